@@ -1,0 +1,3 @@
+"""What the policy does, as numbers and as files: behaviour, pass@k, trajectories, TensorBoard.
+
+May be imported by: train. Imports rollout."""
