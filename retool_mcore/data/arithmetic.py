@@ -1,0 +1,134 @@
+r"""The embedded default task: integer expressions whose exact value is out of reach of mental arithmetic.
+
+It exists so that the whole pipeline (cold start, RL, evaluation, export) runs in minutes without a download. A cold-start
+trace either calls the interpreter on the expression and boxes what it reads, or boxes an estimate rounded to one leading
+digit, which is almost never exact. A policy that imitates both therefore answers right in about `tool_share` of its
+samples at most: what RL has left to learn is WHEN to call.
+"""
+
+import random
+from dataclasses import dataclass
+
+from retool_mcore.data.records import Problem, Segment, Trace
+from retool_mcore.errors import UserError
+
+DATA_SOURCE = "arithmetic"
+TOOL_SHARE = 0.4
+_DRAWS_PER_PROBLEM = 200
+
+
+@dataclass(frozen=True)
+class Task:
+    """The three sets of one seed; no question is in two of them, nor twice in one."""
+
+    sft: list[Trace]
+    train: list[Problem]
+    validation: list[Problem]
+
+
+def problems(
+    n: int,
+    seed: int,
+    terms: tuple[int, int] = (2, 4),
+    digits: tuple[int, int] = (2, 4),
+    exclude: frozenset[str] = frozenset(),
+) -> list[Problem]:
+    """Draw `n` distinct problems.
+
+    terms, digits: least and most numbers in an expression, and digits in a number, both inclusive.
+    exclude: questions that must not be drawn.
+    Raises UserError when the ranges do not hold `n` further questions.
+    """
+    rng = random.Random(f"{DATA_SOURCE}-{seed}")
+    seen = set(exclude)
+    drawn: list[Problem] = []
+    for _ in range(_DRAWS_PER_PROBLEM * n):
+        if len(drawn) == n:
+            break
+        expression = _expression(rng, rng.randint(*terms), digits)
+        question = f"Compute {expression}."
+        if question not in seen:
+            seen.add(question)
+            drawn.append(Problem(DATA_SOURCE, question, str(evaluate(expression)), len(drawn)))
+    if len(drawn) < n:
+        raise UserError(
+            f"The arithmetic task has no {n} distinct questions with {terms[0]}-{terms[1]} numbers of "
+            f"{digits[0]}-{digits[1]} digits; ask for fewer problems or for longer expressions."
+        )
+    return drawn
+
+
+def traces(
+    n: int, seed: int, tool_share: float = TOOL_SHARE, terms: tuple[int, int] = (2, 4), digits: tuple[int, int] = (2, 4)
+) -> list[Trace]:
+    """Draw `n` problems as `problems` does and solve each one; see `trace`.
+
+    tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only.
+    Raises UserError for a share outside [0, 1].
+    """
+    return _solve(problems(n, seed, terms, digits), seed, tool_share)
+
+
+def task(
+    sft: int = 12800, train: int = 4096, validation: int = 256, seed: int = 1, tool_share: float = TOOL_SHARE
+) -> Task:
+    """Draw the three sets from one stream of distinct questions, validation first.
+
+    The validation set of a seed is therefore the same whatever the sizes of the other two.
+    """
+    drawn = problems(validation + train + sft, seed)
+    parts = drawn[:validation], drawn[validation : validation + train], drawn[validation + train :]
+    validation_set, train_set, sft_set = (
+        [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
+    )
+    return Task(_solve(sft_set, seed, tool_share), train_set, validation_set)
+
+
+def trace(problem: Problem, tool: bool) -> Trace:
+    r"""One demonstration: program, observation, boxed result if `tool`; else a boxed estimate."""
+    expression = problem.question.removeprefix("Compute ").removesuffix(".")
+    if tool:
+        segments = (
+            Segment("code", f"print({expression})"),
+            Segment("observation", problem.answer),
+            Segment("text", rf"\boxed{{{problem.answer}}}"),
+        )
+    else:
+        segments = (Segment("text", rf"\boxed{{{estimate(int(problem.answer))}}}"),)
+    return Trace(problem.data_source, problem.question, segments, problem.index)
+
+
+def evaluate(expression: str) -> int:
+    """Value of a `+`, `-`, `*` expression of non-negative integers, products first."""
+    total = 0
+    for term in expression.replace("-", "+-").split("+"):
+        sign, product = (-1, 1) if term.startswith("-") else (1, 1)
+        for factor in term.removeprefix("-").split("*"):
+            product *= int(factor)
+        total += sign * product
+    return total
+
+
+def estimate(value: int) -> int:
+    """`value` rounded half up to its leading digit: 4821 -> 5000, -96 -> -100, 7 -> 7."""
+    unit = 10 ** (len(str(abs(value))) - 1)
+    magnitude = (abs(value) + unit // 2) // unit * unit
+    return -magnitude if value < 0 else magnitude
+
+
+def _expression(rng: random.Random, terms: int, digits: tuple[int, int]) -> str:
+    """Numbers joined by one product and otherwise sums: the product makes the value hard, a second only long."""
+    numbers = []
+    for _ in range(terms):
+        length = rng.randint(*digits)
+        numbers.append(str(rng.randint(10 ** (length - 1), 10**length - 1)))
+    product = rng.randrange(terms - 1)
+    operators = ["*" if i == product else rng.choice("+-") for i in range(terms - 1)]
+    return numbers[0] + "".join(op + number for op, number in zip(operators, numbers[1:], strict=True))
+
+
+def _solve(problems_: list[Problem], seed: int, tool_share: float) -> list[Trace]:
+    if not 0 <= tool_share <= 1:
+        raise UserError(f"tool_share is the probability that a trace calls the tool: give 0 to 1, not {tool_share}.")
+    rng = random.Random(f"{DATA_SOURCE}-tool-{seed}")
+    return [trace(problem, rng.random() < tool_share) for problem in problems_]

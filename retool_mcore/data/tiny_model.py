@@ -1,0 +1,235 @@
+r"""A Qwen2-architecture policy and a tokenizer small enough to be trained from scratch on a laptop.
+
+Both are written with numpy and safetensors alone, so that preparing the tiny task imports neither torch nor transformers
+and the weights of a seed do not depend on their versions.
+
+The tokenizer holds every byte, so that any text makes the round trip. Numbers are cut into pairs of digits from the left:
+a pair seldom occurs twice in one question, which is what lets two layers learn to copy within a few hundred steps, where
+single digits (each occurring several times) leave it to the luck of the seed. Tags, fences and the fixed pieces of a call are
+one token each, so that a response takes 10 to 50 tokens.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from retool_mcore.errors import UserError
+
+VOCAB_SIZE = 384
+PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+# Whole tokens that decode as text: policy output is read back from its decoded tokens.
+PIECES = (
+    "<code>",
+    "</code>",
+    "<interpreter>",
+    "</interpreter>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "```python",
+    "```",
+    "\\boxed{",
+    "print(",
+    '{"name": "code_interpreter", "arguments": {"code": "',
+    '"}}',
+    "code_interpreter",
+    "Compute",
+    "system",
+    "user",
+    "assistant",
+)
+
+# Every message is rendered by itself, so that the tokens of a conversation's beginning are the beginning of its tokens. There is
+# no default system prompt; tools are listed by signature, because a schema would be longer than the rest of the prompt.
+CHAT_TEMPLATE = """\
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\n' }}
+    {%- endif %}
+    {{- 'Tools:' }}
+    {%- for tool in tools %}
+        {%- set function = tool.function or tool %}
+        {{- ' ' + function.name + '(' + function.parameters.properties.keys() | join(', ') + ')' }}
+    {%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
+    {%- elif not (tools and loop.first and message.role == 'system') %}
+        {{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set function = call.function or call %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": "' + function.name + '", "arguments": ' }}
+            {{- function.arguments if function.arguments is string else function.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS = 128, 384, 2, 4, 2
+_HEAD_DIM = _HIDDEN // _HEADS
+_INIT_STD = 0.02
+_MARKER = "tiny_model.json"
+# Raised whenever the files that a seed gives change, so that a folder of an older version is not taken for the same model.
+_VERSION = 1
+
+
+def make_tiny_model(root: Path, seed: int) -> Path:
+    """Write the model folder `root` (tokenizer, config, float32 weights) and return it.
+
+    The folder appears whole or not at all, also when two processes make it at once. A folder that already holds this seed's model
+    is left as it is. Raises UserError when `root` holds anything else.
+    """
+    root = Path(root)
+    if _is_there(root, seed):
+        return root
+    root.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+    try:
+        _write_tokenizer(draft)
+        _write_model(draft, seed)
+        _write_json(draft / _MARKER, {"seed": seed, "version": _VERSION})
+        draft.chmod(0o755)
+        try:
+            os.rename(draft, root)
+        except OSError:
+            # Another process was quicker, unless its seed differs, which _is_there reports.
+            if not _is_there(root, seed):
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return root
+
+
+def _is_there(root: Path, seed: int) -> bool:
+    marker = root / _MARKER
+    if not marker.is_file():
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UserError(f"{root} exists and is no tiny model; name an empty or new folder for the tiny model.")
+        return False
+    found = json.loads(marker.read_text())
+    if found != {"seed": seed, "version": _VERSION}:
+        raise UserError(
+            f"{root} holds a tiny model of seed {found['seed']}, version {found['version']}; asked for was seed {seed}, "
+            f"version {_VERSION}. Name another folder or remove this one."
+        )
+    return True
+
+
+def _write_tokenizer(folder: Path) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "pad_token": PAD,
+            "eos_token": EOS,
+            "bos_token": None,
+            "model_max_length": 1024,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    )
+
+
+def build_tokenizer() -> Tokenizer:
+    """The `tokenizers.Tokenizer`: 256 bytes, 3 special tokens, PIECES, 100 pairs of digits, reserved up to VOCAB_SIZE.
+
+    There are no merges: whatever is longer than a byte is an added token. transformers' Qwen2Tokenizer, which AutoTokenizer picks for this
+    architecture whatever the folder says, puts its own normaliser and word splitting in place of the file's; without
+    merges the splitting cannot matter, and the normaliser (NFC) is the same here.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pairs = [f"{n:02d}" for n in range(100)]
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in (PAD, TURN_START, EOS)]
+    )
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in (*PIECES, *pairs)])
+    reserved = range(VOCAB_SIZE - tokenizer.get_vocab_size())
+    tokenizer.add_special_tokens([AddedToken(f"<|reserved_{i}|>", normalized=False, special=True) for i in reserved])
+    return tokenizer
+
+
+def _write_model(folder: Path, seed: int) -> None:
+    from safetensors.numpy import save_file
+
+    tokenizer = build_tokenizer()
+    eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id(PAD)
+    _write_json(
+        folder / "config.json",
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": _HIDDEN,
+            "intermediate_size": _INTERMEDIATE,
+            "num_hidden_layers": _LAYERS,
+            "num_attention_heads": _HEADS,
+            "num_key_value_heads": _KV_HEADS,
+            "max_position_embeddings": 1024,
+            "rope_theta": 10000.0,
+            "rms_norm_eps": 1e-6,
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "attention_dropout": 0.0,
+            "use_sliding_window": False,
+            "use_cache": True,
+            "initializer_range": _INIT_STD,
+            "dtype": "float32",
+            "torch_dtype": "float32",
+            "bos_token_id": None,
+            "eos_token_id": eos,
+            "pad_token_id": pad,
+        },
+    )
+    _write_json(folder / "generation_config.json", {"eos_token_id": eos, "pad_token_id": pad})
+    save_file(initial_weights(seed), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def initial_weights(seed: int) -> dict[str, np.ndarray]:
+    """Tensors of Qwen2ForCausalLM by name, float32, matrices as (out, in)."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) * _INIT_STD).astype(np.float32)
+
+    weights = {"model.embed_tokens.weight": normal(VOCAB_SIZE, _HIDDEN)}
+    for layer in range(_LAYERS):
+        prefix = f"model.layers.{layer}."
+        for name, width in (("q", _HIDDEN), ("k", _KV_HEADS * _HEAD_DIM), ("v", _KV_HEADS * _HEAD_DIM)):
+            weights[f"{prefix}self_attn.{name}_proj.weight"] = normal(width, _HIDDEN)
+            weights[f"{prefix}self_attn.{name}_proj.bias"] = np.zeros(width, np.float32)
+        weights[f"{prefix}self_attn.o_proj.weight"] = normal(_HIDDEN, _HIDDEN)
+        weights[f"{prefix}mlp.gate_proj.weight"] = normal(_INTERMEDIATE, _HIDDEN)
+        weights[f"{prefix}mlp.up_proj.weight"] = normal(_INTERMEDIATE, _HIDDEN)
+        weights[f"{prefix}mlp.down_proj.weight"] = normal(_HIDDEN, _INTERMEDIATE)
+        weights[f"{prefix}input_layernorm.weight"] = np.ones(_HIDDEN, np.float32)
+        weights[f"{prefix}post_attention_layernorm.weight"] = np.ones(_HIDDEN, np.float32)
+    weights["model.norm.weight"] = np.ones(_HIDDEN, np.float32)
+    weights["lm_head.weight"] = normal(VOCAB_SIZE, _HIDDEN)
+    return weights
+
+
+def _write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
