@@ -1,0 +1,177 @@
+"""Command-line overrides: read with Hydra's grammar, checked against the configuration they change, then applied.
+
+Hydra accepts a misspelt key under `+` and reports the rest in its own words. Here every key must exist already, every
+value must have the type of the one it replaces, and what is wrong is said in one sentence with the nearest valid key.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from retool_mcore.errors import UserError
+
+
+@dataclass(frozen=True)
+class Value:
+    """One `key=value`: `value` as Python sees it, `text` as the user typed it."""
+
+    key: str
+    value: Any
+    text: str
+    forced: bool  # written +key or ++key
+
+
+def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], list[Value]]:
+    """Splits overrides into group choices ({group: choice}) and values.
+
+    Raises:
+        UserError: malformed text, a deletion, a sweep, or a choice that its group does not have.
+    """
+    choices, values = {}, []
+    for text in overrides:
+        override = _read(text)
+        if override.is_delete():
+            raise UserError(f"{text!r}: a key cannot be deleted; set it to null or to another value instead.")
+        if override.is_sweep_override():
+            raise UserError(f"{text!r} gives several values; write a list as 'key=[a,b]'.")
+        if override.package is not None:
+            raise UserError(f"{text!r}: '@' is not supported; name the full key, as in model.path=FOLDER.")
+        key = override.key_or_group
+        if not override.is_add() and not override.is_force_add() and (config_dir / key).is_dir():
+            choices[key] = _choice(key, override.value(), config_dir)
+            continue
+        value = override.value()
+        typed = override.input_line.split("=", 1)[1] if override.input_line else str(value)
+        typed = value if isinstance(value, str) else str(value.text) if isinstance(value, QuotedString) else typed
+        values.append(Value(key, value, typed, override.is_add() or override.is_force_add()))
+    return choices, values
+
+
+def _read(text: str) -> Override:
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        override = None
+    if override is None or not override.key_or_group:
+        raise UserError(
+            f"cannot read the override {text!r}: write key=value, and quote a value that holds spaces, commas, brackets "
+            "or '=': 'key=\"a, b\"'."
+        )
+    return override
+
+
+def _choice(group: str, choice: Any, config_dir: Path) -> str:
+    available = sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
+    if str(choice) not in available:
+        raise UserError(f"{group} has no choice {str(choice)!r}; choose one of: {', '.join(available)}.")
+    return str(choice)
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf below `value`; an empty mapping counts as a leaf, a list is one."""
+    if isinstance(value, Mapping) and value:
+        for name, child in value.items():
+            yield from leaves(child, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def is_free(key: str, free: Iterable[str]) -> bool:
+    """Whether `key` or a section that holds it matches one of the patterns, so that any key may stand there."""
+    parts = key.split(".")
+    heads = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    return any(fnmatchcase(head, pattern) for head in heads for pattern in free)
+
+
+def nearest(key: str, valid: Iterable[str]) -> str:
+    """The valid dotted key that `key` most likely means: one with the same last word if there is any."""
+    valid = list(valid)
+    last = key.rsplit(".", 1)[-1]
+    same = [candidate for candidate in valid if candidate.rsplit(".", 1)[-1] == last]
+    return difflib.get_close_matches(key, same or valid, n=1, cutoff=0.0)[0]
+
+
+def check(key: str, value: Any, reference: Mapping, free: Iterable[str], prefix: str = "") -> None:
+    """Checks one leaf against `reference`, the nested configuration whose keys and types are valid.
+
+    `prefix` stands before the key in messages (`verl.`). A key whose reference value is null takes anything, and any
+    key takes null, which in many places means "no limit" or "as the library decides".
+
+    Raises:
+        UserError: the key does not exist there, or the value's basic type is another one.
+    """
+    if is_free(key, free):
+        return
+    node: Any = reference
+    for part in key.split("."):
+        if node is None:
+            return
+        if not isinstance(node, Mapping) or part not in node:
+            known = [name for name, _ in leaves(reference)]
+            raise UserError(f"unknown key {prefix}{key}; the nearest valid key is {prefix}{nearest(key, known)}.")
+        node = node[part]
+    if expected := _mismatch(node, value):
+        raise UserError(f"{prefix}{key} must be {expected}, not {value!r}.")
+
+
+def _mismatch(reference: Any, value: Any) -> str | None:
+    """What `value` should have been, or None when it fits."""
+    if reference is None or value is None or (isinstance(value, str) and "${" in value):
+        return None
+    if isinstance(reference, Mapping):
+        return None if isinstance(value, Mapping) else "a section (its keys are set one by one)"
+    if isinstance(reference, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(reference, int | float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if is_number else "a number"
+    if isinstance(reference, list) and not isinstance(value, list):
+        return "a list: [a,b]"
+    if isinstance(reference, str) and isinstance(value, Mapping):
+        return "one value"
+    return None
+
+
+def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str], reference: Mapping) -> None:
+    """Writes our own (not `verl.`) values into `config`, in place, after checking each against `reference`.
+
+    Raises:
+        UserError: see `check`; also for an int where another int stood but a fraction was given.
+    """
+    for item in values:
+        refuse_forced(item, free)
+        for key, value in leaves(item.value, item.key):
+            check(key, value, reference, free)
+            old = dict(leaves(reference)).get(key)
+            if isinstance(old, int) and not isinstance(old, bool) and isinstance(value, float):
+                raise UserError(f"{key} must be a whole number, not {value!r}.")
+            if isinstance(old, str) and isinstance(value, int | float) and not isinstance(value, bool):
+                value = item.text  # name=007 stays 007
+            store(config, key, value)
+
+
+def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
+    """Raises UserError for +key and ++key outside the sections that take any key."""
+    if item.forced and not is_free(item.key, free):
+        raise UserError(f"+{prefix}{item.key} would add a key that nothing reads; write an existing key without '+'.")
+
+
+def store(config: DictConfig, key: str, value: Any) -> None:
+    """Sets one dotted key, replacing what stood there.
+
+    Raises:
+        UserError: a part of the key holds a plain value, or the value is a broken interpolation.
+    """
+    try:
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"cannot set {key} to {value!r}: {str(error).splitlines()[0]}.") from error
