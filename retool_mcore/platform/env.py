@@ -1,0 +1,42 @@
+"""The environment of a stage's process: what must be set before Python starts there."""
+
+import os
+from collections.abc import Mapping
+
+# On every machine: no telemetry, no download behind the user's back, tokenizers quiet after a fork.
+COMMON = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "WANDB_MODE": "disabled",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_DEDUP_LOGS": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONUNBUFFERED": "1",
+    "TQDM_MININTERVAL": "10",
+}
+GPU = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
+}
+CPU = {
+    "VERL_PLATFORM": "cpu",
+    "OMP_NUM_THREADS": "1",  # two trainer processes and vLLM share two cores
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_memory_usage_threshold": "0.98",
+    "RAY_worker_niceness": "0",  # Ray's default 15 starves the workers beside any other process
+    "TQ_NUM_THREADS": "2",
+}
+
+
+def stage_env(config: Mapping) -> dict[str, str]:
+    """Environment for a stage of `config`: the caller's, plus what its device needs. The caller's values win.
+
+    The device is `config.parallel.device`, "cpu" or "cuda".
+    """
+    cpu = config["parallel"]["device"] == "cpu"
+    needed = COMMON | (CPU if cpu else GPU)
+    return needed | dict(os.environ)
