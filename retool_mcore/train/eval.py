@@ -1,0 +1,175 @@
+"""Evaluation: the rollout's own episodes on a vLLM engine, k samples a problem; no Ray, no Megatron.
+
+Reads a Hugging Face folder (every checkpoint holds one). Finished trajectories are appended to the result folder as they
+come, so a killed evaluation goes on where it stopped; the metrics are written at the end, as JSON and to TensorBoard.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import TokensPrompt
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from retool_mcore.data.formats import get_format
+from retool_mcore.metrics.behaviour import behaviour
+from retool_mcore.metrics.pass_k import pass_at_k
+from retool_mcore.metrics.tensorboard import write_scalars
+from retool_mcore.reward.equivalence import equivalent
+from retool_mcore.reward.math import score
+from retool_mcore.rollout.episode import Generation, run_episode
+from retool_mcore.rollout.limits import limits_of
+from retool_mcore.rollout.seeds import request_seed
+from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.train.checkpoints import step_of, write_atomically
+
+TRAJECTORIES = "trajectories.jsonl"
+
+
+def build_engine(config) -> AsyncLLM:
+    parallel = config.parallel
+    on_gpu = parallel.device == "cuda"
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=config.policy_path,
+            dtype=config.model.dtype,
+            seed=config.seed,
+            max_model_len=config.rollout.max_prompt_tokens + config.rollout.max_response_tokens,
+            max_num_seqs=parallel.max_num_seqs,
+            max_num_batched_tokens=parallel.rollout.max_num_batched_tokens,
+            enable_chunked_prefill=parallel.rollout.enable_chunked_prefill,
+            enforce_eager=parallel.rollout.enforce_eager,
+            tensor_parallel_size=parallel.rollout_tp,
+            # Replicas on one node; vLLM balances the requests between them.
+            data_parallel_size=parallel.gpus_per_node // parallel.rollout_tp if on_gpu else 1,
+            # Nothing is trained here: unlike RL's, this engine has the device to itself.
+            gpu_memory_utilization=0.85 if on_gpu else parallel.gpu_memory_utilization,
+            distributed_executor_backend="mp" if on_gpu else None,
+            disable_log_stats=True,
+        )
+    )
+
+
+def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int):
+    """The `generate` of one episode: each turn is one request with a seed of its own."""
+    turn = 0
+
+    async def generate(ids: list[int], max_tokens: int) -> Generation:
+        nonlocal turn
+        seed = request_seed(config.seed, 0, index, sample, turn)
+        turn += 1
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            seed=seed,
+            logprobs=0,
+            stop=list(fmt.stop),
+            include_stop_str_in_output=True,
+            detokenize=bool(fmt.stop),
+        )
+        request = f"{index}-{sample}-{turn}"
+        async for output in engine.generate(TokensPrompt(prompt_token_ids=ids), params, request_id=request):
+            last = output
+        out = last.outputs[0]
+        ids = list(out.token_ids)
+        return Generation(ids, [entry[token].logprob for entry, token in zip(out.logprobs, ids, strict=True)])
+
+    return generate
+
+
+def read_finished(path: Path) -> list[dict]:
+    """Records of an evaluation that was stopped; a last line that was cut by the stop is dropped from the file."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+        write_atomically(path, b"".join(lines).decode())
+    return [json.loads(line) for line in lines]
+
+
+async def run_all(config, folder: Path) -> list[dict]:
+    """Every problem k times; one record (metrics/records.py) a trajectory."""
+    rows = parquet.read_table(config.data.validation_files).to_pylist()[: config.problems]
+    tokenizer = AutoTokenizer.from_pretrained(config.policy_path)
+    fmt = get_format(config.rollout.format, tokenizer)
+    limits = limits_of(config.rollout)
+    path = folder / TRAJECTORIES
+    records = read_finished(path)
+    done = {(record["index"], record["sample"]) for record in records}
+    todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
+    engine = build_engine(config)
+    sandbox = create_sandbox(config.sandbox)
+    places = asyncio.Semaphore(config.parallel.max_num_seqs)
+
+    async def one(index: int, sample: int) -> dict:
+        row = rows[index]
+        async with places:
+            trajectory = await run_episode(
+                fmt.prompt_ids(row["prompt"]),
+                generate=sampler(engine, config, fmt, index, sample),
+                sandbox=sandbox,
+                fmt=fmt,
+                tokenizer=tokenizer,
+                limits=limits,
+                timeout_s=config.sandbox.timeout_s,
+            )
+        truth = row["reward_model"]["ground_truth"]
+        # The grader may wait for its worker; other episodes go on meanwhile.
+        outcome = await asyncio.to_thread(score, answer_text(trajectory, tokenizer), truth)
+        where = {"index": index, "sample": sample, "data_source": row["data_source"], "ground_truth": truth}
+        return trajectory.to_record() | where | outcome
+
+    try:
+        with open(path, "a") as file:
+            for finished in asyncio.as_completed([one(*pair) for pair in todo]):
+                records.append(await finished)
+                file.write(json.dumps(records[-1]) + "\n")
+                file.flush()
+                print(f"evaluated {len(records)} of {len(rows) * config.k}", flush=True)
+    finally:
+        engine.shutdown()
+        await sandbox.close()
+    return sorted(records, key=lambda record: (record["index"], record["sample"]))
+
+
+def summarise(records: list[dict], k: int) -> dict:
+    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}}, and "all" when there are several sources."""
+    accuracy: dict[str, dict[str, float]] = {}
+    for name, value in pass_at_k(records, k, same=equivalent).items():
+        source, metric = name.rsplit("/", 1)
+        accuracy.setdefault(source, {})[metric] = value
+    by_source = {s: behaviour([r for r in records if r["data_source"] == s]) for s in accuracy}
+    return {"k": k, "samples": len(records), "accuracy": accuracy, "behaviour": by_source}
+
+
+def policy_step(path: Path) -> int:
+    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
+    steps = [step_of(p) for p in path.resolve().parents if p.name.startswith("global_step_")]
+    return steps[0] if steps else 0
+
+
+def main(config_path: str) -> None:
+    config = OmegaConf.load(config_path)
+    folder = Path(config_path).parent
+    records = asyncio.run(run_all(config, folder))
+    metrics = summarise(records, config.k) | {"step": policy_step(Path(config.policy_path))}
+    write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2))
+    for part in ("accuracy", "behaviour"):
+        for source, values in metrics[part].items():
+            scalars = {f"eval/{source}/{name}": value for name, value in values.items()}
+            write_scalars(folder / "tensorboard", metrics["step"], scalars)
+    for source, values in metrics["accuracy"].items():
+        print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,28 @@
+"""Log-probabilities of a Hugging Face folder on export's probe batch, for comparison. A process of its own (export.py).
+
+Arguments: the folder, the output file (torch.save of (sequences, tokens, vocab) float32), the probe as JSON.
+"""
+
+import json
+import sys
+
+import torch
+
+
+def probe_batch(vocab_size: int, sequences: int, tokens: int) -> torch.Tensor:
+    """Token ids (sequences, tokens) int64, the same on every rank and here."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, vocab_size, (sequences, tokens), generator=generator)
+
+
+@torch.no_grad()
+def main(folder: str, output: str, probe: str) -> None:
+    from transformers import AutoModelForCausalLM  # export imports this module for `probe_batch` only
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = probe_batch(model.config.vocab_size, **json.loads(probe))
+    torch.save(torch.log_softmax(model(input_ids=ids).logits.float(), dim=-1), output)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,41 @@
+"""retool prepare: the run's data sets as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
+
+from pathlib import Path
+
+from retool_mcore.data.arithmetic import task
+from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
+from retool_mcore.data.tiny_model import make_tiny_model
+
+
+def run(config) -> None:
+    """Make what `config.data` names and `config.model` needs; print what was read, kept and refused."""
+    if config.model.make:
+        print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
+    if config.data.name == "arithmetic":
+        make_arithmetic(config)
+    else:
+        read_sources(config)
+
+
+def make_arithmetic(config) -> None:
+    data = config.data
+    made = task(seed=config.seed, **data.arithmetic)
+    sft_validation = data.arithmetic.validation
+    write_traces(made.sft[sft_validation:], Path(data.sft_train_files), template=data.prompt, split="train")
+    write_traces(made.sft[:sft_validation], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    write_problems(made.train, Path(data.train_files), template=data.prompt, split="train")
+    write_problems(made.validation, Path(data.validation_files), template=data.prompt, split="validation")
+    counts = f"{len(made.sft) - sft_validation} + {sft_validation} traces, {len(made.train)} + {len(made.validation)} problems"
+    print(f"arithmetic: {counts} (train + validation) in {Path(data.train_files).parent}")
+
+
+def read_sources(config) -> None:
+    data, folder = config.data, Path(config.run_dir) / "data"
+    common = {"template": data.prompt, "seed": config.seed}
+    for name, source in data.sources.items():
+        if source.role == "sft":
+            share = data.sft_validation_share
+            report = prepare_sft(name, folder / name, location=source.location, validation_fraction=share, **common)
+        else:
+            report = prepare_rl(name, folder / name, location=source.location, **common)
+        print("\n".join(report.lines()))

@@ -1,0 +1,73 @@
+"""RL with the interpreter in the rollout: verl's V1 trainer, sync mode. One process that starts or joins Ray.
+
+A step, in verl's trainer: prompts -> agent loops (vLLM and the sandbox, retool_mcore.rollout) -> rewards -> old
+log-probs -> group-relative advantages -> Megatron update -> weights pushed to vLLM. Ours: the agent loop, the reward,
+the records and metrics (train/trainer.py), and checkpoints that count only when whole.
+"""
+
+import sys
+from pathlib import Path
+
+import ray
+from omegaconf import OmegaConf, open_dict
+from verl.trainer.main_ppo import run_ppo
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from retool_mcore.platform.check import assert_adapters
+from retool_mcore.train import checkpoints
+from retool_mcore.train.trainer import Runner
+
+
+def write_agent_loop(config, path: Path) -> None:
+    """Write the file from which verl builds our agent loop in every rollout worker."""
+    loop = {
+        "name": "retool",
+        "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
+        "format": config.rollout.format,
+        "limits": {
+            "max_turns": config.rollout.max_turns,
+            "max_tokens_per_turn": config.rollout.max_tokens_per_turn,
+            "max_response_tokens": config.rollout.max_response_tokens,
+            "max_observation_tokens": config.rollout.max_observation_tokens,
+        },
+        "sandbox": config.sandbox,
+        "seed": config.seed,
+    }
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
+
+
+def verl_config(config, stage_dir: Path):
+    """The config that verl's trainer gets: its own section and where our pieces find their settings."""
+    agent_loop = stage_dir / "agent_loop.yaml"
+    write_agent_loop(config, agent_loop)
+    with open_dict(config):
+        verl = config.verl
+        verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
+        verl.reward.custom_reward_function.reward_kwargs = {
+            "overlong_buffer": config.recipe.overlong_buffer,
+            "max_response_tokens": config.rollout.max_response_tokens,
+        }
+        verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
+        verl.retool = {
+            "trajectories": str(stage_dir / "trajectories"),
+            "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
+        }
+    return verl
+
+
+def main(config_path: str) -> None:
+    assert_adapters()
+    config = OmegaConf.load(config_path)
+    stage_dir = Path(config.run_dir) / "rl"
+    last = checkpoints.repair(stage_dir / "checkpoints")
+    print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
+    verl = verl_config(config, stage_dir)
+    validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    run_ppo(verl, task_runner_class=ray.remote(Runner))
+    ray.shutdown()
+    print(f"RL policy: {checkpoints.link_policy(stage_dir)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

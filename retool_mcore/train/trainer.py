@@ -1,0 +1,71 @@
+"""verl's synchronous V1 trainer, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
+
+import json
+from pathlib import Path
+
+import transfer_queue
+from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from retool_mcore.metrics.behaviour import behaviour
+from retool_mcore.metrics.records import write_step
+from retool_mcore.train import checkpoints
+
+POLL_S = 0.05
+
+
+class MarkComplete(CheckpointCallback):
+    """Called by verl after the last file of a checkpoint is written."""
+
+    def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
+        checkpoints.mark_complete(Path(checkpoint_dir))
+
+
+class RetoolTrainer(PPOTrainerSync):
+    """PPOTrainerSync; `config.retool` holds `trajectories` (a folder) and `keep_trajectory_bytes`."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        # verl looks every 2 s whether the rollouts are done: half of a short step is then waiting.
+        self.replay_buffer.poll_interval = POLL_S
+
+    def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
+        records = read_records(batch, global_steps)
+        metrics.update({f"behaviour/{name}": value for name, value in behaviour(records).items()})
+        metrics["reward/accuracy"] = sum(r["acc"] for r in records) / len(records)
+        retool = self.config.retool
+        write_step(Path(retool.trajectories), global_steps, records, keep_bytes=retool.keep_trajectory_bytes)
+
+
+def read_records(batch, step: int) -> list[dict]:
+    """The trajectories of a batch in TransferQueue as records (metrics/records.py), in the order of their keys."""
+    rows = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    keys = sorted(key for key, _ in rows)
+    fields = ["extra_fields", "reward_model", "data_source", "index"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+    columns = [data[field].tolist() for field in fields]
+    records = []
+    for key, extra, reward_model, source, index in zip(keys, *columns, strict=True):
+        outcome = extra["reward_extra_info"]
+        records.append(
+            json.loads(extra["trajectory"])
+            | {"step": step, "uid": key.split("_")[0], "index": int(index), "data_source": source}
+            | {"score": float(outcome["score"]), "acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
+            | {"ground_truth": str(reward_model["ground_truth"])}
+        )
+    return records
+
+
+class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
+    """verl's task runner, an actor on the head node, with our trainer in the place of the sync one.
+
+    The mode must stay "sync": by that name verl chooses its replay buffer and what it checkpoints, so a name of our own
+    cannot be registered, and `register_trainer` refuses to replace one.
+    """
+
+    def run(self, config):
+        trainer_base.TRAINER_REGISTRY["sync"] = RetoolTrainer
+        super().run(config)
