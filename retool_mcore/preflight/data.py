@@ -1,0 +1,85 @@
+"""Are the parquet files there, whole, large enough for a batch, and do their prompts fit the limit and the format?"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+
+from retool_mcore.data.prepare import longest_prompt
+from retool_mcore.data.prompts import TEMPLATES, render
+from retool_mcore.errors import UserError
+
+# The rollout formats that a prompt template teaches; the tiny task's bare question teaches none and goes with all.
+TEMPLATE_FORMATS = {
+    "retool": ("text",),
+    "hermes": ("hermes",),
+    "plain": ("none",),
+    "tiny": ("text", "hermes", "none"),
+}
+
+
+def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[str], None]) -> list[Path]:
+    """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
+    files = [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    if not files:
+        raise UserError(f"{key} names no file: give one or more parquet files.")
+    for file in files:
+        check_schema(str(file))
+    return files
+
+
+def count_rows(files: Iterable[Path]) -> int:
+    """From the parquet footers: reads no data."""
+    return sum(parquet.read_metadata(file).num_rows for file in files)
+
+
+def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
+    """verl drops the last incomplete batch: fewer rows than a batch train nothing, and validate to a loss of NaN."""
+    if rows < batch:
+        raise UserError(
+            f"{key} holds {rows} rows, fewer than train.batch={batch}: lower train.batch or prepare more rows."
+        )
+
+
+def check_prompt_lengths(
+    key: str, files: Iterable[Path], tokenizer, tools: list[dict] | None, *, max_prompt_tokens: int
+) -> None:
+    """`tokenizer` (transformers) and `tools` (function schemas or None) render the prompt as the rollout does."""
+    for file in files:
+        tokens, row = longest_prompt(file, tokenizer, tools)
+        if tokens > max_prompt_tokens:
+            raise UserError(
+                f"{key}: the prompt in row {row} of {file} has {tokens} tokens, more than "
+                f"rollout.max_prompt_tokens={max_prompt_tokens}: raise the limit or drop the row."
+            )
+
+
+def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:
+    """The prompt must teach what the rollout parses; `where` says in which config key or file the template is."""
+    formats = TEMPLATE_FORMATS.get(template)
+    if formats is None:
+        raise UserError(f"{where}={template}: unknown prompt template, expected one of {', '.join(TEMPLATE_FORMATS)}.")
+    if rollout_format not in formats:
+        fitting = [name for name, taught in TEMPLATE_FORMATS.items() if rollout_format in taught]
+        if not fitting:
+            raise UserError(f"rollout.format={rollout_format}: expected text, hermes or none.")
+        raise UserError(
+            f"{where}={template} teaches the format {formats[0]} but rollout.format={rollout_format}: "
+            f"prepare the data with data.prompt={' or '.join(fitting)}, or set rollout.format={formats[0]}."
+        )
+
+
+def check_prepared_template(files: Iterable[Path], rollout_format: str) -> None:
+    """As check_template, for what the files really hold: they may have been prepared before data.prompt was changed.
+
+    Only the first row is read, and only our own templates are recognised: a prompt of the user's own passes.
+    """
+    for file in files:
+        batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1))
+        row = batch.to_pylist()[0]
+        question = row["question"] if "question" in row else row["extra_info"]["question"]
+        prompt = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
+        for template in TEMPLATES:
+            if prompt == render(template, question):
+                check_template(template, rollout_format, where=f"the prompt template of {file}")
+                break

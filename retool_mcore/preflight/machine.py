@@ -1,0 +1,90 @@
+"""Does this machine have what the run asks for: devices, memory, room on disk, a sandbox that answers?"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.create import create_sandbox, probe
+
+GIB = 2**30
+
+# The tiny model's RL run (two trainer processes, one engine, Ray) took up to 12 GB, shared pages counted twice.
+# Well below that the kernel kills a worker in the middle of a step.
+MIN_CPU_MEMORY_BYTES = 6 * GIB
+
+# A Megatron checkpoint with its distributed optimizer: bf16 weight, fp32 master weight, two fp32 Adam moments.
+CHECKPOINT_BYTES_PER_PARAMETER = 2 + 4 + 4 + 4
+MIN_DISK_BYTES = 1 * GIB
+
+
+def cuda_devices(nvidia_smi: str = "nvidia-smi") -> list[str]:
+    """One line a GPU of this node; [] when there is no driver. A subprocess: asking torch would take the GPU."""
+    if shutil.which(nvidia_smi) is None:
+        return []
+    answer = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=60, check=False)
+    return [line.strip() for line in answer.stdout.splitlines() if line.startswith("GPU ")]
+
+
+def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """MemAvailable of /proc/meminfo: free memory plus what the kernel can take back from its caches."""
+    for line in meminfo.read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise UserError(f"{meminfo} has no MemAvailable line: this needs Linux 3.14 or later.")
+
+
+def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"parallel.device={device}: expected cpu or cuda.")
+    if device == "cuda" and gpus_found < gpus_per_node:
+        raise UserError(
+            f"parallel.gpus_per_node={gpus_per_node} but nvidia-smi lists {gpus_found} GPUs on this node: "
+            "lower it, or choose parallel=cpu on a machine without a GPU."
+        )
+
+
+def check_memory(available_bytes: int) -> None:
+    if available_bytes < MIN_CPU_MEMORY_BYTES:
+        raise UserError(
+            f"Only {available_bytes / GIB:.1f} GiB of memory are available and a run on CPU needs "
+            f"{MIN_CPU_MEMORY_BYTES / GIB:.0f} GiB: stop other programs or take a larger machine."
+        )
+
+
+def checkpoint_disk_bytes(*, parameters: int, keep_checkpoints: int) -> int:
+    """Room for the kept checkpoints, the one being written before the oldest goes, logs and trajectories."""
+    return parameters * CHECKPOINT_BYTES_PER_PARAMETER * (keep_checkpoints + 1) + MIN_DISK_BYTES
+
+
+def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
+    """`run_dir` need not exist yet: its nearest existing parent must be a writable folder with room enough."""
+    parent = Path(run_dir).absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise UserError(f"run_dir {run_dir} lies below {parent}, which is a file: choose another runs_dir.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"run_dir {run_dir}: no permission to write in {parent}: choose another runs_dir.")
+    free = shutil.disk_usage(parent).free
+    if free < needed_bytes:
+        raise UserError(
+            f"run_dir {run_dir} has {free / GIB:.1f} GiB free and the run needs about {needed_bytes / GIB:.1f} GiB: "
+            "free some space, lower train.keep_checkpoints or choose another runs_dir."
+        )
+
+
+def check_sandbox(config: Mapping) -> None:
+    """Starts the sandbox, runs a small program in it and closes it. Raises UserError when it does not answer."""
+
+    async def start_and_probe() -> None:
+        sandbox = create_sandbox(config)
+        try:
+            await probe(sandbox)
+        finally:
+            await sandbox.close()
+
+    asyncio.run(start_and_probe())

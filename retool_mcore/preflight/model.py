@@ -1,0 +1,167 @@
+"""Is the folder a Hugging Face model that this project can train? Read from its JSON files and file sizes: no torch."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from retool_mcore.errors import UserError
+
+# verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
+# (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
+MAX_PADDED_VOCAB = 0.005
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the other checks need to know about a policy's folder."""
+
+    folder: Path
+    heads: int
+    kv_heads: int
+    layers: int
+    vocab: int
+    max_positions: int
+    parameters: int
+
+
+def read_json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable JSON ({error}): copy the model again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}, expected a JSON object: copy the model again.")
+    return value
+
+
+def find_folder(name: str, *, key: str, advice: str) -> Path:
+    """A local folder, or the downloaded snapshot of a hub name. No network: 16 GPUs must not wait for 65 GB.
+
+    `key` names the config key and `advice` says what to do, for the message of the UserError.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if HUB_NAME.fullmatch(name):
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(name, "config.json")
+        if isinstance(cached, str):
+            return Path(cached).parent
+        raise UserError(
+            f"{key}={name} is neither a folder here nor a downloaded model: run `hf download {name}` or give a folder."
+        )
+    raise UserError(f"{key} points to {name}, which is not a folder: {advice}.")
+
+
+def read_model(folder: Path) -> Model:
+    """The shape of the Hugging Face model in `folder`.
+
+    Raises UserError when config.json, one of the keys needed or a weight file is missing.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json, so it is not the folder of a Hugging Face model.")
+    config = read_json(folder / "config.json")
+    keys = ("num_attention_heads", "num_hidden_layers", "vocab_size", "max_position_embeddings")
+    missing = [key for key in keys if not isinstance(config.get(key), int)]
+    if missing:
+        raise UserError(
+            f"{folder}/config.json lacks {', '.join(missing)}: expected the config of a decoder-only model."
+        )
+    heads, layers, vocab, positions = (config[key] for key in keys)
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return Model(
+        folder=folder,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        layers=layers,
+        vocab=vocab,
+        max_positions=positions,
+        parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4),
+    )
+
+
+def weight_bytes(folder: Path) -> int:
+    """Size of all weight files in bytes. Raises UserError naming a file that is missing or empty."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        if not names:
+            raise UserError(f"{index} names no weight file: copy the model again.")
+    else:
+        names = ["model.safetensors"]
+    total = 0
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{folder} has no {name}: its weights are incomplete, copy or export the model again.")
+        if path.stat().st_size == 0:
+            raise UserError(f"{path} is empty (0 bytes): its weights are incomplete, copy or export the model again.")
+        total += path.stat().st_size
+    return total
+
+
+def check_tokenizer(model: Model, rollout_format: str) -> None:
+    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs."""
+    # Imported here: `retool --help` and the checks that need no tokenizer should not wait for it.
+    from tokenizers import Tokenizer
+
+    folder = model.folder
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} has a config.json but no {name}: copy the tokenizer files into the same folder.")
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises a bare Exception for every malformed file
+        raise UserError(f"{folder}/tokenizer.json cannot be read ({error}): copy the tokenizer again.") from error
+    check_vocabulary(folder, tokens=tokenizer.get_vocab_size(with_added_tokens=True), vocab=model.vocab)
+
+    config = read_json(folder / "tokenizer_config.json")
+    eos = config.get("eos_token")
+    eos = eos.get("content") if isinstance(eos, dict) else eos
+    if not eos or tokenizer.token_to_id(eos) is None:
+        raise UserError(
+            f"{folder}: the tokenizer's eos_token is {eos!r}, expected a token of its vocabulary "
+            "(without one no turn ends): copy the tokenizer files again."
+        )
+    check_chat_template(folder, chat_template(folder, config), rollout_format)
+
+
+def check_vocabulary(folder: Path, *, tokens: int, vocab: int) -> None:
+    if tokens > vocab:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokens} tokens but the model's vocab_size is {vocab}: "
+            "this tokenizer belongs to another model."
+        )
+    if vocab - tokens > MAX_PADDED_VOCAB * vocab:
+        raise UserError(
+            f"{folder}: the model's vocab_size is {vocab} but the tokenizer has only {tokens} tokens, so rollout and "
+            "trainer would disagree on probabilities: use the model's own tokenizer, or make the two sizes equal."
+        )
+
+
+def chat_template(folder: Path, tokenizer_config: dict) -> str:
+    """The default chat template's text, or "" when there is none."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = tokenizer_config.get("chat_template") or ""
+    if isinstance(template, list):  # several named templates; "default" is the one that is used unless asked otherwise
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), "")
+    return template
+
+
+def check_chat_template(folder: Path, template: str, rollout_format: str) -> None:
+    if not template.strip():
+        raise UserError(
+            f"{folder}: the tokenizer has no chat template: use an instruct model or add chat_template.jinja."
+        )
+    if rollout_format == "hermes" and "tools" not in template:
+        raise UserError(
+            f"{folder}: rollout.format=hermes needs a chat template that renders tools, and this one never mentions "
+            "them: use rollout.format=text or a model trained for function calls."
+        )

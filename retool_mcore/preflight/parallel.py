@@ -1,0 +1,81 @@
+"""Does the model fit the parallel layout, and the batch the data-parallel ranks? Arithmetic only.
+
+Each rule is one that Megatron-core, vLLM or verl asserts minutes later, in a worker, in its own words."""
+
+from retool_mcore.errors import UserError
+from retool_mcore.preflight.model import Model
+
+
+def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:
+    """Each of `size` ranks gets whole attention heads and an equal part of the vocabulary; `key`: the config key."""
+    if size < 1:
+        raise UserError(f"{key}={size}: expected 1 or more.")
+    if model.heads % size:
+        raise UserError(
+            f"{key}={size} does not divide the model's {model.heads} attention heads: "
+            f"choose one of {divisors(model.heads)}."
+        )
+    # With fewer key/value heads than ranks, Megatron and vLLM replicate them, which needs a whole number of copies.
+    if model.kv_heads % size and size % model.kv_heads:
+        raise UserError(
+            f"{key}={size} neither divides nor is a multiple of the model's {model.kv_heads} key/value heads: "
+            f"choose one of {divisors(model.heads, model.kv_heads)}."
+        )
+    if model.vocab % size:
+        raise UserError(f"{key}={size} does not divide the model's vocabulary of {model.vocab} tokens.")
+
+
+def check_layout(model: Model, *, nodes: int, gpus_per_node: int, tp: int, pp: int, sequence_parallel: bool) -> int:
+    """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp)."""
+    check_tensor_parallel(model, size=tp, key="parallel.tp")
+    if pp < 1 or model.layers % pp:
+        raise UserError(
+            f"parallel.pp={pp} does not divide the model's {model.layers} layers: "
+            f"choose one of {divisors(model.layers)}."
+        )
+    world = nodes * gpus_per_node
+    if world < 1 or world % (tp * pp):
+        raise UserError(
+            f"parallel.tp={tp} x parallel.pp={pp} = {tp * pp} does not divide the {world} devices "
+            f"(parallel.nodes={nodes} x parallel.gpus_per_node={gpus_per_node})."
+        )
+    if sequence_parallel and tp == 1:
+        raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
+    return world // (tp * pp)
+
+
+def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:
+    """Engine side: a vLLM replica stays inside one node."""
+    check_tensor_parallel(model, size=rollout_tp, key="parallel.rollout_tp")
+    if gpus_per_node % rollout_tp:
+        raise UserError(
+            f"parallel.rollout_tp={rollout_tp} does not divide parallel.gpus_per_node={gpus_per_node}: "
+            "an engine replica must fit in one node."
+        )
+
+
+def check_sft_batch(*, batch: int, dp: int) -> None:
+    """`batch` counts sequences."""
+    if batch < 1 or batch % dp:
+        raise UserError(f"train.batch={batch} sequences is not a multiple of the {dp} data-parallel ranks.")
+
+
+def check_rl_batch(*, batch: int, mini_batch: int, n: int, dp: int) -> None:
+    """`batch` and `mini_batch` count prompts, each sampled `n` times; verl splits trajectories over `dp` ranks."""
+    if n < 2:
+        raise UserError(f"train.n={n}: a group needs at least 2 trajectories, or every advantage is zero.")
+    if mini_batch < 1 or mini_batch > batch:
+        raise UserError(
+            f"train.mini_batch={mini_batch} must be between 1 and train.batch={batch} (both count prompts)."
+        )
+    for key, prompts in (("train.batch", batch), ("train.mini_batch", mini_batch)):
+        if prompts * n % dp:
+            raise UserError(
+                f"{key}={prompts} prompts x train.n={n} = {prompts * n} trajectories, "
+                f"which is not a multiple of the {dp} data-parallel ranks."
+            )
+
+
+def divisors(*numbers: int) -> str:
+    """Common divisors of `numbers`, for a message."""
+    return ", ".join(str(size) for size in range(1, min(numbers) + 1) if all(number % size == 0 for number in numbers))

@@ -1,0 +1,178 @@
+"""All checks of a stage, cheap ones first; the first that fails ends the run with its sentence."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from retool_mcore.data.formats import Format, get_format
+from retool_mcore.data.schema import check_rl, check_sft
+from retool_mcore.preflight import data, limits, machine, parallel
+from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
+
+MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
+
+
+def check(stage: str, config: DictConfig) -> None:
+    """Refuse a run of `stage` that cannot work. Takes no GPU, starts no engine; seconds.
+
+    Raises UserError with one sentence. `config` is the stage's resolved configuration (config.compose).
+    """
+    machine.check_devices(
+        config.parallel.device,
+        gpus_per_node=config.parallel.gpus_per_node,
+        gpus_found=len(machine.cuda_devices()) if config.parallel.device == "cuda" else 0,
+    )
+    if config.parallel.device == "cpu":
+        machine.check_memory(machine.available_memory_bytes())
+    match stage:
+        case "sft":
+            check_sft_stage(config)
+        case "rl":
+            check_rl_stage(config)
+        case "eval":
+            check_eval_stage(config)
+        case "export":
+            check_export_stage(config)
+        case _:
+            raise ValueError(f"no checks for the stage {stage!r}")
+
+
+def check_sft_stage(config: DictConfig) -> None:
+    train, rollout = config.train, config.rollout
+    limits.check_positive({"train.batch": train.batch, "train.epochs": train.epochs})
+    data.check_template(config.data.prompt, rollout.format)
+    files = {
+        key: data.check_files(f"data.{key}", config.data[key], check_sft)
+        for key in ("sft_train_files", "sft_validation_files")
+    }
+    for key, paths in files.items():
+        data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
+        data.check_prepared_template(paths, rollout.format)
+    steps = train.steps or train.epochs * (data.count_rows(files["sft_train_files"]) // train.batch)
+    limits.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
+
+    model = read_policy(config.init_from, "init_from", rollout.format, advice=MODEL_ADVICE)
+    dp = check_trainer_layout(config, model)
+    parallel.check_sft_batch(batch=train.batch, dp=dp)
+    limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
+    limits.check_micro_batch(longest=train.max_length, micro_batch_tokens=config.parallel.micro_batch_tokens)
+    check_room(config, model, train.keep_checkpoints)
+    load_format(config, model)
+
+
+def check_rl_stage(config: DictConfig) -> None:
+    train = config.train
+    limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
+    files = check_prompts(config, ("train_files", "validation_files"))
+    data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
+
+    model = read_policy(
+        config.init_from, "init_from", config.rollout.format, advice="run `retool sft` first, or give a folder"
+    )
+    dp = check_trainer_layout(config, model)
+    parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
+    check_rollout(config, model)
+    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    limits.check_micro_batch(longest=longest, micro_batch_tokens=config.parallel.micro_batch_tokens)
+    check_room(config, model, train.keep_checkpoints)
+    check_interpreter(config)
+    check_prompt_lengths(config, model, files)
+
+
+def check_eval_stage(config: DictConfig) -> None:
+    files = check_prompts(config, ("validation_files",))
+    model = read_policy(*policy_folder(config))
+    check_rollout(config, model)
+    machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
+    check_interpreter(config)
+    check_prompt_lengths(config, model, files)
+
+
+def check_export_stage(config: DictConfig) -> None:
+    model = read_policy(*policy_folder(config))
+    check_trainer_layout(config, model)
+    check_room(config, model, keep_checkpoints=0)
+
+
+def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[Path]]:
+    """The RL files under data.KEY of each key: there, in the schema, and written for the rollout's format."""
+    data.check_template(config.data.prompt, config.rollout.format)
+    files = {key: data.check_files(f"data.{key}", config.data[key], check_rl) for key in keys}
+    for paths in files.values():
+        data.check_prepared_template(paths, config.rollout.format)
+    return files
+
+
+def read_policy(name: str, key: str, rollout_format: str, advice: str) -> Model:
+    """The model that config key `key` names, weights and tokenizer checked; `advice`: when there is no such folder."""
+    model = read_model(find_folder(str(name), key=key, advice=advice))
+    check_tokenizer(model, rollout_format)
+    return model
+
+
+def policy_folder(config: DictConfig) -> tuple[str, str, str, str]:
+    """read_policy's arguments for the policy that eval or export names: init, sft, rl or a folder."""
+    if config.policy == "init":
+        name, advice = config.model.path, MODEL_ADVICE
+    elif config.policy in ("sft", "rl"):
+        # Where each of these stages links its last whole checkpoint.
+        name, advice = Path(config.run_dir) / config.policy / "policy", f"run `retool {config.policy}` first"
+    else:
+        name, advice = config.policy, "give init, sft, rl or the folder of a Hugging Face model"
+    return str(name), f"policy={config.policy}", config.rollout.format, advice
+
+
+def check_trainer_layout(config: DictConfig, model: Model) -> int:
+    layout = config.parallel
+    return parallel.check_layout(
+        model,
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        tp=layout.tp,
+        pp=layout.pp,
+        sequence_parallel=layout.sequence_parallel,
+    )
+
+
+def check_rollout(config: DictConfig, model: Model) -> None:
+    """Token limits and the engine's layout."""
+    rollout, layout = config.rollout, config.parallel
+    limits.check_lengths(
+        max_prompt_tokens=rollout.max_prompt_tokens,
+        max_response_tokens=rollout.max_response_tokens,
+        max_observation_tokens=rollout.max_observation_tokens,
+        max_tokens_per_turn=rollout.max_tokens_per_turn,
+        max_positions=model.max_positions,
+    )
+    limits.check_engine_batch(
+        longest=rollout.max_prompt_tokens + rollout.max_response_tokens,
+        max_num_batched_tokens=layout.rollout.max_num_batched_tokens,
+        chunked_prefill=layout.rollout.enable_chunked_prefill,
+    )
+    parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
+
+
+def check_room(config: DictConfig, model: Model, keep_checkpoints: int) -> None:
+    needed = machine.checkpoint_disk_bytes(parameters=model.parameters, keep_checkpoints=keep_checkpoints)
+    machine.check_disk(config.run_dir, needed_bytes=needed)
+
+
+def check_interpreter(config: DictConfig) -> None:
+    if config.rollout.format != "none":
+        machine.check_sandbox(config.sandbox)
+
+
+def load_format(config: DictConfig, model: Model) -> Format:
+    """The rollout's format with the policy's tokenizer: refuses a chat template that a rollout could not append to."""
+    # Imported here, for the last checks: transformers takes seconds.
+    from transformers import AutoTokenizer
+
+    return get_format(config.rollout.format, AutoTokenizer.from_pretrained(model.folder))
+
+
+def check_prompt_lengths(config: DictConfig, model: Model, files: dict[str, list[Path]]) -> None:
+    fmt = load_format(config, model)
+    for key, paths in files.items():
+        data.check_prompt_lengths(
+            f"data.{key}", paths, fmt.tokenizer, fmt.tools, max_prompt_tokens=config.rollout.max_prompt_tokens
+        )

@@ -1,0 +1,112 @@
+"""Data files: too few rows, prompts that are too long, and prompts prepared for another format."""
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from retool_mcore.data import arithmetic
+from retool_mcore.data.formats import FORMATS
+from retool_mcore.data.prepare import write_problems, write_traces
+from retool_mcore.data.prompts import TEMPLATES
+from retool_mcore.data.schema import check_rl
+from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import data
+
+
+@pytest.fixture
+def files(tmp_path):
+    """RL files of 5 and 3 rows, prepared with the tiny task's template."""
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, rows in zip(paths, (5, 3), strict=True):
+        write_problems(arithmetic.problems(rows, seed=1), path, template="tiny", split="train")
+    return paths
+
+
+def refusal(function, *args, **kwargs) -> str:
+    with pytest.raises(UserError) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith(".")
+    return message
+
+
+def test_one_path_or_several(files):
+    assert data.check_files("data.train_files", str(files[0]), check_rl) == files[:1]
+    assert data.check_files("data.train_files", [str(file) for file in files], check_rl) == files
+    assert "data.train_files" in refusal(data.check_files, "data.train_files", [], check_rl)
+
+
+def test_a_wrong_path_a_missing_column_and_an_empty_file_are_named(files, tmp_path):
+    assert "gone.parquet" in refusal(data.check_files, "k", [str(files[0]), str(tmp_path / "gone.parquet")], check_rl)
+    whole = parquet.read_table(files[0])
+    parquet.write_table(whole.drop_columns("reward_model"), tmp_path / "c.parquet")
+    message = refusal(data.check_files, "k", str(tmp_path / "c.parquet"), check_rl)
+    assert "'reward_model'" in message and "data_source" in message
+    parquet.write_table(whole.slice(0, 0), tmp_path / "d.parquet")
+    assert "d.parquet" in refusal(data.check_files, "k", str(tmp_path / "d.parquet"), check_rl)
+
+
+def test_rows_are_summed_and_must_fill_a_batch(files):
+    assert data.count_rows(files) == 8
+    data.check_fills_a_batch("data.train_files", rows=8, batch=8)
+    message = refusal(data.check_fills_a_batch, "data.sft_validation_files", rows=8, batch=9)
+    assert "data.sft_validation_files" in message and "8 rows" in message and "train.batch=9" in message
+
+
+def test_the_longest_prompt_is_named_with_its_row_and_length(files, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1))
+    rows = parquet.read_table(files[0])
+    long = rows.to_pylist()
+    long[3]["prompt"][0]["content"] = "Compute " + "1+" * 500 + "1."
+    parquet.write_table(pa.Table.from_pylist(long, schema=rows.schema), files[0])
+    message = refusal(
+        data.check_prompt_lengths, "data.train_files", [files[1], files[0]], tokenizer, None, max_prompt_tokens=512
+    )
+    assert "row 3 of" in message and "a.parquet" in message and "rollout.max_prompt_tokens=512" in message
+    tokens = int(message.split(" has ")[1].split()[0])
+    data.check_prompt_lengths("data.train_files", files, tokenizer, None, max_prompt_tokens=tokens)
+    refusal(data.check_prompt_lengths, "data.train_files", files, tokenizer, None, max_prompt_tokens=tokens - 1)
+
+
+def test_every_template_and_format_is_known_here():
+    assert set(data.TEMPLATE_FORMATS) == set(TEMPLATES)
+    assert {name for formats in data.TEMPLATE_FORMATS.values() for name in formats} == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("template", "rollout_format"), [("retool", "hermes"), ("hermes", "text"), ("retool", "none"), ("hermes", "none")]
+)
+def test_a_prompt_that_teaches_another_format_is_refused(template, rollout_format):
+    message = refusal(data.check_template, template, rollout_format)
+    assert f"data.prompt={template}" in message and f"rollout.format={rollout_format}" in message
+
+
+def test_a_prompt_that_teaches_the_format_passes_and_unknown_names_do_not():
+    for template, rollout_format in [("retool", "text"), ("hermes", "hermes"), ("plain", "none"), ("tiny", "hermes")]:
+        data.check_template(template, rollout_format)
+    assert "retool" in refusal(data.check_template, "retol", "text")
+    assert "text, hermes or none" in refusal(data.check_template, "retool", "xml")
+
+
+def test_files_prepared_for_another_format_are_refused(tmp_path, files):
+    for rollout_format in ("text", "hermes", "none"):
+        data.check_prepared_template(files, rollout_format)
+    rl, sft = tmp_path / "rl.parquet", tmp_path / "sft.parquet"
+    write_problems(arithmetic.problems(2, seed=1), rl, template="retool", split="train")
+    write_traces(arithmetic.traces(2, seed=1), sft, template="hermes", split="train")
+    data.check_prepared_template([rl], "text")
+    assert "rl.parquet=retool" in refusal(data.check_prepared_template, [rl], "hermes")
+    data.check_prepared_template([sft], "hermes")
+    assert "sft.parquet=hermes" in refusal(data.check_prepared_template, [files[0], sft], "text")
+
+
+def test_a_prompt_of_the_users_own_passes(files):
+    table = parquet.read_table(files[0])
+    rows = table.to_pylist()
+    for row in rows:
+        row["prompt"][0]["content"] = "My own words: " + row["extra_info"]["question"]
+    parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), files[0])
+    data.check_prepared_template(files, "none")

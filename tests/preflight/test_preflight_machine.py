@@ -1,0 +1,66 @@
+"""Devices, memory and disk, against small files and a stand-in for nvidia-smi."""
+
+import os
+
+import pytest
+
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import machine
+
+
+def refusal(function, *args, **kwargs) -> str:
+    with pytest.raises(UserError) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith(".")
+    return message
+
+
+def test_gpus_are_counted_by_the_drivers_own_tool(tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        '#!/bin/sh\necho "GPU 0: NVIDIA H200 (UUID: x)"\necho "  MIG"\necho "GPU 1: NVIDIA H200 (UUID: y)"\n'
+    )
+    tool.chmod(0o755)
+    assert machine.cuda_devices(str(tool)) == ["GPU 0: NVIDIA H200 (UUID: x)", "GPU 1: NVIDIA H200 (UUID: y)"]
+    tool.write_text('#!/bin/sh\necho "NVIDIA-SMI has failed"\nexit 9\n')
+    assert machine.cuda_devices(str(tool)) == []
+    assert machine.cuda_devices(str(tmp_path / "absent")) == []
+
+
+def test_devices_must_suffice():
+    machine.check_devices("cuda", gpus_per_node=8, gpus_found=8)
+    machine.check_devices("cpu", gpus_per_node=2, gpus_found=0)
+    message = refusal(machine.check_devices, "cuda", gpus_per_node=8, gpus_found=2)
+    assert "parallel.gpus_per_node=8" in message and "2 GPUs" in message
+    assert "parallel.device=tpu" in refusal(machine.check_devices, "tpu", gpus_per_node=1, gpus_found=0)
+
+
+def test_memory_available_is_read_and_must_suffice(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       32000000 kB\nMemFree:  1 kB\nMemAvailable:   2097152 kB\n")
+    assert machine.available_memory_bytes(meminfo) == 2 * machine.GIB
+    assert "2.0 GiB" in refusal(machine.check_memory, 2 * machine.GIB)
+    machine.check_memory(6 * machine.GIB)
+    assert machine.available_memory_bytes() > 0
+
+
+def test_room_for_checkpoints():
+    # 7.6 B parameters: 106 GB a checkpoint; two kept and one being written.
+    needed = machine.checkpoint_disk_bytes(parameters=7_600_000_000, keep_checkpoints=2)
+    assert needed == 3 * 14 * 7_600_000_000 + machine.GIB
+
+
+def test_run_dir_needs_room_and_may_not_exist_yet(tmp_path):
+    machine.check_disk(tmp_path / "runs" / "new", needed_bytes=1)
+    message = refusal(machine.check_disk, tmp_path / "runs" / "new", needed_bytes=10**18)
+    assert "GiB free" in message and "train.keep_checkpoints" in message
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in refusal(machine.check_disk, tmp_path / "file" / "run", needed_bytes=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_run_dir_must_be_writable(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "no permission" in refusal(machine.check_disk, tmp_path / "locked" / "run", needed_bytes=1)
