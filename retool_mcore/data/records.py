@@ -1,0 +1,74 @@
+"""What a row of a data set can become: a problem (RL), a trace (SFT) or a reported reason why it is neither.
+
+Every loader speaks in these records, so that the parquet schema and the public data sets' many shapes never meet.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question and its answer. `index` is the row it came from, counted from 0 over all files of the source."""
+
+    data_source: str
+    question: str
+    answer: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a trace. "code" is the bare program and "observation" the bare output: no tags, no fences."""
+
+    kind: Literal["text", "code", "observation"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A worked solution with code. Each code segment is followed by its observation; the last segment is text."""
+
+    data_source: str
+    question: str
+    segments: tuple[Segment, ...]
+    index: int
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A row that was left out, and why. `row` counts from 0 over all files of the source."""
+
+    row: int
+    reason: str
+
+
+class MalformedRow(Exception):
+    """Raised by a row parser with the reason; the loader turns it into a `Malformed` and goes on."""
+
+
+def text_field(value: Any, name: str) -> str:
+    """`value` if it is text, with line ends unified to \\n; raises MalformedRow naming the field and its type."""
+    if value is None:
+        raise MalformedRow(f"{name} is null")
+    if not isinstance(value, str):
+        raise MalformedRow(f"{name} is {type(value).__name__}, expected text")
+    return value.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def field(row: Any, key: str, where: str) -> Any:
+    """`row[key]`; raises MalformedRow, naming `where`, when `row` is no mapping or lacks the key."""
+    if not isinstance(row, dict):
+        raise MalformedRow(f"{where} is {type(row).__name__ if row is not None else 'null'}, expected an object")
+    if key not in row:
+        raise MalformedRow(f"{where} has no field {key!r}")
+    return row[key]
+
+
+def normalise_question(question: str) -> str:
+    """The form in which two questions count as one problem: Unicode NFC, case folded, whitespace collapsed.
+
+    NFC and not NFKC, because the latter turns x² into x2.
+    """
+    return " ".join(unicodedata.normalize("NFC", question).casefold().split())
