@@ -1,0 +1,221 @@
+"""The public data sets by name: where each lives, how its rows are read, and what it is for.
+
+`load` reads a local file, a folder of files or the hub, always as a stream: DAPO's 1.79 M rows never sit in memory.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, field, text_field
+from retool_mcore.data.traces import text_trace, tool_call_trace
+from retool_mcore.errors import UserError
+
+_BATCH_ROWS = 1024
+# In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
+_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+_DAPO_PREFIX = re.compile(
+    r"\ASolve the following math problem step by step\. The last line of your response should be of the form "
+    r"Answer: \$Answer \(without quotes\) where \$Answer is the answer to the problem\.\s*"
+)
+_DAPO_SUFFIX = re.compile(r'\s*Remember to put your answer on its own line after "Answer:"\.\s*\Z')
+
+
+def prompt_problem(row: dict, data_source: str, index: int) -> Problem:
+    """A row in verl's schema (DAPO-Math-17k, AIME-2024): prompt [{role, content}], reward_model {ground_truth}.
+
+    Their prompts ask for a last line `Answer: ...`; that wrapper is taken off, since our template asks for a box.
+    """
+    prompt = field(row, "prompt", "row")
+    if not isinstance(prompt, list) or len(prompt) != 1:
+        shape = f"{len(prompt)} messages" if isinstance(prompt, list) else type(prompt).__name__
+        raise MalformedRow(f"prompt is {shape}, expected a list of one message")
+    role = field(prompt[0], "role", "prompt message")
+    if role != "user":
+        raise MalformedRow(f"the prompt's role is {role!r}, expected 'user'")
+    text = text_field(field(prompt[0], "content", "prompt message"), "prompt content")
+    question = _DAPO_SUFFIX.sub("", _DAPO_PREFIX.sub("", text))
+    answer = field(field(row, "reward_model", "row"), "ground_truth", "reward_model")
+    return Problem(data_source, _question(question), _answer(answer, "ground_truth"), index)
+
+
+def flat_problem(row: dict, data_source: str, index: int, *, question_key: str, answer_key: str) -> Problem:
+    """A row with the bare question and answer in two columns (Maxwell-Jia/AIME_2024, yentinglin/aime_2025)."""
+    question = text_field(field(row, question_key, "row"), question_key)
+    return Problem(data_source, _question(question), _answer(field(row, answer_key, "row"), answer_key), index)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set. `columns` are those the parser reads; `split` is what its rows are for ("test" is never trained on).
+
+    parse(row, data_source, index) returns a record or raises MalformedRow.
+    """
+
+    data_source: str
+    hub_name: str
+    purpose: Literal["rl", "sft"]
+    split: Literal["train", "test"]
+    columns: tuple[str, ...]
+    parse: Callable[[dict, str, int], Problem | Trace]
+
+
+_PROMPT_COLUMNS = ("prompt", "reward_model")
+_maxwell = partial(flat_problem, question_key="Problem", answer_key="Answer")
+_yentinglin = partial(flat_problem, question_key="problem", answer_key="answer")
+
+SOURCES = {
+    "retool_sft": Source("retool_sft", "JoeYing/ReTool-SFT", "sft", "train", ("messages",), text_trace),
+    "retool_sft_multi_turn": Source(
+        "retool_sft", "swordfaith/ReTool-SFT-multi-turn", "sft", "train", ("messages",), tool_call_trace
+    ),
+    "dapo_math_17k": Source(
+        "dapo_math_17k", "BytedTsinghua-SIA/DAPO-Math-17k", "rl", "train", _PROMPT_COLUMNS, prompt_problem
+    ),
+    "aime_2024": Source("aime_2024", "BytedTsinghua-SIA/AIME-2024", "rl", "test", _PROMPT_COLUMNS, prompt_problem),
+    "aime_2024_maxwell": Source("aime_2024", "Maxwell-Jia/AIME_2024", "rl", "test", ("Problem", "Answer"), _maxwell),
+    "aime_2025": Source("aime_2025", "yentinglin/aime_2025", "rl", "test", ("problem", "answer"), _yentinglin),
+}
+
+
+def get_source(name: str) -> Source:
+    """The source of that name; raises UserError listing the names when there is none."""
+    if name not in SOURCES:
+        raise UserError(f"unknown data set {name!r}: the data sets are {', '.join(SOURCES)}.")
+    return SOURCES[name]
+
+
+def load(source: Source, location: str | Path | None = None) -> Iterator[Problem | Trace | Malformed]:
+    """Every row of the source as a record, in order; the row number counts from 0 over all files.
+
+    location: a .parquet, .json, .jsonl or .csv file, a folder of them, or a hub name; None is the source's hub name.
+    Raises UserError for a location that cannot be read or a parquet file that lacks a column.
+    """
+    for index, row in enumerate(_rows(source, location)):
+        if isinstance(row, MalformedRow):
+            yield Malformed(index, str(row))
+            continue
+        try:
+            yield source.parse(row, source.data_source, index)
+        except MalformedRow as reason:
+            yield Malformed(index, str(reason))
+
+
+def hub_rows(name: str) -> Iterator[dict]:
+    """Rows of the train split of a data set on the hub (or a local copy of its repository), streamed."""
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield from load_dataset(name, split="train", streaming=True)
+    except (OSError, ValueError, DatasetsError) as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"cannot load {name!r} from the hub, and no local file or folder has that name ({first_line}): download it "
+            "on a machine that can, and give the path of its file or folder."
+        ) from error
+
+
+def _rows(source: Source, location: str | Path | None) -> Iterator[Any]:
+    name = str(source.hub_name if location is None else location)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = _data_files(path)
+    elif path.is_file():
+        files = [path]
+    elif _HUB_NAME.fullmatch(name) and path.suffix not in _SUFFIXES:
+        yield from hub_rows(name)
+        return
+    else:
+        raise UserError(
+            f"no such file or folder: {name}. Give a data file, a folder of them, or a hub name owner/name."
+        )
+    for file in files:
+        if file.suffix not in _SUFFIXES:
+            raise UserError(f"cannot read {file}: expected a file that ends in {', '.join(_SUFFIXES)}.")
+        try:
+            yield from _parquet_rows(file, source.columns) if file.suffix == ".parquet" else _text_rows(file)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"cannot read {file}: {error}.") from error
+
+
+def _data_files(folder: Path) -> list[Path]:
+    visible = [p for p in sorted(folder.rglob("*")) if p.is_file() and not _hidden(p.relative_to(folder))]
+    for suffix in _SUFFIXES:
+        if files := [p for p in visible if p.suffix == suffix]:
+            return files
+    raise UserError(f"the folder {folder} holds no data: expected files that end in {', '.join(_SUFFIXES)}.")
+
+
+def _hidden(relative: Path) -> bool:
+    return any(part.startswith(".") for part in relative.parts)
+
+
+def _parquet_rows(file: Path, columns: tuple[str, ...]) -> Iterator[dict]:
+    try:
+        with pq.ParquetFile(file) as parquet:
+            there = parquet.schema_arrow.names
+            if missing := [c for c in columns if c not in there]:
+                raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {file} as parquet: {str(error).splitlines()[0]}.") from error
+
+
+def _text_rows(file: Path) -> Iterator[Any]:
+    # newline="" leaves line ends inside quoted CSV fields alone; utf-8-sig drops a spreadsheet's byte-order mark.
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        if file.suffix == ".csv":
+            yield from csv.DictReader(stream)
+        elif file.suffix == ".json" and stream.read(4096).lstrip().startswith("["):
+            stream.seek(0)
+            yield from _json_list(file, stream.read())
+        else:
+            stream.seek(0)
+            for line in stream:
+                if line.strip():
+                    yield _json_row(line)
+
+
+def _json_list(file: Path, text: str) -> list:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file} is not valid JSON: {error}.") from error
+
+
+def _json_row(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        # Returned and not raised: one broken line must not end the stream.
+        return MalformedRow(f"not JSON: {error}")
+
+
+def _question(text: str) -> str:
+    if not text.strip():
+        raise MalformedRow("empty question")
+    return text.strip()
+
+
+def _answer(value: Any, name: str) -> str:
+    """Answers are text or whole numbers; a float such as 73.0 is what a null in an integer column makes of one."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    answer = text_field(value, name).strip()
+    if not answer:
+        raise MalformedRow(f"{name} is empty")
+    return answer
