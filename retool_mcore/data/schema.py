@@ -1,0 +1,129 @@
+"""The two parquet schemas that everything downstream reads, the writer for both, and the quick check before a run."""
+
+import os
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retool_mcore.errors import UserError
+
+# Small enough that a check of the first row group is instant, large enough that reading the file is not slower for it.
+_ROW_GROUP_ROWS = 1024
+
+_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+
+RL_SCHEMA = pa.schema(
+    [
+        ("data_source", pa.string()),
+        ("prompt", _MESSAGES),
+        ("ability", pa.string()),
+        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+        ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), ("question", pa.string())])),
+        ("agent_name", pa.string()),
+    ]
+)
+
+SFT_SCHEMA = pa.schema(
+    [
+        ("data_source", pa.string()),
+        ("question", pa.string()),
+        ("prompt", _MESSAGES),
+        ("segments", pa.list_(pa.struct([("kind", pa.string()), ("text", pa.string())]))),
+        ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
+    ]
+)
+
+
+def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
+    """Write rows in the schema; the file appears whole or not at all (written beside its place, then renamed)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), partial, row_group_size=_ROW_GROUP_ROWS)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def check_rl(path: str | Path) -> None:
+    """Raise UserError unless `path` is a non-empty RL/eval parquet. Reads the metadata and the first row group only."""
+    _check(Path(path), RL_SCHEMA)
+
+
+def check_sft(path: str | Path) -> None:
+    """Raise UserError unless `path` is a non-empty SFT parquet. Reads the metadata and the first row group only.
+
+    Also refuses a code segment in the first row group that its observation does not follow.
+    """
+    first = _check(Path(path), SFT_SCHEMA)
+    for number, segments in enumerate(first["segments"].to_pylist()):
+        kinds = [segment["kind"] for segment in segments]
+        if unknown := set(kinds) - {"text", "code", "observation"}:
+            raise UserError(f"{path}, row {number}: unknown segment kind {sorted(unknown)[0]!r}.")
+        if any((now == "observation") != (before == "code") for before, now in pairwise([None, *kinds, None])):
+            raise UserError(f"{path}, row {number}: a code segment must be followed by its observation, and only it.")
+
+
+def _check(path: Path, schema: pa.Schema) -> pa.Table:
+    """The first row group, once path, columns, types and row count are right and no value in it is null."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise UserError(f"data file {path} {what}: expected a parquet file as `retool prepare` writes it.")
+    try:
+        with pq.ParquetFile(path) as file:
+            actual = file.schema_arrow
+            for wanted in schema:
+                if wanted.name not in actual.names:
+                    raise UserError(f"{path} has no column {wanted.name!r}: it has {', '.join(actual.names)}.")
+                if wrong := _type_mismatch(actual.field(wanted.name).type, wanted.type, wanted.name):
+                    raise UserError(f"{path} has a column of the wrong type: {wrong}.")
+            if file.metadata.num_rows == 0:
+                raise UserError(f"{path} is an empty data set: it has the right columns and no rows.")
+            # An empty leading row group is legal parquet.
+            groups = (i for i in range(file.num_row_groups) if file.metadata.row_group(i).num_rows)
+            first = file.read_row_group(next(groups), columns=schema.names)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {path} as parquet: {str(error).splitlines()[0]}.") from error
+    for wanted in schema:
+        values = first[wanted.name].to_pylist()
+        for number, value in enumerate(values):
+            if wrong := _hole(value, wanted.type, wanted.name):
+                raise UserError(f"{path}, row {number}: {wrong}.")
+    return first
+
+
+def _type_mismatch(actual: pa.DataType, wanted: pa.DataType, name: str) -> str | None:
+    """What is wrong with a type, or None. Other widths of the same kind pass, and so do further struct fields."""
+    types = pa.types
+    if types.is_struct(wanted) and types.is_struct(actual):
+        there = {actual.field(i).name: actual.field(i).type for i in range(actual.num_fields)}
+        for part in wanted:
+            if part.name not in there:
+                return f"{name} has no field {part.name!r}, only {', '.join(there)}"
+            if wrong := _type_mismatch(there[part.name], part.type, f"{name}.{part.name}"):
+                return wrong
+        return None
+    if types.is_list(wanted) and (types.is_list(actual) or types.is_large_list(actual)):
+        return _type_mismatch(actual.value_type, wanted.value_type, f"{name}[]")
+    same = (
+        (types.is_string(wanted) and (types.is_string(actual) or types.is_large_string(actual)))
+        or (types.is_integer(wanted) and types.is_integer(actual))
+        or actual == wanted
+    )
+    return None if same else f"{name} is {actual}, expected {wanted}"
+
+
+def _hole(value: object, wanted: pa.DataType, name: str) -> str | None:
+    """Where a value is null, or a list empty, although the schema's readers index into it; None when it is whole."""
+    if value is None:
+        return f"{name} is null"
+    if pa.types.is_list(wanted):
+        if not value:
+            return f"{name} is an empty list"
+        return next((w for item in value if (w := _hole(item, wanted.value_type, f"{name}[]"))), None)
+    if pa.types.is_struct(wanted):
+        return next((w for part in wanted if (w := _hole(value[part.name], part.type, f"{name}.{part.name}"))), None)
+    return None
