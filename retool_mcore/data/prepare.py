@@ -1,0 +1,245 @@
+"""From a public data set to our parquet: what `retool prepare` runs.
+
+Nothing vanishes: every source row is written, counted as a duplicate, or listed in report.json with the reason.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from retool_mcore.data.prompts import get_template, render
+from retool_mcore.data.records import Malformed, Problem, Trace, normalise_question
+from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, write_parquet
+from retool_mcore.data.sources import Source, get_source, load
+from retool_mcore.data.split import split_by_problem
+from retool_mcore.data.traces import without_answer_tags
+from retool_mcore.errors import UserError
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written."""
+
+    source: str
+    rows: int
+    kept: int
+    duplicates: int
+    malformed: tuple[Malformed, ...]
+    files: dict[Path, int]
+    path: Path
+
+    def lines(self) -> list[str]:
+        """Three to five lines for the terminal."""
+        counts = f"{self.kept} kept, {self.duplicates} duplicates, {len(self.malformed)} malformed"
+        lines = [f"{self.source}: {self.rows} rows read: {counts}"]
+        lines += [f"  {path}: {rows} rows" for path, rows in self.files.items()]
+        if self.malformed:
+            first = self.malformed[0]
+            lines.append(f"  first malformed: row {first.row}: {first.reason}")
+        return [*lines, f"  report: {self.path}"]
+
+
+def prepare_rl(
+    source_name: str,
+    output_dir: str | Path,
+    *,
+    location: str | Path | None = None,
+    template: str = "retool",
+    validation_fraction: float = 0.0,
+    seed: int = 0,
+) -> Report:
+    """Write an RL or evaluation source as {train,validation,test}.parquet and report.json: one output_dir a source.
+
+    A question that occurs again with the same answer is a duplicate. With another answer both rows are malformed, the
+    first one too: nothing says which is right. Raises UserError as `load` and `split_by_problem` do, and when no row
+    is left.
+    """
+    source = _source(source_name, "rl", template, validation_fraction)
+    problems: dict[str, Problem] = {}
+    disputed: dict[str, Problem] = {}
+    malformed: list[Malformed] = []
+    rows = duplicates = 0
+    for record in _progress(source, location):
+        rows += 1
+        if isinstance(record, Malformed):
+            malformed.append(record)
+            continue
+        key = normalise_question(record.question)
+        first = problems.setdefault(key, record)
+        if first is record:
+            continue
+        if _same_answer(first.answer, record.answer):
+            duplicates += 1
+            continue
+        reason = f"same question as row {first.index} but another answer: {record.answer!r}, there {first.answer!r}"
+        malformed.append(Malformed(record.index, reason))
+        if key not in disputed:
+            disputed[key] = record
+    for key, other in disputed.items():
+        first = problems.pop(key)
+        reason = f"same question as row {other.index} but another answer: {first.answer!r}, there {other.answer!r}"
+        malformed.append(Malformed(first.index, reason))
+    counts = _Counts(source_name, source, rows, duplicates, malformed)
+    return _write(counts, list(problems.values()), Path(output_dir), template, validation_fraction, seed)
+
+
+def prepare_sft(
+    source_name: str,
+    output_dir: str | Path,
+    *,
+    location: str | Path | None = None,
+    template: str = "retool",
+    validation_fraction: float = 0.05,
+    seed: int = 0,
+) -> Report:
+    """Write an SFT source as {train,validation}.parquet and report.json: one output_dir a source.
+
+    Only a trace that repeats question and segments is a duplicate: several solutions of one problem are kept, on the
+    same side of the split. Raises UserError as `load` and `split_by_problem` do, and when no row is left.
+    """
+    source = _source(source_name, "sft", template, validation_fraction)
+    traces: dict[tuple, Trace] = {}
+    malformed: list[Malformed] = []
+    rows = duplicates = 0
+    for record in _progress(source, location):
+        rows += 1
+        if isinstance(record, Malformed):
+            malformed.append(record)
+        elif traces.setdefault((normalise_question(record.question), record.segments), record) is not record:
+            duplicates += 1
+    counts = _Counts(source_name, source, rows, duplicates, malformed)
+    return _write(counts, list(traces.values()), Path(output_dir), template, validation_fraction, seed)
+
+
+def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
+    """Write problems as an RL/eval parquet; the file appears whole or not at all."""
+    write_parquet((_rl_row(problem, template, split) for problem in problems), RL_SCHEMA, path)
+
+
+def write_traces(traces: Iterable[Trace], path: Path, *, template: str, split: str) -> None:
+    """Write traces as an SFT parquet, with <answer> tags only where the template asks for them; whole or not at all."""
+    write_parquet((_sft_row(trace, template, split) for trace in traces), SFT_SCHEMA, path)
+
+
+def longest_prompt(path: str | Path, tokenizer: Any, tools: list[dict] | None = None) -> tuple[int, int]:
+    """(tokens, row) of the longest prompt of an RL parquet, chat template and generation prompt included.
+
+    tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt.
+    Raises UserError when the file is not an RL parquet or the tokenizer has no chat template.
+    """
+    check_rl(path)
+    if not tokenizer.chat_template:
+        raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: use the instruct model's.")
+    longest, longest_row, row = 0, 0, 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["prompt"]):
+            prompts = batch["prompt"].to_pylist()
+            texts = tokenizer.apply_chat_template(prompts, tools=tools, tokenize=False, add_generation_prompt=True)
+            for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
+                if len(ids) > longest:
+                    longest, longest_row = len(ids), row
+                row += 1
+    return longest, longest_row
+
+
+@dataclass(frozen=True)
+class _Counts:
+    source_name: str
+    source: Source
+    rows: int
+    duplicates: int
+    malformed: list[Malformed]
+
+
+def _source(name: str, purpose: str, template: str, validation_fraction: float) -> Source:
+    """The source, after everything has been checked that can be before a row is read."""
+    source = get_source(name)
+    get_template(template)
+    if source.purpose != purpose:
+        raise UserError(f"{name} is a data set for {source.purpose}, not for {purpose}.")
+    if not 0 <= validation_fraction < 1:
+        raise UserError(f"validation_fraction={validation_fraction}: expected a number from 0 up to, not including, 1.")
+    if validation_fraction and source.split == "test":
+        raise UserError(f"{name} is an evaluation set and is kept whole: set validation_fraction=0.")
+    return source
+
+
+def _progress(source: Source, location: str | Path | None) -> Iterable[Problem | Trace | Malformed]:
+    # disable=None: no bar where nobody watches.
+    return tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None)
+
+
+def _same_answer(a: str, b: str) -> bool:
+    # "073" and "73" are one AIME answer.
+    return a == b or (a.isdecimal() and b.isdecimal() and int(a) == int(b))
+
+
+def _write(
+    counts: _Counts, kept: list, output_dir: Path, template: str, validation_fraction: float, seed: int
+) -> Report:
+    malformed = tuple(sorted(counts.malformed, key=lambda m: m.row))
+    path = output_dir / "report.json"
+    splits = {counts.source.split: kept}
+    if kept and validation_fraction:
+        train, validation = split_by_problem(kept, validation_fraction, seed)
+        splits = {"train": train, "validation": validation}
+    files = {output_dir / f"{split}.parquet": len(records) for split, records in splits.items() if records}
+    report = Report(counts.source_name, counts.rows, len(kept), counts.duplicates, malformed, files, path)
+    _write_report(report)
+    if not kept:
+        if not malformed:
+            raise UserError(f"{counts.source_name} is an empty data set: no rows were read.")
+        reason, times = Counter(m.reason for m in malformed).most_common(1)[0]
+        raise UserError(
+            f"all {report.rows} rows of {counts.source_name} are malformed ({times} x: {reason}): see {path}."
+        )
+    if "train" in splits and "validation" not in splits:
+        # An earlier run's validation problems are now in train.
+        (output_dir / "validation.parquet").unlink(missing_ok=True)
+    write = write_problems if counts.source.purpose == "rl" else write_traces
+    for split, records in splits.items():
+        write(records, output_dir / f"{split}.parquet", template=template, split=split)
+    return report
+
+
+def _write_report(report: Report) -> None:
+    content = {
+        "source": report.source,
+        "rows": report.rows,
+        "kept": report.kept,
+        "duplicates": report.duplicates,
+        "malformed": [{"row": m.row, "reason": m.reason} for m in report.malformed],
+    }
+    report.path.parent.mkdir(parents=True, exist_ok=True)
+    partial = report.path.with_name(f".report.{os.getpid()}.partial")
+    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, report.path)
+
+
+def _rl_row(problem: Problem, template: str, split: str) -> dict:
+    return {
+        "data_source": problem.data_source,
+        "prompt": render(template, problem.question),
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": problem.answer},
+        "extra_info": {"index": problem.index, "split": split, "question": problem.question},
+        "agent_name": "retool",
+    }
+
+
+def _sft_row(trace: Trace, template: str, split: str) -> dict:
+    segments = trace.segments if get_template(template).answer_tags else without_answer_tags(trace.segments)
+    return {
+        "data_source": trace.data_source,
+        "question": trace.question,
+        "prompt": render(template, trace.question),
+        "segments": [{"kind": s.kind, "text": s.text} for s in segments],
+        "extra_info": {"index": trace.index, "split": split},
+    }
