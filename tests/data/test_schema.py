@@ -46,7 +46,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(pa.ArrowException):
         write_parquet([RL_ROW, RL_ROW | {"prompt": 3}], RL_SCHEMA, path)
     assert pq.read_table(path).to_pylist() == [RL_ROW]
-    assert [p.name for p in tmp_path.iterdir()] == ["rl.parquet"]
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(OSError):
+        write_parquet([RL_ROW], RL_SCHEMA, tmp_path / "folder.parquet")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.parquet", "rl.parquet"]
 
 
 def test_wider_types_and_further_fields_pass(tmp_path):
