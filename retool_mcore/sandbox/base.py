@@ -1,0 +1,62 @@
+"""What a sandbox is to its callers: a program goes in, a `Result` comes out, and nothing the program does raises."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+# The policy reads this many lines of an error. Tracebacks are already reduced to the program's own frames.
+ERROR_LINES = 10
+
+
+class Status(StrEnum):
+    """How a run ended. Only SUCCESS and OUTPUT mean that the program ran to its end without an error."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    KILLED = "killed"
+    SANDBOX = "sandbox_error"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run printed and how it ended.
+
+    `stdout` and `stderr` are clipped to the sandbox's `max_output_bytes`; `value` is the repr of a final bare
+    expression (None when there was none or it was None); `duration_s` is wall time. Whenever `status` is neither
+    SUCCESS nor OUTPUT the last line of `stderr` says why, in words, with the limit that was hit.
+    """
+
+    status: Status
+    stdout: str
+    stderr: str
+    value: str | None
+    duration_s: float
+
+    def observation(self) -> str:
+        """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty."""
+        parts = [self.stdout, self.value or ""]
+        reason = self.stderr.rstrip().split("\n")
+        if self.status is Status.ERROR:
+            parts.append("\n".join(reason[-ERROR_LINES:]))
+        elif self.status not in (Status.SUCCESS, Status.OUTPUT):
+            parts.append(reason[-1])
+        return "\n".join(part.rstrip("\n") for part in parts if part.strip())
+
+
+class Sandbox(Protocol):
+    """Runs programs. Safe to use from many tasks at once and from several event loops one after another."""
+
+    async def run(self, code: str, *, timeout_s: float | None = None, stdin: str = "") -> Result:
+        """Run `code` and wait for its end; `timeout_s` replaces the sandbox's own limit.
+
+        Never raises for what the program does; trouble of the sandbox itself is Status.SANDBOX. Raises UserError only
+        when this machine cannot give what the configuration asks for.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release what the sandbox holds. A later `run` starts it again."""
+        ...

@@ -1,0 +1,108 @@
+"""What runs inside the child: the program itself, as `__main__`, with its final expression displayed.
+
+The process was forked from a warm server, so everything that the server shares with all runs and that a program could
+notice (random state, streams, module search path) is renewed here.
+"""
+
+import io
+import linecache
+import os
+import random
+import resource
+import sys
+import tempfile
+import threading
+import traceback
+import types
+
+from retool_mcore.sandbox.clip import clip
+from retool_mcore.sandbox.display import FILENAME, displayed, strip_fences
+
+DISPLAY = "__display__"
+
+
+def execute(code: str, work_dir: str, max_value_bytes: int) -> dict:
+    """Run `code` to its end, non-daemon threads included.
+
+    Returns {status: "success" | "error" | "memory", value: str | None, traceback: str}.
+    """
+    _renew(work_dir)
+    code = strip_fences(code)
+    linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+    shown = []
+
+    def display(value):
+        if value is not None:
+            shown.append(clip(repr(value), max_value_bytes))
+
+    main = types.ModuleType("__main__")
+    main.__dict__[DISPLAY] = display
+    sys.modules["__main__"] = main
+    report = {"status": "success", "value": None, "traceback": ""}
+    try:
+        # Compiling may exhaust the parser's own stack; that is the program's error, not the memory limit's.
+        program = _compiled(code)
+        exec(program, main.__dict__)
+        _finish()
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            report.update(status="error", traceback=_format(error, work_dir))
+    except MemoryError:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+        report.update(status="memory")
+    except BaseException as error:
+        report.update(status="error", traceback=_format(error, work_dir))
+    report["value"] = shown[0] if shown and report["status"] == "success" else None
+    _flush()
+    return report
+
+
+def _compiled(code: str) -> types.CodeType:
+    try:
+        return compile(displayed(code, DISPLAY), FILENAME, "exec", dont_inherit=True)
+    except MemoryError:
+        raise SyntaxError("the program is nested too deeply") from None
+
+
+def _finish() -> None:
+    # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
+    threading._shutdown()
+    _flush()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # The program closed or replaced it.
+
+
+def _renew(work_dir: str) -> None:
+    # Line buffering: what was printed before a time-out is not lost with the process.
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="replace")
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", line_buffering=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", line_buffering=True)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.argv = [FILENAME]
+    sys.path.insert(0, work_dir)
+    os.environ["HOME"] = os.environ["TMPDIR"] = work_dir
+    tempfile.tempdir = None
+    random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "sympy.core.random" in sys.modules:
+        sys.modules["sympy.core.random"].rng.seed()
+
+
+def _format(error: BaseException, work_dir: str) -> str:
+    """The traceback with only the program's own frames: the policy must see its own line, not those of libraries."""
+    formatted = traceback.TracebackException.from_exception(error)
+    chain = [formatted]
+    while chain:
+        link = chain.pop()
+        own = [f for f in link.stack or () if f.filename == FILENAME or f.filename.startswith(work_dir + "/")]
+        link.stack = traceback.StackSummary.from_list(own) if own else None
+        chain += [following for following in (link.__cause__, link.__context__) if following is not None]
+        chain += link.exceptions or ()
+    return "".join(formatted.format())

@@ -1,0 +1,224 @@
+"""The warm server behind the local back-end: many runs, several loops, forks, deaths."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.local import LocalSandbox
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+@pytest.fixture
+def box():
+    sandbox = LocalSandbox(timeout_s=60, workers=32, preload=("math",))
+    yield sandbox
+    asyncio.run(sandbox.close())
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_many_runs_at_once_do_not_mix_and_do_not_block_the_loop(box):
+    async def main():
+        await box.run("1")
+        longest_gap_s, running = 0.0, True
+
+        async def tick():
+            nonlocal longest_gap_s
+            while running:
+                before = time.monotonic()
+                await asyncio.sleep(0.005)
+                longest_gap_s = max(longest_gap_s, time.monotonic() - before)
+
+        ticker = asyncio.create_task(tick())
+        started = time.monotonic()
+        results = await asyncio.gather(*[box.run(f"import time\ntime.sleep(1)\n{i}") for i in range(32)])
+        elapsed_s = time.monotonic() - started
+        running = False
+        await ticker
+        return results, elapsed_s, longest_gap_s
+
+    results, elapsed_s, longest_gap_s = asyncio.run(main())
+    assert [result.value for result in results] == [str(i) for i in range(32)]
+    assert elapsed_s < 25  # one after another it would be more than 32
+    assert longest_gap_s < 1.0
+
+
+def test_workers_bound_the_runs_at_once():
+    box = LocalSandbox(workers=1, preload=(), timeout_s=60)
+
+    async def main():
+        started = time.monotonic()
+        await asyncio.gather(*[box.run("import time\ntime.sleep(0.4)") for _ in range(3)])
+        await box.close()
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) > 1.2
+
+
+def test_loops_one_after_another_and_other_threads_share_one_server(box):
+    values = [asyncio.run(box.run("1 + 1")).value]
+    server = box._server.process.pid
+    thread = threading.Thread(target=lambda: values.append(asyncio.run(box.run("2 + 2")).value))
+    thread.start()
+    thread.join()
+    values.append(asyncio.run(box.run("3 + 3")).value)
+    assert values == ["2", "4", "6"] and box._server.process.pid == server
+
+
+def test_a_fork_starts_a_server_of_its_own(box):
+    asyncio.run(box.run("1"))
+    code = """
+import asyncio, os
+from retool_mcore.sandbox.local import LocalSandbox
+box = LocalSandbox(preload=(), timeout_s=60)
+assert asyncio.run(box.run('1')).value == '1'
+server = box._server.process.pid
+child = os.fork()
+if child == 0:
+    value = asyncio.run(box.run('2')).value
+    own = box._server.process.pid
+    asyncio.run(box.close())
+    os._exit(0 if value == '2' and own != server else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert asyncio.run(box.run('3')).value == '3' and box._server.process.pid == server
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=100)
+
+
+def test_a_dead_server_is_replaced(box):
+    asyncio.run(box.run("1"))
+    first = box._server.process.pid
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: not alive(first))
+    assert asyncio.run(box.run("2")).value == "2"
+
+
+def test_the_run_of_a_server_that_dies_is_a_sandbox_error(box):
+    async def main():
+        await box.run("1")
+        task = asyncio.create_task(box.run("import time\ntime.sleep(1000)"))
+        await asyncio.sleep(0.5)
+        os.kill(box._server.process.pid, signal.SIGKILL)
+        return await task
+
+    result = asyncio.run(main())
+    assert result.status is Status.SANDBOX and result.observation()
+
+
+def test_cancelling_kills_the_program(box):
+    async def main():
+        await box.run("1")
+        server = box._server.process.pid
+        children = Path(f"/proc/{server}/task/{server}/children")
+        task = asyncio.create_task(box.run("import time\ntime.sleep(1000)"))
+        while not children.read_text().split():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return children
+
+    with asyncio.Runner() as runner:
+        children = runner.run(main())
+        assert wait_until(lambda: not any(alive(pid) for pid in children.read_text().split()))
+
+
+def test_close_ends_the_server_and_what_it_runs():
+    async def main():
+        box = LocalSandbox(preload=(), timeout_s=60)
+        await box.run("1")
+        process = box._server.process
+        task = asyncio.create_task(box.run("import time\ntime.sleep(1000)"))
+        await asyncio.sleep(0.5)
+        await box.close()
+        return process, await task, (await box.run("7")).value, await box.close()
+
+    process, result, value, _ = asyncio.run(main())
+    assert process.returncode is not None
+    assert result.status in (Status.KILLED, Status.SANDBOX)
+    assert value == "7"  # usable again
+
+
+@pytest.mark.parametrize("try_namespaces", [True, False])
+def test_nothing_outlives_a_parent_that_is_killed(try_namespaces):
+    code = f"""
+import asyncio, os
+from retool_mcore.sandbox.local import LocalSandbox
+async def main():
+    box = LocalSandbox(preload=(), timeout_s=600, try_namespaces={try_namespaces})
+    await box.run('1')
+    print(box._server.process.pid, flush=True)
+    if os.fork() == 0:
+        os.execvp('sleep', ['sleep', '600'])
+    await box.run("import os, time\\nos.fork()\\ntime.sleep(1000)")
+asyncio.run(main())
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, process_group=0)
+    try:
+        server = int(parent.stdout.readline())
+        tree = []
+
+        def grown():
+            tree[:] = below(server)
+            return len(tree) >= 3
+
+        assert wait_until(grown)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert wait_until(lambda: not any(alive(pid) for pid in [server, *tree]))
+    os.killpg(parent.pid, signal.SIGKILL)  # the sleeper
+    parent.stdout.close()
+
+
+def below(pid):
+    try:
+        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return found + [grandchild for child in found for grandchild in below(child)]
+
+
+def test_the_server_inherits_neither_files_nor_environment(box, tmp_path, monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "hidden")
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    asyncio.run(box.run("1"))
+    os.close(descriptor)
+    server = Path(f"/proc/{box._server.process.pid}")
+    assert str(tmp_path) not in [os.readlink(fd) for fd in (server / "fd").iterdir()]
+    assert b"API_TOKEN" not in (server / "environ").read_bytes()
+
+
+def test_isolation_that_the_host_lacks_is_refused():
+    box = LocalSandbox(preload=(), min_isolation="namespaces", try_namespaces=False)
+    with pytest.raises(UserError, match="min_isolation"):
+        asyncio.run(box.run("1"))
+
+
+def test_a_module_that_cannot_be_preloaded_is_named():
+    with pytest.raises(UserError, match="no_such_module"):
+        asyncio.run(LocalSandbox(preload=("no_such_module",)).run("1"))
