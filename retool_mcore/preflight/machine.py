@@ -9,6 +9,7 @@ from pathlib import Path
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.create import create_sandbox, probe
+from retool_mcore.sandbox.local import LocalSandbox
 
 GIB = 2**30
 
@@ -19,6 +20,10 @@ MIN_CPU_MEMORY_BYTES = 6 * GIB
 # A Megatron checkpoint with its distributed optimizer: bf16 weight, fp32 master weight, two fp32 Adam moments.
 CHECKPOINT_BYTES_PER_PARAMETER = 2 + 4 + 4 + 4
 MIN_DISK_BYTES = 1 * GIB
+
+# A local sandbox answers within a second, on a loaded machine within a few. A service that takes a connection and hangs
+# would otherwise hold the run for minutes: each request waits for its own grace period and is tried again.
+SANDBOX_TIMEOUT_S = 30.0
 
 
 def cuda_devices(nvidia_smi: str = "nvidia-smi") -> list[str]:
@@ -77,14 +82,24 @@ def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
         )
 
 
-def check_sandbox(config: Mapping) -> None:
-    """Starts the sandbox, runs a small program in it and closes it. Raises UserError when it does not answer."""
+def check_sandbox(config: Mapping) -> str:
+    """Starts the sandbox, runs a small program in it and closes it; returns in words what answered.
 
-    async def start_and_probe() -> None:
+    Raises UserError when the answer is wrong or takes longer than SANDBOX_TIMEOUT_S.
+    """
+
+    async def start_and_probe() -> str:
         sandbox = create_sandbox(config)
         try:
-            await probe(sandbox)
+            async with asyncio.timeout(SANDBOX_TIMEOUT_S):
+                await probe(sandbox)
+        except TimeoutError as error:
+            raise UserError(
+                f"The sandbox (sandbox.kind={config['kind']}) did not answer within {SANDBOX_TIMEOUT_S:.0f} s: "
+                "start it or mend sandbox.* and try again."
+            ) from error
         finally:
             await sandbox.close()
+        return f"isolation: {sandbox.level}" if isinstance(sandbox, LocalSandbox) else f"service at {config['url']}"
 
-    asyncio.run(start_and_probe())
+    return asyncio.run(start_and_probe())

@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
+from retool_mcore.errors import UserError
 from retool_mcore.preflight import data, limits, machine, parallel
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
 
@@ -17,6 +18,9 @@ def check(stage: str, config: DictConfig) -> None:
 
     Raises UserError with one sentence. `config` is the stage's resolved configuration (config.compose).
     """
+    machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
+    if stage == "prepare":
+        return
     machine.check_devices(
         config.parallel.device,
         gpus_per_node=config.parallel.gpus_per_node,
@@ -83,12 +87,13 @@ def check_eval_stage(config: DictConfig) -> None:
     files = check_prompts(config, ("validation_files",))
     model = read_policy(*policy_folder(config))
     check_rollout(config, model)
-    machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
     check_interpreter(config)
     check_prompt_lengths(config, model, files)
 
 
 def check_export_stage(config: DictConfig) -> None:
+    if config.policy not in ("sft", "rl"):
+        raise UserError(f"policy={config.policy}: only the checkpoints of sft and rl can be exported.")
     model = read_policy(*policy_folder(config))
     check_trainer_layout(config, model)
     check_room(config, model, keep_checkpoints=0)

@@ -1,0 +1,138 @@
+"""Whole stages on the embedded task, prepared as `retool prepare` does but small: good runs pass, bad ones do not."""
+
+import copy
+import functools
+import shutil
+
+import pytest
+from omegaconf import OmegaConf
+
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import machine, run
+from retool_mcore.train import prepare
+
+SIZES = ["data.arithmetic.sft=96", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A run folder after prepare, with the fresh model standing in for the SFT result."""
+    runs = tmp_path_factory.mktemp("runs")
+    prepare.run(compose("prepare", [f"runs_dir={runs}", "name=good", *SIZES]))
+    (runs / "good" / "sft").mkdir()
+    (runs / "good" / "sft" / "policy").symlink_to(runs / "good" / "model")
+    return runs / "good"
+
+
+@functools.cache
+def composed(stage, *overrides):
+    return compose(stage, overrides)
+
+
+def config(stage, folder, *overrides):
+    """Group choices are composed; plain values are set afterwards, which is quicker and what the checks read."""
+    groups = [override for override in overrides if override.startswith(("parallel=", "sandbox="))]
+    values = [override for override in overrides if override not in groups]
+    base = composed(stage, f"runs_dir={folder.parent}", f"name={folder.name}", *groups)
+    return OmegaConf.merge(copy.deepcopy(base), OmegaConf.from_dotlist(values))
+
+
+STAGES = {"sft": run.check_sft_stage, "rl": run.check_rl_stage, "eval": run.check_eval_stage}
+
+
+def refusal(stage, folder, *overrides) -> str:
+    with pytest.raises(UserError) as caught:
+        STAGES[stage](config(stage, folder, *overrides))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("stage", "overrides"),
+    [
+        ("sft", []),
+        ("sft", ["parallel=cpu-pp2", "rollout.format=none", "train.steps=null", "train.warmup_steps=0"]),
+        ("rl", []),
+        ("rl", ["parallel=cpu-pp2", "rollout.format=none"]),
+        ("eval", ["policy=init"]),
+        ("eval", ["policy=sft"]),
+    ],
+)
+def test_the_embedded_task_passes(prepared, stage, overrides):
+    STAGES[stage](config(stage, prepared, *overrides))
+
+
+@pytest.mark.parametrize(
+    ("stage", "overrides", "words"),
+    [
+        ("sft", ["data.sft_train_files=/nowhere/x.parquet"], ["/nowhere/x.parquet"]),
+        ("sft", ["train.batch=60"], ["data.sft_train_files holds 56 rows", "train.batch=60"]),
+        ("sft", ["train.batch=50"], ["data.sft_validation_files holds 40 rows"]),
+        ("sft", ["train.batch=0"], ["train.batch=0"]),
+        ("sft", ["train.warmup_steps=400"], ["train.warmup_steps=400", "400 steps"]),
+        ("sft", ["train.steps=null"], ["train.warmup_steps=20", "1 steps"]),
+        ("sft", ["init_from=/nowhere/model"], ["init_from", "/nowhere/model", "retool prepare"]),
+        ("sft", ["parallel.tp=3"], ["parallel.tp=3", "attention heads"]),
+        ("sft", ["train.max_length=100000"], ["train.max_length=100000"]),
+        ("sft", ["data.prompt=retool", "rollout.format=hermes"], ["data.prompt=retool"]),
+        ("rl", ["init_from=/nowhere/model"], ["init_from", "retool sft"]),
+        ("rl", ["train.batch=41", "train.mini_batch=41"], ["data.train_files holds 40 rows"]),
+        ("rl", ["train.mini_batch=17"], ["train.mini_batch=17"]),
+        ("rl", ["rollout.max_response_tokens=100000"], ["positions"]),
+        ("rl", ["parallel.micro_batch_tokens=100"], ["parallel.micro_batch_tokens=100"]),
+        ("rl", ["parallel.rollout_tp=4"], ["parallel.rollout_tp=4"]),
+        ("rl", ["rollout.max_prompt_tokens=5"], ["row", "rollout.max_prompt_tokens=5"]),
+        ("rl", ["data.prompt=hermes"], ["data.prompt=hermes", "rollout.format=text"]),
+        ("eval", ["policy=rl"], ["policy=rl", "retool rl"]),
+        ("eval", ["policy=/nowhere"], ["policy=/nowhere"]),
+        ("eval", ["policy=init", "data.validation_files=[]"], ["data.validation_files names no file"]),
+        ("eval", ["policy=init", "rollout.max_prompt_tokens=5"], ["data.validation_files", "row"]),
+    ],
+)
+def test_bad_input_is_refused_with_one_sentence(prepared, stage, overrides, words):
+    message = refusal(stage, prepared, *overrides)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("stage", ["rl", "eval"])
+def test_a_sandbox_that_is_down_is_refused_unless_none_is_needed(prepared, stage):
+    policy = ["policy=init"] if stage == "eval" else []
+    # Port 9 (discard) of this machine: nothing listens there.
+    down = ["sandbox=fusion", "sandbox.url=http://127.0.0.1:9/run_code", *policy]
+    assert "andbox" in refusal(stage, prepared, *down)
+    STAGES[stage](config(stage, prepared, "rollout.format=none", *down))
+
+
+def test_data_for_another_stage_names_the_missing_column(prepared):
+    message = refusal("rl", prepared, f"data.train_files={prepared}/data/sft_train.parquet")
+    assert "reward_model" in message or "ability" in message
+
+
+def test_a_policy_without_a_tokenizer_is_refused(prepared, tmp_path):
+    shutil.copytree(prepared / "model", tmp_path / "bare")
+    (tmp_path / "bare" / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in refusal("rl", prepared, f"init_from={tmp_path}/bare")
+
+
+def test_export_needs_a_stage_that_was_run(prepared):
+    run.check_export_stage(config("export", prepared, "policy=sft"))
+    with pytest.raises(UserError, match="retool rl"):
+        run.check_export_stage(config("export", prepared, "policy=rl"))
+    with pytest.raises(UserError, match="only the checkpoints of sft and rl"):
+        run.check_export_stage(config("export", prepared, "policy=init"))
+
+
+def test_check_looks_at_the_machine_first(prepared, monkeypatch):
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 2 * machine.GIB)
+    with pytest.raises(UserError, match="2.0 GiB"):
+        run.check("sft", config("sft", prepared))
+    run.check("prepare", config("prepare", prepared))
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 16 * machine.GIB)
+    run.check("sft", config("sft", prepared))
+    gpu = config("sft", prepared)
+    OmegaConf.update(gpu, "parallel.device", "cuda")
+    OmegaConf.update(gpu, "parallel.gpus_per_node", 1000)
+    with pytest.raises(UserError, match="parallel.gpus_per_node=1000"):
+        run.check("sft", gpu)
