@@ -138,9 +138,8 @@ def _compose_files(stage: str, choices: Mapping[str, str], config_dir: Path) -> 
                 used = hydra.compose(stage, return_hydra_config=True).hydra.runtime.choices
             groups = sorted(group for group in used if "/" not in group)
             if unused := [group for group in choices if group not in groups]:
-                raise UserError(
-                    f"the stage {stage} does not read {unused[0]}=...; its groups are: {', '.join(groups)}."
-                ) from error
+                known = ", ".join(groups) or "none"
+                raise UserError(f"the stage {stage} has no group {unused[0]}; its groups are: {known}.") from error
         raise UserError(f"{config_dir / stage}.yaml cannot be composed: {str(error).splitlines()[0]}.") from error
     OmegaConf.set_struct(config, False)
     return config
@@ -190,8 +189,19 @@ def _resolve(config: DictConfig) -> None:
         while cause is not None and not isinstance(cause, UserError):
             cause = cause.__cause__ or cause.__context__
         reason = str(cause) if cause else str(error).splitlines()[0].removesuffix(".")
-        where = f"the value of {error.full_key}" if error.full_key else "a value of the configuration"
-        raise UserError(f"{where} cannot be worked out: {reason}.") from error
+        raise UserError(f"the value of {_broken_key(config)} cannot be worked out: {reason}.") from error
+
+
+def _broken_key(config: DictConfig) -> str:
+    """The first dotted key whose value cannot be resolved (OmegaConf's errors do not always name it)."""
+    for key in config:
+        try:
+            value = None if OmegaConf.is_missing(config, key) else config[key]
+        except OmegaConfBaseException:
+            return str(key)
+        if isinstance(value, DictConfig) and (inner := _broken_key(value)):
+            return f"{key}.{inner}"
+    return ""
 
 
 def _with_verl_defaults(stage: str, ours: dict[str, Any]) -> DictConfig:

@@ -63,8 +63,8 @@ def _read(text: str) -> Override:
         override = None
     if override is None or not override.key_or_group:
         raise UserError(
-            f"cannot read the override {text!r}: write key=value, and quote a value that holds spaces, commas, brackets "
-            "or '=': 'key=\"a, b\"'."
+            f"cannot read the override {text!r}: write key=value, and quote a value that holds spaces, commas, "
+            "brackets or '=': 'key=\"a, b\"'."
         )
     return override
 

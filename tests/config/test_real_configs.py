@@ -1,0 +1,38 @@
+"""Every file under configs/ composes, and what must hold for the real runs holds."""
+
+import pytest
+
+from retool_mcore.config import CONFIG_DIR, compose
+
+GROUPS = {
+    group.name: sorted(path.stem for path in group.glob("*.yaml")) for group in CONFIG_DIR.iterdir() if group.is_dir()
+}
+LARGE = ["model=qwen2.5-32b", "parallel=2x8-80g", "data=math"]
+
+
+@pytest.mark.parametrize("stage", ["prepare", "sft", "rl", "eval", "export", "doctor"])
+def test_every_stage_composes(stage):
+    assert compose(stage).name == "default"
+
+
+@pytest.mark.parametrize("override", [f"{group}={choice}" for group in GROUPS for choice in GROUPS[group]])
+def test_every_choice_composes(override):
+    compose("rl", [override])
+
+
+def test_verl_learning_rates_are_never_its_defaults():
+    for stage, optim in (("sft", "optim"), ("rl", "actor_rollout_ref.actor.optim")):
+        for overrides in ([], LARGE):
+            node = compose(stage, overrides).verl
+            for part in optim.split("."):
+                node = node[part]
+            assert node.lr != 1e-3
+
+
+def test_the_large_policy_resolves():
+    config = compose("rl", LARGE)
+    rollout = config.verl.actor_rollout_ref.rollout
+    assert config.verl.actor_rollout_ref.actor.megatron.tensor_model_parallel_size == config.parallel.tp
+    assert (rollout.prompt_length, rollout.response_length) == (2048, 16384)
+    assert rollout.max_model_len == 2048 + 16384
+    assert config.verl.trainer.nnodes * config.verl.trainer.n_gpus_per_node == 16
