@@ -1,0 +1,130 @@
+"""One line of progress for a running stage, read from the metrics file that verl's `file` logger writes.
+
+verl writes one JSON line a step, {"step": N, "data": {name: value}}, and starts the file anew when it opens it, so
+every attempt has a file of its own: RUN/<stage>/metrics/attempt_NNN.jsonl.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from tqdm import tqdm
+
+# What the line shows, in this order: (label, last words of the metric's name).
+SHOWN = (
+    ("loss", "train/loss"),
+    ("val", "val/loss"),
+    ("reward", "critic/score/mean"),
+    ("code", "code_ratio"),
+    ("length", "response_length/mean"),
+    ("entropy", "actor/entropy"),
+)
+_ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
+
+
+def attempt_files(folder: Path) -> dict[int, Path]:
+    """The metrics files of a stage folder by attempt number, in order."""
+    matches = ((_ATTEMPT.fullmatch(path.name), path) for path in (folder / "metrics").glob("attempt_*.jsonl"))
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
+
+
+def read_steps(folder: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step over all attempts; a step that was run again after a resume counts with its last values."""
+    steps: dict[int, dict[str, float]] = {}
+    for path in attempt_files(folder).values():
+        fresh: dict[int, dict[str, float]] = {}
+        for line in path.read_bytes().splitlines():
+            step, data = parse(line)
+            if data:
+                fresh.setdefault(step, {}).update(data)
+        if fresh:
+            steps = {step: data for step, data in steps.items() if step < min(fresh)} | fresh
+    return dict(sorted(steps.items()))
+
+
+def parse(line: bytes) -> tuple[int, dict[str, float]]:
+    """(step, numeric metrics) of one line; (0, {}) for a line that a killed stage left half written."""
+    try:
+        record = json.loads(line)
+        return int(record["step"]), {key: value for key, value in record["data"].items() if _is_number(value)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0, {}
+
+
+def metric(data: Mapping[str, float], name: str) -> float | None:
+    """The value whose key is `name` or ends with /name, None when there is none."""
+    return next((value for key, value in data.items() if key == name or key.endswith(f"/{name}")), None)
+
+
+class Progress:
+    """Follows one metrics file: a bar on a terminal, otherwise a plain line at most every `every_s` seconds.
+
+    While no step ends, the plain line comes six times less often.
+    """
+
+    def __init__(
+        self, stage: str, path: Path, total: int | None, *, out: TextIO | None = None, every_s: float = 10.0
+    ) -> None:
+        self.stage, self.path, self.total, self.every_s = stage, path, total, every_s
+        self.out = sys.stderr if out is None else out
+        self.step = 0
+        self.shown: dict[str, float] = {}
+        self.position = 0
+        self.started = self.printed = time.monotonic()
+        self.printed_step = 0
+        self.bar = tqdm(total=total, desc=stage, unit="step", file=self.out) if self.out.isatty() else None
+
+    def update(self) -> None:
+        """Reads what is new and shows it; cheap enough to be called several times a second."""
+        self._read()
+        if self.bar is not None:
+            self._move_bar()
+            self.bar.set_postfix_str(self._figures() if self.step else "starting", refresh=True)
+        elif time.monotonic() - self.printed >= self.every_s * (1 if self.step > self.printed_step else 6):
+            self._print()
+
+    def close(self) -> None:
+        """Shows the last state."""
+        self._read()
+        if self.bar is not None:
+            self._move_bar()
+            self.bar.close()
+        elif self.step > self.printed_step:
+            self._print()
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            whole = file.read().rpartition(b"\n")
+        self.position += len(whole[0]) + len(whole[1])
+        for line in whole[0].splitlines():
+            step, data = parse(line)
+            self.step = max(self.step, step)
+            for label, name in SHOWN:
+                value = metric(data, name)
+                if value is not None:
+                    self.shown[label] = value
+
+    def _move_bar(self) -> None:
+        if self.bar.n == 0 and self.step > 1:  # resumed: the steps of earlier attempts do not count for the speed
+            self.bar.initial = self.bar.n = self.step - 1
+        self.bar.update(self.step - self.bar.n)
+
+    def _figures(self) -> str:
+        return ", ".join(f"{label} {self.shown[label]:.4g}" for label, _ in SHOWN if label in self.shown)
+
+    def _print(self) -> None:
+        seconds = time.monotonic() - self.started
+        where = f"step {self.step}" + (f"/{self.total}" if self.total else "") if self.step else "starting"
+        print(f"{self.stage}: {where}, {seconds:.0f} s  {self._figures()}".rstrip(), file=self.out, flush=True)
+        self.printed, self.printed_step = time.monotonic(), self.step
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,65 @@
+import pytest
+
+from retool_mcore.stage_log import last_error
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n    raise ValueError("a: b")\n'
+TORCHRUN = (
+    "E1121 19:05:00 1 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0\n"
+    + TRACEBACK
+    + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    "============================================================\n"
+    "Root Cause (first observed failure):\n  error_file: <N/A>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TRACEBACK + "ValueError: a: b\n", "ValueError: a: b"),
+        (TRACEBACK + "ValueError: first\nnoise\n" + TRACEBACK + "KeyError: 'second'\nbye\n", "KeyError: 'second'"),
+        (f"[rank1]: {TRACEBACK}[rank1]: ValueError: heads\n" + TORCHRUN, "ValueError: heads"),
+        ("(TaskRunner pid=12, ip=10.0.0.1) RuntimeError: disk full\n", "RuntimeError: disk full"),
+        (
+            "\x1b[36m(WorkerDict pid=7)\x1b[0m AssertionError\n"
+            "ray.exceptions.RayTaskError(AssertionError): ray::run()\n",
+            "AssertionError",
+        ),
+        (
+            "(EngineCore_DP0 pid=5) ERROR 11-21 19:05:00 [core.py:708] ValueError: KV cache\n"
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n",
+            "ValueError: KV cache",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory.\n[rank0]: torch.distributed.DistBackendError: NCCL\n",
+            "torch.OutOfMemoryError: CUDA out of memory.",
+        ),
+        ("ray.exceptions.ActorDiedError: The actor died.\nbye\n", "ray.exceptions.ActorDiedError: The actor died."),
+        ("Fatal Python error: Segmentation fault\n\nThread 0x1:\n", "Fatal Python error: Segmentation fault"),
+        ("one\ntwo\n\n", "two"),
+        ("", ""),
+    ],
+)
+def test_the_line_that_says_why(tmp_path, text, expected):
+    (tmp_path / "log.txt").write_text(text)
+    assert last_error(tmp_path / "log.txt") == (expected, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "retool: no file x",
+        "retool_mcore.errors.UserError: no file x",
+        "[rank0]: retool_mcore.errors.UserError: no file x",
+    ],
+)
+def test_a_users_mistake_is_told_apart(tmp_path, line):
+    (tmp_path / "log.txt").write_text(f"{line}\n{TORCHRUN}")
+    assert last_error(tmp_path / "log.txt") == ("no file x", True)
+
+
+def test_bytes_before_the_start_and_broken_text_do_not_matter(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"ValueError: old\n")
+    start = log.stat().st_size
+    log.write_bytes(log.read_bytes() + b"\xff\xfe new\n")
+    assert last_error(log, start)[0].endswith("new")
