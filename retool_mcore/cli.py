@@ -1,0 +1,136 @@
+"""The command line: `retool prepare | sft | rl | eval | export | doctor | summary`.
+
+Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
+"""
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from omegaconf import OmegaConf
+from typer.exceptions import TyperException
+
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.launch import StageFailed, Stopped, launch, stage_command, stage_dir
+
+IN_PROCESS = "none, it runs in this process"
+
+app = typer.Typer(
+    name="retool",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
+    epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and the launch command; start nothing.")
+]
+
+
+def _examples(*commands: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+@app.command(epilog=_examples("retool prepare", "retool prepare name=maths data=math data.sources.rl=dapo.parquet"))
+def prepare(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
+    row, malformed ones reported and counted, and split so that none is in both training and validation."""
+    return run_stage("prepare", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool sft", "retool sft train.lr=1e-4 train.steps=200 parallel=cpu-pp2"))
+def sft(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
+    tokens only. A second start goes on from the last complete checkpoint."""
+    return run_stage("sft", overrides, dry_run)
+
+
+@app.command(
+    epilog=_examples("retool rl recipe=dapo", "retool rl model=qwen2.5-32b parallel=2x8-80g data=math --dry-run")
+)
+def rl(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
+    trains. A second start goes on from the last complete checkpoint."""
+    return run_stage("rl", overrides, dry_run)
+
+
+@app.command("eval", epilog=_examples("retool eval policy=sft", "retool eval policy=rl k=32 temperature=1.0 top_p=0.7"))
+def evaluate(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
+    and the behaviour metrics, to RUN/eval/<policy>."""
+    return run_stage("eval", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool export policy=rl", "retool export policy=sft output=/models/my-policy"))
+def export(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
+    a probe batch."""
+    return run_stage("export", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g"))
+def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
+    Exits with 1 when something is missing that a run needs."""
+    config = compose("doctor", overrides or ())
+    if dry_run:
+        print(OmegaConf.to_yaml(config) + f"# command: {IN_PROCESS}")
+        return 0
+    from retool_mcore import doctor as examination
+
+    return examination.run(config)
+
+
+@app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/quickstart --plot curves.png"))
+def summary(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curves into this picture.")] = None,
+) -> int:
+    """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
+    minutes."""
+    from retool_mcore import summary as report
+
+    report.print_table(run)
+    if plot is not None:
+        report.plot(run, plot)
+    return 0
+
+
+def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool) -> int:
+    config = compose(stage, overrides or ())
+    if dry_run:
+        command = stage_command(stage, config, stage_dir(stage, config) / "config.yaml")
+        print(OmegaConf.to_yaml(config) + f"# command: {shlex.join(command) or IN_PROCESS}")
+    else:
+        launch(stage, config)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns its exit code: 0, 1 (a stage failed), 2 (wrong input), 128 + signal (stopped)."""
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        return app(args=arguments or ["--help"], prog_name="retool", standalone_mode=False) or 0
+    except (UserError, TyperException) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        print(f"retool: {message}", file=sys.stderr)
+        return 2
+    except StageFailed as error:
+        print(f"retool: {error}", file=sys.stderr)
+        return 1
+    except Stopped as error:
+        print(f"retool: {error}; the next start goes on from the last complete checkpoint.", file=sys.stderr)
+        return 128 + error.signum
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT

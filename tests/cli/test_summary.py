@@ -1,0 +1,65 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from retool_mcore.errors import UserError
+from retool_mcore.summary import plot, print_table, rows
+
+
+@pytest.fixture
+def finished(tmp_path):
+    for policy, accuracy in (("init", 0.01), ("sft", 0.4), ("rl", 0.8)):
+        folder = tmp_path / "eval" / policy
+        folder.mkdir(parents=True)
+        metrics = {
+            "arithmetic": {"mean@4": accuracy, "best@4": 0.9, "maj@4": 0.5},
+            "behaviour": {"code_ratio": 0.65, "response_length": 101.4},
+            "k": 4,
+            "problems": 256,
+        }
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+    for stage, name in (("sft", "train/loss"), ("rl", "critic/score/mean")):
+        (tmp_path / stage / "metrics").mkdir(parents=True)
+        lines = [json.dumps({"step": step, "data": {name: step / 40}}) for step in range(1, 41)]
+        (tmp_path / stage / "metrics" / "attempt_001.jsonl").write_text("\n".join(lines) + "\n")
+        (tmp_path / stage / "attempts.jsonl").write_text('{"seconds": 90}\n{"seconds": 60.0}\n')
+    return tmp_path
+
+
+def test_table(finished):
+    titles, cells = rows(finished)
+    assert titles == ["", "arithmetic mean@4", "code ratio", "response tokens", "steps", "minutes"]
+    assert cells == [
+        ["before SFT", "1.0 %", "65.0 %", "101", "-", "-"],
+        ["after SFT", "40.0 %", "65.0 %", "101", "40", "2.5"],
+        ["after RL", "80.0 %", "65.0 %", "101", "40", "2.5"],
+    ]
+    out = io.StringIO()
+    print_table(finished, Console(file=out, width=120))
+    assert "after RL" in out.getvalue() and "80.0 %" in out.getvalue()
+
+
+def test_missing_parts_are_dashes(tmp_path):
+    (tmp_path / "eval").mkdir()
+    assert rows(tmp_path)[1] == [[title, "-", "-", "-", "-", "-"] for title in ("before SFT", "after SFT", "after RL")]
+
+
+def test_a_broken_metrics_file_is_named(finished):
+    (finished / "eval" / "sft" / "metrics.json").write_text("{")
+    with pytest.raises(UserError, match="eval/sft/metrics.json is not what `retool eval` writes"):
+        rows(finished)
+
+
+def test_picture(finished, tmp_path):
+    plot(finished, tmp_path / "pictures" / "curves.png")
+    assert (tmp_path / "pictures" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_that_cannot_be_drawn(finished, tmp_path):
+    with pytest.raises(UserError, match="name it .png"):
+        plot(finished, tmp_path / "curves.xyz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="neither sft nor rl"):
+        plot(tmp_path / "empty", tmp_path / "curves.png")
