@@ -1,0 +1,298 @@
+"""How a policy writes a tool call and reads the observation: the only place where tags, fences and headers are spelt.
+
+The rollout and SFT both go through here, so that the tokens that SFT teaches are the tokens that RL meets. A response
+is a list of pieces that are encoded one by one (policy turn, observation, policy turn, ...), never as one string: the
+rollout cannot re-encode what the policy sampled, so SFT must not merge tokens over such a border either.
+
+- `text`: ReTool's tags (arXiv 2504.11536), one assistant turn: `<code>...</code><interpreter>...</interpreter>`.
+- `hermes`: `<tool_call>{"name": "code_interpreter", "arguments": {"code": ...}}</tool_call>`, then the role `tool`.
+- `none`: text only, the baseline without an interpreter.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retool_mcore.errors import UserError
+
+TOOL_NAME = "code_interpreter"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "Runs a Python program and returns what it prints.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The Python program."}},
+            "required": ["code"],
+        },
+    },
+}
+
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_REPLY = "REPLY-0"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call in a policy turn: `code` to run, or, when it is malformed, the `error` that the policy reads instead.
+
+    `start` is the character offset in the turn's text at which the call's block begins.
+    """
+
+    code: str | None
+    error: str | None
+    start: int
+
+
+class Format:
+    """Format `none`, and what all formats share: the prompt, the end of a turn, and neutralised observations.
+
+    Raises UserError when the chat template does not extend a conversation by appending text to it, since then no token
+    of an earlier turn would be safe, or when no single token ends an assistant turn.
+    """
+
+    name = "none"
+    stop: tuple[str, ...] = ()
+    tools: list[dict] | None = None
+
+    def __init__(self, tokenizer, template_kwargs: Mapping | None = None):
+        self.tokenizer = tokenizer
+        self._template_kwargs = dict(template_kwargs or {})
+        question = {"role": "user", "content": "QUESTION-0"}
+        self._turns = [question, {"role": "assistant", "content": _REPLY}]
+        self._base = self._render(self._turns)
+        opened = self._render([question], add_generation_prompt=True) + _REPLY
+        if not self._base.startswith(opened):
+            raise UserError(
+                "The chat template writes an assistant turn that does not begin with its own generation prompt, so a "
+                f"sampled turn would not be a turn of the template: it wrote {self._base!r}, expected {opened!r} first."
+            )
+        tail = self._base[len(opened) :]
+        # Not tokenizer.eos_token, which differs from the template's end of turn in base models.
+        self.eos_id: int = (self.encode(tail) or [-1])[0]
+        self.eos_text: str = self.decode([self.eos_id]) if tail else ""
+        self._special = sorted(t.content for t in tokenizer.added_tokens_decoder.values() if t.special)
+        if self.eos_text not in self._special:
+            raise UserError(
+                "The chat template must end an assistant turn with a special token such as <|im_end|>, "
+                f"but it ends with {tail!r}."
+            )
+        self._after_eos = tail.removeprefix(self.eos_text)
+        # Engines also stop at the end tokens of a generation config; Qwen2.5's has its pad token <|endoftext|> in it.
+        self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
+
+    @property
+    def turn_end(self) -> int | None:
+        """The token that closes a policy turn before an observation; None when observations stand inside the turn."""
+        return None
+
+    def _render(self, messages: Sequence[Mapping], add_generation_prompt: bool = False) -> str:
+        return self.tokenizer.apply_chat_template(
+            list(messages),
+            tools=self.tools,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=False,
+            **self._template_kwargs,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, with no begin-of-sequence token added."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens included: what the engine matches its stop strings against."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def prompt_ids(self, messages: Sequence[Mapping]) -> list[int]:
+        """Token ids of the conversation `messages` and the generation prompt, with the tool's schema if any."""
+        return self.encode(self._render(messages, add_generation_prompt=True))
+
+    def plain(self, observation: str) -> str:
+        """`observation` without trailing white space and with a space inside every special token's text.
+
+        A program that prints `<|im_end|>` must not be able to end the turn for the policy.
+        """
+        for token in self._special:
+            observation = observation.replace(token, f"{token[0]} {token[1:]}")
+        return observation.rstrip()
+
+    def parse(self, turn_text: str) -> list[ToolCall]:
+        """The calls in one sampled turn's text, in order; empty when the turn is a final answer."""
+        return []
+
+    def turn_text(self, text: str, code: str | None) -> str:
+        """The text of a policy turn that says `text` and then calls the interpreter with `code` (None: no call)."""
+        return text
+
+    def observation_ids(self, observations: Sequence[str]) -> list[int]:
+        """Token ids that follow a turn with calls: its observations in order, and whatever lets the policy go on."""
+        raise NotImplementedError("format none never calls the interpreter, so it has no observations")
+
+
+class TextFormat(Format):
+    """Format `text`: program and output stand inside one assistant turn, between tags."""
+
+    name = "text"
+    stop = ("</code>",)
+
+    def parse(self, turn_text: str) -> list[ToolCall]:
+        end = turn_text.find("</code>")
+        if end < 0:
+            return []
+        # The last <code> before the end: prose may name the tag before the policy opens it.
+        start = turn_text.rfind("<code>", 0, end)
+        if start < 0:
+            return [ToolCall(None, "Error: </code> without <code>. Write the program between <code> and </code>.", end)]
+        return [_call(_unfence(turn_text[start + len("<code>") : end]), start)]
+
+    def turn_text(self, text: str, code: str | None) -> str:
+        return text if code is None else f"{text}<code>\n```python\n{code}\n```\n</code>"
+
+    def observation_ids(self, observations: Sequence[str]) -> list[int]:
+        return self.encode("".join(f"\n<interpreter>\n{self.plain(o)}\n</interpreter>\n" for o in observations))
+
+
+class HermesFormat(Format):
+    """Format `hermes`: function calls in the assistant turn, outputs in the role `tool` as the template has them."""
+
+    name = "hermes"
+    tools = [TOOL]
+
+    def __init__(self, tokenizer, template_kwargs: Mapping | None = None):
+        super().__init__(tokenizer, template_kwargs)
+        for count in (1, 2):
+            whole = self._render(self._with_tools(["OUTPUT-0"] * count), add_generation_prompt=True)
+            if not whole.startswith(self._base) or whole.count("OUTPUT-0") != count:
+                raise UserError(
+                    "The chat template changes earlier turns when tool replies follow, so sampled tokens could not be "
+                    f"kept verbatim (it wrote {whole!r} after {self._base!r}): use format=text or another template."
+                )
+
+    @property
+    def turn_end(self) -> int | None:
+        return self.eos_id
+
+    def parse(self, turn_text: str) -> list[ToolCall]:
+        calls = []
+        for block in _TOOL_CALL.finditer(turn_text):
+            if block[2]:
+                calls.append(_read_call(block[1], block.start()))
+            elif block[1].rstrip().endswith(self.eos_text):
+                calls.append(ToolCall(None, "Error: <tool_call> without </tool_call>.", block.start()))
+        return calls
+
+    def turn_text(self, text: str, code: str | None) -> str:
+        if code is None:
+            return text
+        call = json.dumps({"name": TOOL_NAME, "arguments": {"code": code}}, ensure_ascii=False)
+        gap = "\n" if text and not text.endswith("\n") else ""
+        return f"{text}{gap}<tool_call>\n{call}\n</tool_call>"
+
+    def _with_tools(self, observations: Sequence[str]) -> list[dict]:
+        return self._turns + [{"role": "tool", "name": TOOL_NAME, "content": self.plain(o)} for o in observations]
+
+    def observation_ids(self, observations: Sequence[str]) -> list[int]:
+        whole = self._render(self._with_tools(observations), add_generation_prompt=True)
+        return self.encode(self._after_eos + whole[len(self._base) :])
+
+
+FORMATS = {cls.name: cls for cls in (TextFormat, HermesFormat, Format)}
+
+
+def get_format(name: str, tokenizer, template_kwargs: Mapping | None = None) -> Format:
+    """The format called `name` ("text", "hermes" or "none") over `tokenizer`, a fast tokenizer with a chat template.
+
+    `template_kwargs` go to the chat template (such as `enable_thinking`). Raises UserError for another name or an
+    unfit template.
+    """
+    if name not in FORMATS:
+        raise UserError(f"Unknown format {name!r}: expected one of {', '.join(FORMATS)}.")
+    if not tokenizer.chat_template:
+        raise UserError("The tokenizer has no chat template: use an instruct model's or set chat_template.")
+    return FORMATS[name](tokenizer, template_kwargs)
+
+
+def _unfence(body: str) -> str:
+    # Linear in the body's length, unlike a regular expression, because a policy may write thousands of spaces.
+    fence, _, rest = body.lstrip().partition("\n")
+    rest = rest.rstrip()
+    if fence.rstrip() in ("```", "```python", "```py") and rest.endswith("```"):
+        return rest.removesuffix("```").rstrip(" \t").removesuffix("\n")
+    return body.strip()
+
+
+def _call(code: str, start: int) -> ToolCall:
+    if not code.strip():
+        return ToolCall(None, "Error: the program is empty. Write Python code that prints what you want to see.", start)
+    return ToolCall(code, None, start)
+
+
+def _read_call(body: str, start: int) -> ToolCall:
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start)
+    name = call.get("name") if isinstance(call, dict) else None
+    if name != TOOL_NAME:
+        return ToolCall(None, f"Error: unknown tool {str(name)[:60]!r}. The only tool is {TOOL_NAME}.", start)
+    arguments = call.get("arguments")
+    code = arguments.get("code") if isinstance(arguments, dict) else None
+    if not isinstance(code, str):
+        return ToolCall(None, 'Error: the arguments must be {"code": "<a Python program>"}.', start)
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        return ToolCall(None, "Error: the program holds half of a surrogate pair, which is not valid text.", start)
+    return _call(code, start)
+
+
+def render_segments(fmt: Format, tokenizer, segments: Sequence[Mapping]) -> tuple[list[int], list[int], list[tuple]]:
+    """Token ids, mask and spans of the response that `segments` ({kind, text}) spell: SFT's counterpart of a rollout.
+
+    Returns (ids, mask, spans): mask is 1 on policy tokens, the end of a turn included, and 0 on observation tokens;
+    spans are (kind, start, end) with kind "policy" or "observation" and partition the ids. In format `none` only the
+    text segments are kept. Raises UserError when the segments are not text/code/observation in a possible order, or
+    when the rollout would read a policy turn as other calls than the segments say (as with a program that holds
+    `</code>`).
+    """
+    ids: list[int] = []
+    mask: list[int] = []
+    spans: list[tuple[str, int, int]] = []
+
+    def append(kind: str, piece: list[int]) -> None:
+        spans.append((kind, len(ids), len(ids) + len(piece)))
+        ids.extend(piece)
+        mask.extend([int(kind == "policy")] * len(piece))
+
+    text = ""
+    code = None
+    for position, segment in enumerate(segments):
+        kind, content = segment["kind"], segment["text"]
+        if kind not in ("text", "code", "observation") or (kind == "observation") != (code is not None):
+            raise UserError(f"Segment {position} is {kind!r}: expected text, or code and right behind it its output.")
+        if kind == "text":
+            text += content
+        elif kind == "code":
+            code = content
+        else:
+            if fmt.name != "none":
+                end = [] if fmt.turn_end is None else [fmt.turn_end]
+                append("policy", tokenizer.encode(_turn(fmt, text, code), add_special_tokens=False) + end)
+                append("observation", fmt.observation_ids([content]))
+                text = ""
+            code = None
+    if code is not None or not segments:
+        raise UserError("The segments are empty or end in a program without its observation.")
+    append("policy", tokenizer.encode(_turn(fmt, text, None), add_special_tokens=False) + [fmt.eos_id])
+    return ids, mask, spans
+
+
+def _turn(fmt: Format, text: str, code: str | None) -> str:
+    turn = fmt.turn_text(text, code)
+    expected = [] if code is None else [code]
+    found = [call.code for call in fmt.parse(turn)]
+    if found != expected:
+        raise UserError(f"A turn would be read as the calls {found!r}, not {expected!r}; it begins {turn[:200]!r}.")
+    return turn

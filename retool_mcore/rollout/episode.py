@@ -1,0 +1,180 @@
+"""One episode: the policy writes, calls the interpreter, reads the observation and goes on, until the trajectory ends.
+
+Token ids in, token ids out. What the policy sampled is kept verbatim, because decoding and encoding again gives other
+ids than those whose log-probabilities the engine reported (ratios then drift until training collapses); text is only
+read, to find calls.
+"""
+
+import bisect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from retool_mcore.data.formats import Format, ToolCall
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.trajectory import Call, Span, Trajectory
+from retool_mcore.sandbox.base import Result, Sandbox
+
+_MIN_OBSERVATION_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of an episode, in tokens except `max_turns`.
+
+    max_turns: calls in the whole trajectory, malformed ones included; 0 allows none. max_turn_tokens: one policy turn.
+    max_response_tokens: the response, observations included. max_observation_tokens: the text of one observation,
+    before tags or headers; a longer one keeps its head and its tail. Raises UserError for values that no episode can
+    honour.
+    """
+
+    max_turns: int
+    max_turn_tokens: int
+    max_response_tokens: int
+    max_observation_tokens: int
+
+    def __post_init__(self):
+        if self.max_turns < 0 or self.max_turn_tokens < 1 or self.max_response_tokens < 1:
+            raise UserError(f"Limits must be positive (max_turns may be 0), got {self}.")
+        if self.max_observation_tokens < _MIN_OBSERVATION_TOKENS:
+            raise UserError(
+                f"limits.max_observation_tokens is {self.max_observation_tokens}: expected at least "
+                f"{_MIN_OBSERVATION_TOKENS}, room for the marker that says how much was cut."
+            )
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One sampled turn as the engine returned it: `ids` with the end token, `logprobs` of the same length or None."""
+
+    ids: list[int]
+    logprobs: list[float] | None
+
+
+async def run_episode(
+    prompt_ids: Sequence[int],
+    *,
+    generate: Callable[[list[int], int], Awaitable[Generation]],
+    sandbox: Sandbox | None,
+    fmt: Format,
+    tokenizer,
+    limits: Limits,
+    timeout_s: float,
+) -> Trajectory:
+    """Run one episode from `prompt_ids` and return its trajectory.
+
+    `generate(ids, max_tokens)` samples one turn after `ids` and stops at an end token or, last, at one of `fmt.stop`.
+    `sandbox` runs each program for at most `timeout_s` seconds; it is never called in format `none` and may be None
+    there. Raises RuntimeError when the engine returns no token, more than `max_tokens` tokens, or log-probabilities of
+    another length or only for some turns.
+    """
+    trajectory = Trajectory(
+        list(prompt_ids), [], [], [], spans=[], calls=[], turns=0, finish="", generate_s=0.0, tool_s=0.0
+    )
+    while trajectory.finish == "":
+        turn_start = len(trajectory.response_ids)
+        room = limits.max_response_tokens - turn_start
+        max_tokens = min(limits.max_turn_tokens, room)
+        clock = time.perf_counter()
+        turn = await generate(trajectory.prompt_ids + trajectory.response_ids, max_tokens)
+        trajectory.generate_s += time.perf_counter() - clock
+        _check(turn, max_tokens, trajectory)
+        _append(trajectory, "policy", turn.ids, turn.logprobs)
+        calls = fmt.parse(fmt.decode(turn.ids))
+
+        if not calls and turn.ids[-1] in fmt.eos_ids:
+            trajectory.finish = "answer"
+        elif len(turn.ids) == room:
+            trajectory.finish = "length"
+        elif not calls:
+            # A turn that ended neither by itself nor by a limit of ours met the end of the engine's context.
+            trajectory.finish = "turn_length" if len(turn.ids) == max_tokens else "length"
+        elif len(trajectory.calls) + len(calls) > limits.max_turns:
+            trajectory.finish = "max_turns"
+        else:
+            observations = []
+            for call in calls:
+                clock = time.perf_counter()
+                result = None if call.error else await sandbox.run(call.code, timeout_s=timeout_s)
+                trajectory.tool_s += time.perf_counter() - clock
+                text = call.error if result is None else result.observation()
+                text, truncated = cut_observation(fmt, tokenizer, text, limits.max_observation_tokens)
+                start = turn_start + _token_at(fmt, turn.ids, call.start)
+                trajectory.calls.append(_note(call, result, trajectory.turns - 1, start, truncated))
+                observations.append(text)
+            ids = fmt.observation_ids(observations)
+            if fmt.turn_end is not None and turn.ids[-1] != fmt.turn_end:
+                # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
+                ids = [fmt.turn_end, *ids]
+            # One token has to remain: a response must not end on a token that the loss and the reward leave out.
+            if len(trajectory.response_ids) + len(ids) < limits.max_response_tokens:
+                _append(trajectory, "observation", ids, None)
+            else:
+                trajectory.finish = "overflow"
+    return trajectory
+
+
+def _note(call: ToolCall, result: Result | None, turn: int, start: int, truncated: bool) -> Call:
+    if result is None:
+        return Call(None, True, "malformed", "", call.error, None, 0.0, turn, start, truncated)
+    return Call(
+        code=call.code,
+        malformed=False,
+        status=str(result.status),
+        stdout=result.stdout,
+        stderr=result.stderr,
+        value=result.value,
+        duration_s=result.duration_s,
+        turn=turn,
+        start=start,
+        truncated=truncated,
+    )
+
+
+def cut_observation(fmt: Format, tokenizer, text: str, max_tokens: int) -> tuple[str, bool]:
+    """`text` in at most `max_tokens` tokens, and whether it was cut.
+
+    A cut keeps head and tail around a marker that says how many tokens are missing, and falls between characters. The
+    text comes back neutralised (`Format.plain`), because that is the text whose tokens count.
+    """
+    text = fmt.plain(text)
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    total = len(offsets)
+    if total <= max_tokens:
+        return text, False
+    keep = max_tokens
+    while True:
+        head, tail = (keep + 1) // 2, keep // 2
+        marker = f"\n[... {total - head - tail} tokens cut ...]\n"
+        shortened = text[: offsets[head][0]] + marker + (text[offsets[total - tail - 1][1] :] if tail else "")
+        excess = len(fmt.encode(shortened)) - max_tokens
+        if excess <= 0 or keep == 0:
+            return shortened, True
+        # Tokens may merge otherwise around the marker, so the length is measured, not computed.
+        keep = max(0, keep - excess)
+
+
+def _token_at(fmt: Format, ids: list[int], character: int) -> int:
+    """Index of the token of `ids` that holds this character of their text, found without encoding anything."""
+    return bisect.bisect_right(range(1, len(ids)), character, key=lambda count: len(fmt.decode(ids[:count])))
+
+
+def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:
+    start = len(trajectory.response_ids)
+    trajectory.response_ids.extend(ids)
+    trajectory.response_mask.extend([int(kind == "policy")] * len(ids))
+    trajectory.spans.append(Span(kind, start, start + len(ids)))
+    if kind == "policy":
+        trajectory.turns += 1
+        trajectory.logprobs.extend(logprobs or [])
+    elif trajectory.logprobs:
+        trajectory.logprobs.extend([0.0] * len(ids))
+
+
+def _check(turn: Generation, max_tokens: int, trajectory: Trajectory) -> None:
+    if not 1 <= len(turn.ids) <= max_tokens:
+        raise RuntimeError(f"The engine returned {len(turn.ids)} tokens for a turn, expected 1 to {max_tokens}.")
+    if turn.logprobs is not None and len(turn.logprobs) != len(turn.ids):
+        raise RuntimeError(f"The engine returned {len(turn.logprobs)} log-probabilities for {len(turn.ids)} tokens.")
+    if trajectory.turns and (turn.logprobs is not None) != bool(trajectory.logprobs):
+        raise RuntimeError("The engine returned log-probabilities for some turns of a trajectory but not for others.")

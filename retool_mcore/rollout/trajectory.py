@@ -1,0 +1,105 @@
+"""What one episode leaves behind: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
+
+import re
+from dataclasses import asdict, dataclass
+
+# A block that is never closed reaches to the end of its turn: half a program is not an answer either.
+_NOT_PROSE = re.compile(
+    r"<code>.*?(?:</code>|\Z)|<interpreter>.*?(?:</interpreter>|\Z)|<tool_call>.*?(?:</tool_call>|\Z)"
+    r"|<tool_response>.*?(?:</tool_response>|\Z)",
+    re.DOTALL,
+)
+
+
+@dataclass
+class Span:
+    """Tokens `start` to `end` (exclusive) of the response, of one `kind`: "policy" or "observation"."""
+
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass
+class Call:
+    """One call that was run (or, when `malformed`, answered with an error) and what came of it.
+
+    `status` is the sandbox's Status, or "malformed"; then `stderr` holds the error that the policy reads. `turn`
+    counts policy turns from 0; `start` is the offset in the response of the token in which the call's block begins;
+    `truncated` says that the policy read a shortened observation.
+    """
+
+    code: str | None
+    malformed: bool
+    status: str
+    stdout: str
+    stderr: str
+    value: str | None
+    duration_s: float
+    turn: int
+    start: int
+    truncated: bool
+
+
+@dataclass
+class Trajectory:
+    """One episode. `response_ids`, `response_mask` and `logprobs` are aligned token by token.
+
+    `response_mask` is 1 exactly on tokens that the policy sampled. `logprobs` are the engine's log-probabilities of
+    the sampled tokens and 0.0 on observation tokens; empty when the engine returned none. `spans` partition the
+    response; every policy turn and every turn's observations are one span. `turns` counts policy turns. `finish` is
+    one of
+
+    - "answer": the policy ended its turn without a call;
+    - "length": the response budget (or the engine's context) is spent; a call in the last turn is not run;
+    - "turn_length": a turn reached its own limit with no call in it;
+    - "overflow": the observations of the last turn left no room for another token: they are dropped whole, their calls
+      stay;
+    - "max_turns": the policy called again after its last allowed call; that turn's calls are not run.
+
+    `generate_s` and `tool_s` are seconds spent waiting for the engine and for the sandbox.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    logprobs: list[float]
+    spans: list[Span]
+    calls: list[Call]
+    turns: int
+    finish: str
+    generate_s: float
+    tool_s: float
+
+    def to_record(self) -> dict:
+        """Plain dicts and lists, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict) -> "Trajectory":
+        """The trajectory whose `to_record` gave `record`. Raises TypeError for missing or unknown keys."""
+        return cls(
+            **record
+            | {
+                "spans": [Span(**span) for span in record["spans"]],
+                "calls": [Call(**call) for call in record["calls"]],
+            }
+        )
+
+
+def answer_text(trajectory: Trajectory, tokenizer) -> str:
+    """The policy's own prose, turns joined by newlines: no observation, no code block, no special token.
+
+    Blocks that imitate an interpreter's output are left out as well, so that nothing inside them counts as the answer.
+    """
+    turns = []
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    for span in trajectory.spans:
+        if span.kind == "policy":
+            ids = trajectory.response_ids[span.start : span.end]
+            text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            text = _NOT_PROSE.sub("", text)
+            for token in special:
+                text = text.replace(token, "")
+            turns.append(text)
+    return "\n".join(turns)
