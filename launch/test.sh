@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs the tests; makes the environment first.
+#
+#   launch/test.sh           both halves
+#   launch/test.sh fast      only those that start no engine (minutes)
+#   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
+#
+# Further arguments go to pytest: launch/test.sh fast -k sandbox
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case ${1:-} in
+    fast | e2e) halves=("$1"); shift ;;
+    *) halves=(fast e2e) ;;
+esac
+./launch/setup.sh
+
+for half in "${halves[@]}"; do
+    case $half in
+        fast) marker="not e2e and not gpu" ;;
+        e2e) marker="e2e and not gpu" ;;
+    esac
+    echo "== tests: $half =="
+    status=0
+    "${RETOOL_VENV:-.venv}/bin/python" -m pytest -m "$marker" "$@" || status=$?
+    # 5: nothing collected, which is no failure for the half that a selection such as -k leaves empty.
+    if ((status != 0 && !(status == 5 && $# > 0))); then
+        exit "$status"
+    fi
+done

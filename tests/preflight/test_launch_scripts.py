@@ -1,0 +1,115 @@
+"""The scripts under launch/, with stand-ins for what they call, and the constraints they install under."""
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = [*sorted((REPOSITORY / "launch").glob("*.sh")), REPOSITORY / ".ci" / "run"]
+
+
+def constraints(extra):
+    lines = (REPOSITORY / "launch" / f"constraints-{extra}.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert len({canonicalize_name(pin.name) for pin in pins}) == len(pins)
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+
+@pytest.mark.parametrize("extra", ["cpu", "gpu"])
+def test_constraints_agree_with_the_package(extra):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pins = constraints(extra)
+    wanted = project["dependencies"] + project["optional-dependencies"][extra] + project["optional-dependencies"]["dev"]
+    for requirement in map(Requirement, wanted):
+        pin = pins.get(canonicalize_name(requirement.name))
+        if pin is None:
+            assert extra == "gpu", f"{requirement.name} is not in constraints-cpu.txt"
+        else:
+            assert requirement.specifier.contains(pin), f"{requirement} but constraints-{extra}.txt has {pin}"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_scripts_are_executable_strict_and_parse(script):
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"RETOOL_EXTRA": "tpu"}, "expected cpu or gpu"),
+        ({"RETOOL_EXTRA": "cpu", "RETOOL_PYTHON": "no-such-python"}, "needs Python 3.11"),
+        ({"RETOOL_EXTRA": "gpu", "RETOOL_PYTHON": "no-such-python"}, "needs Python 3.12"),
+    ],
+)
+def test_setup_refuses_before_it_makes_anything(tmp_path, environment, words):
+    environment = os.environ | environment | {"RETOOL_VENV": str(tmp_path / "venv")}
+    done = subprocess.run([REPOSITORY / "launch/setup.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and words in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The scripts in a folder of their own; setup.sh, retool and python only write down how they were called."""
+    shutil.copytree(REPOSITORY / "launch", tmp_path / "launch")
+    for name in ("launch/setup.sh", ".venv/bin/retool", ".venv/bin/python"):
+        stub = tmp_path / name
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(
+            f'#!/bin/bash\necho "{stub.name} $*" >>"{tmp_path}/calls"\n[[ "$*" != *$FAIL* ]] || exit $STATUS\n'
+        )
+        stub.chmod(0o755)
+    return tmp_path
+
+
+def call(checkout, script, *arguments, fail="no call at all", status=1):
+    """(exit code, lines of calls) of a script of which the call that contains `fail` ends with `status`."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RETOOL_")}
+    environment |= {"FAIL": fail, "STATUS": str(status)}
+    done = subprocess.run([checkout / script, *arguments], env=environment, capture_output=True, text=True)
+    calls = (checkout / "calls").read_text().splitlines()
+    (checkout / "calls").unlink()
+    return done.returncode, calls
+
+
+def test_quickstart_runs_every_stage_in_order(checkout):
+    code, calls = call(checkout, "launch/quickstart.sh", "seed=2")
+    stages = ["prepare", "eval policy=init", "sft", "eval policy=sft", "rl", "eval policy=rl", "export policy=rl"]
+    expected = [f"retool {stage} name=quickstart seed=2" for stage in stages]
+    summary = "retool summary runs/quickstart --plot runs/quickstart/curves.png"
+    assert (code, calls) == (0, ["setup.sh ", *expected, summary])
+
+
+def test_quickstart_text_only_and_renamed(checkout):
+    _, calls = call(checkout, "launch/quickstart.sh", "--text-only", "runs_dir=/r")
+    assert calls[1] == "retool prepare name=quickstart-text rollout.format=none runs_dir=/r"
+    assert calls[-1].startswith("retool summary /r/quickstart-text ")
+    _, calls = call(checkout, "launch/quickstart.sh", "name=mine")
+    assert calls[-1].startswith("retool summary runs/mine ")
+
+
+def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
+    code, calls = call(checkout, "launch/quickstart.sh", fail="sft name", status=2)
+    assert code == 2 and calls[-1].startswith("retool sft")
+
+
+def test_tests_run_in_two_halves(checkout):
+    fast, e2e = "python -m pytest -m not e2e and not gpu", "python -m pytest -m e2e and not gpu"
+    assert call(checkout, "launch/test.sh") == (0, ["setup.sh ", fast, e2e])
+    assert call(checkout, "launch/test.sh", "fast", "-k", "mask") == (0, ["setup.sh ", f"{fast} -k mask"])
+    assert call(checkout, "launch/test.sh", "e2e") == (0, ["setup.sh ", e2e])
+
+
+def test_a_failing_half_fails_the_whole(checkout):
+    assert call(checkout, "launch/test.sh", fail="not e2e", status=1)[0] == 1
+    # pytest's 5: nothing collected. Fine where a selection leaves one half empty, a mistake otherwise.
+    assert call(checkout, "launch/test.sh", fail="-m e2e", status=5)[0] == 5
+    assert call(checkout, "launch/test.sh", "-k", "mask", fail="-m e2e", status=5)[0] == 0
