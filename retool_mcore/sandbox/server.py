@@ -17,10 +17,13 @@ import tempfile
 import time
 
 from retool_mcore.sandbox import isolation
-from retool_mcore.sandbox.supervisor import Settings, supervise
+from retool_mcore.sandbox.child import Settings
+from retool_mcore.sandbox.supervisor import supervise
 
 PARENT_CHECK_S = 1.0
 GRACE_S = 2.0
+# Supervisors, with their confined child, that stand ready: making one takes longer than most programs run.
+SPARES = 2
 
 
 def serve(control_fd: int, parent: int, options: dict) -> None:
@@ -69,32 +72,54 @@ def _accept(control: socket.socket, parent: int, settings: Settings) -> None:
     selector.register(control, selectors.EVENT_READ)
     selector.register(wake, selectors.EVENT_READ)
     supervisors: set[int] = set()
+    spares: list[socket.socket] = []
+
+    def make_spare() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            _run_supervisor(theirs, settings, (control, wake, wake_writer, selector, ours, *spares))
+        theirs.close()
+        supervisors.add(pid)
+        return ours
+
     # A forked copy of the trainer may hold the control socket open beyond the trainer's end: hence the look at getppid.
     while os.getppid() == parent:
-        ready = {key.fileobj for key, _ in selector.select(PARENT_CHECK_S)}
+        # Spares are replaced when nothing else is to be done.
+        ready = {key.fileobj for key, _ in selector.select(PARENT_CHECK_S if len(spares) == SPARES else 0)}
         if wake in ready:
             wake.recv(4096)
             supervisors -= _reap()
-        if control not in ready:
-            continue
-        message, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            break
-        connection = socket.socket(fileno=fds[0])
-        pid = os.fork()
-        if pid == 0:
-            _run_supervisor(connection, settings, (control, wake, wake_writer, selector))
-        connection.close()
-        supervisors.add(pid)
+        if control in ready:
+            message, fds, _, _ = socket.recv_fds(control, 1, 1)
+            if not message:
+                break
+            _hand_over(fds[0], spares or [make_spare()])
+        elif len(spares) < SPARES:
+            spares.append(make_spare())
+    for spare in spares:
+        spare.close()
     _end(supervisors)
 
 
-def _run_supervisor(connection: socket.socket, settings: Settings, inherited: tuple) -> None:
+def _hand_over(connection: int, spares: list[socket.socket]) -> None:
+    while spares:
+        with spares.pop(0) as spare:
+            try:
+                socket.send_fds(spare, [b"r"], [connection])
+            except OSError:
+                continue  # That one was killed, for lack of memory perhaps; the next may live.
+        break
+    # If none took it, this is what tells the caller.
+    os.close(connection)
+
+
+def _run_supervisor(handover: socket.socket, settings: Settings, inherited: tuple) -> None:
     try:
         signal.set_wakeup_fd(-1)
         for resource_of_server in inherited:
             resource_of_server.close()
-        supervise(connection, settings)
+        supervise(handover, settings)
     finally:
         # The caller sees the end of the connection; nothing of the server may run here any more.
         os._exit(0)

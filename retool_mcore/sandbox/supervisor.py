@@ -7,6 +7,7 @@ can end them: by killing process 1, or, without namespaces, by adopting every or
 is left.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -15,71 +16,57 @@ import signal
 import socket
 import tempfile
 import time
-from dataclasses import dataclass
 
 from retool_mcore.sandbox import isolation
 from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.child import MAX_PROCESSES, Settings, be_program
 from retool_mcore.sandbox.clip import Clip
-from retool_mcore.sandbox.program import execute
 from retool_mcore.sandbox.wire import encode_reply, read_request
 
-MAX_PROCESSES = 64
-MAX_FILES = 256
-FILE_MB = 64
 WATCH_S = 0.05
 # A program that writes this many times its output limit is stopped instead of read to its end.
 FLOOD_FACTOR = 100
-REPORT_FD = 3
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What all runs of a server share; `level` is what isolation.detect found, `folders` what programs may read."""
+def supervise(handover: socket.socket, settings: Settings) -> None:
+    """Make everything ready, wait for a connection on `handover`, read one request from it, run it, reply.
 
-    level: str
-    folders: list[str]
-    base_dir: str
-    memory_mb: int
-    max_output_bytes: int
-
-
-def supervise(connection: socket.socket, settings: Settings) -> None:
-    """Read one request, run it, reply. Returns early, everything killed, when the other side hangs up."""
-    request = read_request(connection)
-    if request is None:
-        return
-    started = time.monotonic()
+    Returns early, everything killed, when either side hangs up.
+    """
     work_dir = tempfile.mkdtemp(dir=settings.base_dir)
     try:
-        run = _Run(connection, settings, request, started)
-        if settings.level == "namespaces":
-            isolation.enter_namespaces()
+        run = _Run(settings)
+        try:
+            run.prepare(work_dir)
+            failure = ""
+        except OSError as error:
+            failure = f"the sandbox failed: {error}\n"
+        connection = _receive(handover)
+        request = connection and read_request(connection)
+        if request is None:
+            run.kill()
+            return
+        if failure:
+            result = Result(Status.SANDBOX, "", failure, None, 0.0)
         else:
-            isolation.adopt_orphans()
-        isolation.die_with_parent()
-        run.start(work_dir)
-        run.watch()
-        run.kill()
-        run.drain()
-    except OSError as error:
-        result = Result(Status.SANDBOX, "", f"the sandbox failed: {error}\n", None, time.monotonic() - started)
-    else:
-        result = run.result()
+            run.watch(connection, request)
+            run.kill()
+            run.drain()
+            result = run.result()
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
-    connection.setblocking(True)
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(encode_reply(result))
-    except (BrokenPipeError, ConnectionResetError):
-        return
+
+
+def _receive(handover: socket.socket) -> socket.socket | None:
+    message, fds, _, _ = socket.recv_fds(handover, 1, 1)
+    return socket.socket(fileno=fds[0]) if message else None
 
 
 class _Run:
-    def __init__(self, connection: socket.socket, settings: Settings, request: dict, started: float):
-        self.connection = connection
+    def __init__(self, settings: Settings):
         self.settings = settings
-        self.request = request
-        self.started = started
         self.stdout = Clip(settings.max_output_bytes)
         self.stderr = Clip(settings.max_output_bytes)
         # JSON of a value and a traceback, each at most max_output_bytes, whose every byte may need an escape.
@@ -89,34 +76,40 @@ class _Run:
         self.exit_code: int | None = None
         self.stopped: tuple[Status, str] | None = None
 
-    def start(self, work_dir: str) -> None:
+    def prepare(self, work_dir: str) -> None:
+        """Start the confined child, which then waits for its program."""
+        if self.settings.level == "namespaces":
+            isolation.enter_namespaces()
+        else:
+            isolation.adopt_orphans()
+        isolation.die_with_parent()
+        # The end of the child must wake the selector of `watch`.
+        self.wake, self.wake_writer = socket.socketpair()
+        self.wake_writer.setblocking(False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_writer.fileno(), warn_on_full_buffer=False)
+        request_reader, self.request_writer = os.pipe()
         pairs = [os.pipe() for _ in range(3)]
-        stdin = os.memfd_create("stdin")
-        with open(stdin, "wb", closefd=False) as file:
-            file.write(self.request["stdin"].encode("utf-8", "replace"))
-            file.seek(0)
-        # The end of the child must wake the selector below.
-        self.wake, writer = socket.socketpair()
-        writer.setblocking(False)
-        self.wake_writer = writer
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self.child = os.fork()
         if self.child == 0:
-            _child(self.settings, self.request, work_dir, stdin, [writer for _, writer in pairs])
-        for (reader, pipe_writer), clip in zip(pairs, (self.stdout, self.stderr, self.report), strict=True):
-            os.close(pipe_writer)
+            be_program(self.settings, work_dir, request_reader, [writer for _, writer in pairs])
+        os.close(request_reader)
+        for (reader, writer), clip in zip(pairs, (self.stdout, self.stderr, self.report), strict=True):
+            os.close(writer)
             os.set_blocking(reader, False)
             self.pipes[reader] = clip
-        os.close(stdin)
 
-    def watch(self) -> None:
-        """Collect output until the program ends or hits a limit."""
-        timeout_s = self.request["timeout_s"]
+    def watch(self, connection: socket.socket, request: dict) -> None:
+        """Hand the program over and collect its output until it ends or hits a limit."""
+        self.started = time.monotonic()
+        self.timeout_s = timeout_s = request["timeout_s"]
         deadline = self.started + timeout_s
+        # A child that failed to confine itself is gone; its report says why.
+        with contextlib.suppress(BrokenPipeError), open(self.request_writer, "wb") as pipe:
+            pipe.write(json.dumps(request).encode())
         selector = selectors.DefaultSelector()
-        for source in (*self.pipes, self.wake, self.connection):
+        for source in (*self.pipes, self.wake, connection):
             selector.register(source, selectors.EVENT_READ)
         while self.exit_code is None and self.stopped is None:
             left_s = deadline - time.monotonic()
@@ -124,7 +117,7 @@ class _Run:
                 self.stopped = Status.TIMEOUT, f"the program ran longer than {timeout_s:g} s and was stopped"
                 return
             for key, _ in selector.select(min(left_s, WATCH_S)):
-                if key.fileobj is self.connection:
+                if key.fileobj is connection:
                     self.stopped = Status.KILLED, "the caller hung up"
                 elif key.fileobj is self.wake:
                     if signal.SIGTERM in self.wake.recv(4096):
@@ -203,7 +196,7 @@ class _Run:
             report = json.loads(self.report.text())
             status, value, error = Status(report["status"]), report["value"], report["traceback"]
         except (ValueError, KeyError, TypeError):
-            return *_unreported(self.exit_code, self.request["timeout_s"]), None
+            return *_unreported(self.exit_code, self.timeout_s), None
         if status is Status.MEMORY:
             error = f"\nMemoryError: the program needed more than {self.settings.memory_mb} MB\n"
         return status, error, value
@@ -216,57 +209,3 @@ def _unreported(exit_code: int, timeout_s: float) -> tuple[Status, str]:
     if number in set(signal.Signals):
         return Status.KILLED, f"\nthe program was killed by {signal.Signals(number).name}\n"
     return Status.KILLED, f"\nthe program left through os._exit({exit_code}) or an exec\n"
-
-
-def _child(settings: Settings, request: dict, work_dir: str, stdin: int, outputs: list[int]) -> None:
-    """Never returns. The report pipe carries {status, value, traceback}, also when the sandbox itself fails here."""
-    try:
-        isolation.die_with_parent()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        # The pipes' own numbers may lie below 4, so they are first moved out of the way.
-        moved = [os.dup2(fd, 10 + index) for index, fd in enumerate((stdin, *outputs), 16)]
-        for target, fd in enumerate(moved):
-            os.dup2(fd, target)
-        os.closerange(REPORT_FD + 1, 1024)
-        os.setsid()
-        own_namespaces = settings.level == "namespaces"
-        if own_namespaces:
-            isolation.enter_root(settings.base_dir, settings.folders, FILE_MB)
-            work_dir = isolation.WORK_DIR
-            program = os.fork()
-            if program:
-                _be_process_one(program)
-            os.setsid()
-        else:
-            os.chdir(work_dir)
-        isolation.drop_privileges()
-        isolation.set_limits(
-            settings.memory_mb,
-            cpu_s=2 * int(request["timeout_s"] + 1),
-            file_mb=FILE_MB,
-            max_files=MAX_FILES,
-            max_processes=MAX_PROCESSES if own_namespaces else None,
-        )
-    except OSError as error:
-        _report({"status": Status.SANDBOX, "value": None, "traceback": f"\nthe sandbox failed: {error}\n"})
-        os._exit(1)
-    _report(execute(request["code"], work_dir, settings.max_output_bytes))
-    os._exit(0)
-
-
-def _report(report: dict) -> None:
-    data = memoryview(json.dumps(report).encode())
-    while data:
-        data = data[os.write(REPORT_FD, data) :]
-
-
-def _be_process_one(program: int) -> None:
-    """Reap orphans until the program ends, then end too, which makes the kernel kill the rest of the namespace."""
-    os.closerange(0, REPORT_FD + 1)
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == program:
-            exit_code = os.waitstatus_to_exitcode(status)
-            os._exit(exit_code if exit_code >= 0 else 128 - exit_code)

@@ -13,6 +13,7 @@ import pytest
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.isolation import descendants
 from retool_mcore.sandbox.local import LocalSandbox
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -127,23 +128,20 @@ def test_the_run_of_a_server_that_dies_is_a_sandbox_error(box):
     assert result.status is Status.SANDBOX and result.observation()
 
 
-def test_cancelling_kills_the_program(box):
+def test_cancelling_kills_the_program(box, take_name, named_below):
     async def main():
         await box.run("1")
         server = box._server.process.pid
-        children = Path(f"/proc/{server}/task/{server}/children")
-        task = asyncio.create_task(box.run("import time\ntime.sleep(1000)"))
-        while not children.read_text().split():
+        task = asyncio.create_task(box.run(take_name("cancelled") + "import time\ntime.sleep(1000)"))
+        while not named_below(server, "cancelled"):
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return children
+        return server
 
-    with asyncio.Runner() as runner:
-        children = runner.run(main())
-        assert wait_until(lambda: not any(alive(pid) for pid in children.read_text().split()))
+    server = asyncio.run(main())
+    assert wait_until(lambda: not named_below(server, "cancelled"))
 
 
 def test_close_ends_the_server_and_what_it_runs():
@@ -163,43 +161,32 @@ def test_close_ends_the_server_and_what_it_runs():
 
 
 @pytest.mark.parametrize("try_namespaces", [True, False])
-def test_nothing_outlives_a_parent_that_is_killed(try_namespaces):
+def test_nothing_outlives_a_parent_that_is_killed(try_namespaces, take_name, named_below):
+    program = take_name("orphan") + "import os, time\nos.fork()\ntime.sleep(1000)"
     code = f"""
 import asyncio, os
 from retool_mcore.sandbox.local import LocalSandbox
 async def main():
     box = LocalSandbox(preload=(), timeout_s=600, try_namespaces={try_namespaces})
     await box.run('1')
-    print(box._server.process.pid, flush=True)
     if os.fork() == 0:
-        os.execvp('sleep', ['sleep', '600'])
-    await box.run("import os, time\\nos.fork()\\ntime.sleep(1000)")
+        os.read(os.pipe()[0], 1)  # a copy of the trainer that keeps its sockets open
+    print(box._server.process.pid, flush=True)
+    await box.run({program!r})
 asyncio.run(main())
 """
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, process_group=0)
     try:
         server = int(parent.stdout.readline())
-        tree = []
-
-        def grown():
-            tree[:] = below(server)
-            return len(tree) >= 3
-
-        assert wait_until(grown)
-    finally:
+        assert wait_until(lambda: len(named_below(server, "orphan")) == 2)
+        tree = [server, *descendants(server)]
         parent.kill()
         parent.wait()
-    assert wait_until(lambda: not any(alive(pid) for pid in [server, *tree]))
-    os.killpg(parent.pid, signal.SIGKILL)  # the sleeper
-    parent.stdout.close()
-
-
-def below(pid):
-    try:
-        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return found + [grandchild for child in found for grandchild in below(child)]
+        assert wait_until(lambda: not any(alive(pid) for pid in tree))
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
 
 
 def test_the_server_inherits_neither_files_nor_environment(box, tmp_path, monkeypatch):

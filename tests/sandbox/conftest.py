@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from retool_mcore.sandbox.isolation import descendants
+
+# A program that runs this can be found from outside of its namespaces, and so can what it forks.
+TAKE_NAME = "import ctypes\nctypes.CDLL(None).prctl(15, b'{}')\n"
+
+
+@pytest.fixture
+def take_name():
+    return TAKE_NAME.format
+
+
+@pytest.fixture
+def named_below():
+    """Function (pid, name) -> ids of living descendants of that name."""
+
+    def find(pid, name):
+        found = []
+        for child in descendants(pid):
+            try:
+                stat = Path(f"/proc/{child}/stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if f"({name})" in stat and stat.rpartition(")")[2].split()[0] != "Z":
+                found.append(child)
+        return found
+
+    return find
