@@ -42,7 +42,11 @@ def _examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
-@app.command(epilog=_examples("retool prepare", "retool prepare name=maths data=math data.sources.rl=dapo.parquet"))
+@app.command(
+    epilog=_examples(
+        "retool prepare", "retool prepare name=maths data=math data.sources.aime_2025.location=aime.parquet"
+    )
+)
 def prepare(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
     row, malformed ones reported and counted, and split so that none is in both training and validation."""

@@ -19,6 +19,7 @@ SHOWN = (
     ("loss", "train/loss"),
     ("val", "val/loss"),
     ("reward", "critic/score/mean"),
+    ("accuracy", "reward/accuracy"),
     ("code", "code_ratio"),
     ("length", "response_length/mean"),
     ("entropy", "actor/entropy"),

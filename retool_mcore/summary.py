@@ -11,8 +11,8 @@ from retool_mcore.progress import metric, read_steps
 
 # Row, folder of its evaluation, stage that led there.
 ROWS = (("before SFT", "init", None), ("after SFT", "sft", "sft"), ("after RL", "rl", "rl"))
-# Right panel of the picture: legend, metric of the RL steps, which axis.
-RL_CURVES = (("reward", "critic/score/mean"), ("accuracy", "acc"), ("code ratio", "code_ratio"))
+# Right panel of the picture: legend, metric of the RL steps (train/trainer.py names the last two).
+RL_CURVES = (("reward", "critic/score/mean"), ("accuracy", "reward/accuracy"), ("code ratio", "code_ratio"))
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
@@ -30,8 +30,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []
     for title, name, stage in ROWS:
-        behaviour = scores[name].get("behaviour", {})
-        ratio, length = metric(behaviour, "code_ratio"), metric(behaviour, "response_length")
+        ratio, length = (_over_sources(scores[name], figure) for figure in ("code_ratio", "response_length"))
         cells.append(
             [
                 title,
@@ -101,20 +100,26 @@ def _read_eval(path: Path) -> dict:
         metrics = json.loads(path.read_text())
     except ValueError:
         metrics = None
-    if not isinstance(metrics, dict):
+    if not (isinstance(metrics, dict) and {"accuracy", "behaviour"} <= metrics.keys()):
         raise UserError(f"{path} is not what `retool eval` writes: remove it and run `retool eval` again.")
     return metrics
 
 
 def _accuracies(metrics: dict) -> dict[str, float]:
-    """{column title: mean@k} of every data source; metrics is {source: {"mean@k": ...}, "behaviour": {...}, ...}."""
-    found = {}
-    for source, scores in metrics.items():
-        if source != "behaviour" and isinstance(scores, dict):
-            for name, value in scores.items():
-                if name.startswith("mean@"):
-                    found[f"{source} {name}"] = value
-    return found
+    """{column title: mean@k} of every data source."""
+    return {
+        f"{source} {name}": value
+        for source, scores in metrics.get("accuracy", {}).items()
+        for name, value in scores.items()
+        if name.startswith("mean@")
+    }
+
+
+def _over_sources(metrics: dict, figure: str) -> float | None:
+    """A behaviour figure: that of all samples, else the mean of the sources' own."""
+    sources = metrics.get("behaviour", {})
+    values = [source[figure] for source in sources.values() if figure in source]
+    return sources.get("all", {}).get(figure, sum(values) / len(values) if values else None)
 
 
 def _percent(share: float | None) -> str:

@@ -14,10 +14,11 @@ def finished(tmp_path):
         folder = tmp_path / "eval" / policy
         folder.mkdir(parents=True)
         metrics = {
-            "arithmetic": {"mean@4": accuracy, "best@4": 0.9, "maj@4": 0.5},
-            "behaviour": {"code_ratio": 0.65, "response_length": 101.4},
             "k": 4,
-            "problems": 256,
+            "samples": 1024,
+            "accuracy": {"arithmetic": {"mean@4": accuracy, "best@4": 0.9, "maj@4": 0.5}},
+            "behaviour": {"arithmetic": {"code_ratio": 0.65, "response_length": 101.4}},
+            "step": 40,
         }
         (folder / "metrics.json").write_text(json.dumps(metrics))
     for stage, name in (("sft", "train/loss"), ("rl", "critic/score/mean")):
@@ -41,13 +42,26 @@ def test_table(finished):
     assert "after RL" in out.getvalue() and "80.0 %" in out.getvalue()
 
 
+def test_several_sources_have_a_column_each(finished):
+    metrics = {
+        "accuracy": {"aime_2024": {"mean@32": 0.5}, "aime_2025": {"mean@32": 0.25}},
+        "behaviour": {"aime_2024": {"code_ratio": 1.0}, "aime_2025": {"code_ratio": 0.5}},
+    }
+    for policy in ("init", "sft", "rl"):
+        (finished / "eval" / policy / "metrics.json").write_text(json.dumps(metrics))
+    titles, cells = rows(finished)
+    assert titles[1:3] == ["aime_2024 mean@32", "aime_2025 mean@32"]
+    assert cells[2][1:5] == ["50.0 %", "25.0 %", "75.0 %", "-"]
+
+
 def test_missing_parts_are_dashes(tmp_path):
     (tmp_path / "eval").mkdir()
     assert rows(tmp_path)[1] == [[title, "-", "-", "-", "-", "-"] for title in ("before SFT", "after SFT", "after RL")]
 
 
-def test_a_broken_metrics_file_is_named(finished):
-    (finished / "eval" / "sft" / "metrics.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "3", "{}"])
+def test_a_broken_metrics_file_is_named(finished, text):
+    (finished / "eval" / "sft" / "metrics.json").write_text(text)
     with pytest.raises(UserError, match="eval/sft/metrics.json is not what `retool eval` writes"):
         rows(finished)
 
