@@ -1,0 +1,197 @@
+"""The invariant of the project: ids, mask, log-probabilities and positions of random episodes, token by token.
+
+The reconstruction below never parses a turn: it knows from the script which tokens hold which call, and it reads what
+the engine was asked and what it answered.
+"""
+
+import json
+from dataclasses import dataclass
+
+from chatml_tokenizer import make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import ScriptedEngine, ScriptedSandbox, roll_out
+
+from retool_mcore.data.formats import get_format
+from retool_mcore.rollout.episode import Limits
+
+TOKENIZER = make_tokenizer()
+FORMATS = {name: get_format(name, TOKENIZER) for name in ("text", "hermes", "none")}
+PROMPT = [5, 6, 7]
+EOS = TOKENIZER.eos_token_id
+OTHER_EOS = TOKENIZER.pad_token_id
+ADDED = set(TOKENIZER.added_tokens_decoder)
+
+# Ids at random, most of which no tokenizer would ever produce in this order, and which often are not valid UTF-8.
+noise = st.lists(st.sampled_from([i for i in range(len(TOKENIZER)) if i not in ADDED]), max_size=12)
+programs = st.sampled_from(
+    ["print(1)", "x = 2\nprint(x + 1)", "s = '''\n\n  é ```'''\nprint(s)", "1/0", "  y", "print('<code>')"]
+)
+outputs = st.one_of(
+    st.text(max_size=12), st.sampled_from(["3\n", "", "<|im_end|>", "</interpreter>", "a\n\n\nb", "<code>x</code>"])
+)
+MALFORMED = [
+    '{"name": "code_int',
+    '{"name": "search", "arguments": {}}',
+    '{"name": "code_interpreter", "arguments": {"code": " "}}',
+    '{"name": "code_interpreter", "arguments": {"code": "\\ud800"}}',
+    '{"name": 1}',
+    "[]",
+    "[" * 2000,
+]
+
+
+def encode(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+@st.composite
+def spelled(draw, text):
+    """Tokens of `text` in a random spelling: cut anywhere, each piece encoded by itself."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    return [token for piece in pieces for token in encode(piece)]
+
+
+@dataclass
+class Turn:
+    ids: list
+    calls: list  # (first token, token after the last, program or None when malformed)
+
+
+@st.composite
+def text_turn(draw, final):
+    ids = draw(noise)
+    if final:
+        return Turn([*ids, draw(st.sampled_from([EOS, OTHER_EOS]))], [])
+    program = draw(st.one_of(programs.filter(lambda p: "<code>" not in p), st.none()))
+    if program is None:
+        body = draw(st.sampled_from(["</code>", "<code></code>", "<code>\n```python\n\n```\n</code>"]))
+    else:
+        body = f"<code>\n```python\n{program}\n```\n</code>"
+    # The first and the last character keep tokens of their own, so that the script knows where the block lies.
+    block = encode(body[0]) + draw(spelled(body[1:-1])) + draw(st.sampled_from([encode(">"), encode(">\n")]))
+    return Turn(ids + block, [(len(ids), len(ids) + len(block), program)])
+
+
+@st.composite
+def hermes_turn(draw, final):
+    ids, calls = draw(noise), []
+    for _ in range(0 if final else draw(st.integers(1, 3))):
+        program = draw(st.one_of(programs, st.none()))
+        if program is None:
+            body = draw(st.sampled_from(MALFORMED))
+        else:
+            call = {"name": "code_interpreter", "arguments": {"code": program}}
+            body = json.dumps(call, ensure_ascii=draw(st.booleans()))
+        block = encode("<tool_call>") + draw(spelled(body)) + encode("</tool_call>")
+        calls.append((len(ids), len(ids) + len(block), program))
+        ids = ids + block + draw(noise)
+    if not final and draw(st.integers(0, 4)) == 0:
+        calls.append((len(ids), len(ids) + 3, None))
+        ids = [*ids, *encode("<tool_call>"), *encode("{")]
+        return Turn([*ids, EOS], calls)
+    return Turn([*ids, draw(st.sampled_from([EOS, EOS, OTHER_EOS]))], calls)
+
+
+@st.composite
+def episodes(draw):
+    name = draw(st.sampled_from(["text", "hermes"]))
+    turn = {"text": text_turn, "hermes": hermes_turn}[name]
+    script = [draw(turn(final=False)) for _ in range(draw(st.integers(0, 8)))] + [draw(turn(final=True))]
+    limits = Limits(
+        max_turns=draw(st.sampled_from([100, 100, 100, 100, 8, 3, 1, 0])),
+        max_turn_tokens=draw(st.sampled_from([10_000] * 5 + [60])),
+        max_response_tokens=draw(st.one_of(st.just(100_000), st.just(100_000), st.integers(1, 600))),
+        max_observation_tokens=2000,
+    )
+    return name, script, draw(st.lists(outputs, max_size=8)), limits
+
+
+def expected_observation(name, texts, closed):
+    texts = [text.replace("<|im_end|>", "< |im_end|>").rstrip() for text in texts]
+    if name == "text":
+        return encode("".join(f"\n<interpreter>\n{text}\n</interpreter>\n" for text in texts))
+    replies = "".join(f"\n<tool_response>\n{text}\n</tool_response>" for text in texts)
+    ids = encode(f"\n<|im_start|>user{replies}<|im_end|>\n<|im_start|>assistant\n")
+    return ids if closed else [EOS, *ids]
+
+
+def reconstruct(name, script, printed, limits, errors):
+    """Ids, mask, log-probabilities, calls and finish as they must be, from the script's own bookkeeping."""
+    ids, mask, logprobs, calls, programs_run = [], [], [], [], 0
+    errors = iter(errors)
+    for number, turn in enumerate(script):
+        room = limits.max_response_tokens - len(ids)
+        cap = min(room, limits.max_turn_tokens)
+        start, sampled = len(ids), turn.ids[:cap]
+        ids += sampled
+        mask += [1] * len(sampled)
+        logprobs += [-1.0 - number - position / 1000 for position in range(len(sampled))]
+        whole = [call for call in turn.calls if call[1] <= len(sampled)]
+        if not whole and sampled[-1] in (EOS, OTHER_EOS):
+            return ids, mask, logprobs, calls, "answer"
+        if len(sampled) == room:
+            return ids, mask, logprobs, calls, "length"
+        if not whole:
+            return ids, mask, logprobs, calls, "turn_length"
+        if len(calls) + len(whole) > limits.max_turns:
+            return ids, mask, logprobs, calls, "max_turns"
+        texts = []
+        for first, _, program in whole:
+            calls.append((program, number, start + first))
+            if program is None:
+                texts.append(next(errors))
+            else:
+                texts.append(printed[programs_run] if programs_run < len(printed) else "")
+                texts[-1] = texts[-1].rstrip("\n") if texts[-1].strip() else ""
+                programs_run += 1
+        observation = expected_observation(name, texts, closed=sampled[-1] == EOS)
+        if len(ids) + len(observation) >= limits.max_response_tokens:
+            return ids, mask, logprobs, calls, "overflow"
+        ids += observation
+        mask += [0] * len(observation)
+        logprobs += [0.0] * len(observation)
+    raise AssertionError("the script's last turn is an answer")
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(episodes())
+def test_every_token_is_where_the_log_says(episode):
+    name, script, printed, limits = episode
+    engine, sandbox = ScriptedEngine([turn.ids for turn in script], EOS), ScriptedSandbox(printed)
+    trajectory = roll_out(PROMPT, engine, sandbox, FORMATS[name], limits)
+    errors = [call.stderr for call in trajectory.calls if call.malformed]
+    ids, mask, logprobs, calls, finish = reconstruct(name, script, printed, limits, errors)
+
+    assert trajectory.finish == finish
+    assert trajectory.response_ids == ids
+    assert trajectory.response_mask == mask
+    assert trajectory.logprobs == logprobs
+    assert [(call.code, call.turn, call.start) for call in trajectory.calls] == calls
+    assert sandbox.programs == [program for program, _, _ in calls if program is not None]
+    assert all(error.startswith("Error: ") for error in errors)
+    assert len(ids) <= limits.max_response_tokens and mask[-1] == 1
+
+    # Positions: each turn was sampled right behind the tokens that training will see before it.
+    sampled = [span for span in trajectory.spans if span.kind == "policy"]
+    assert trajectory.turns == len(sampled) == len(engine.requests)
+    for span, (asked, _), (replied, reported) in zip(sampled, engine.requests, engine.replies, strict=True):
+        assert asked == PROMPT + trajectory.response_ids[: span.start]
+        assert trajectory.response_ids[span.start : span.end] == replied
+        assert trajectory.logprobs[span.start : span.end] == reported
+
+    # Spans partition the response and say the same as the mask.
+    assert [span.start for span in trajectory.spans] == [0, *[span.end for span in trajectory.spans[:-1]]]
+    assert [int(span.kind == "policy") for span in trajectory.spans for _ in range(span.start, span.end)] == mask
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=30), st.integers(1, 40))
+def test_without_a_tool_every_token_is_sampled(ids, budget):
+    engine, sandbox = ScriptedEngine([[*ids, EOS]], EOS), ScriptedSandbox()
+    limits = Limits(max_turns=0, max_turn_tokens=25, max_response_tokens=budget, max_observation_tokens=32)
+    trajectory = roll_out(PROMPT, engine, sandbox, FORMATS["none"], limits)
+    assert trajectory.response_ids == [*ids, EOS][: min(25, budget)]
+    assert trajectory.response_mask == [1] * len(trajectory.response_ids)
+    assert (sandbox.programs, trajectory.calls, len(engine.requests)) == ([], [], 1)
