@@ -1,0 +1,136 @@
+"""The adapter between `run_episode` and verl 0.9.1: the one module of the rollout that touches verl.
+
+verl's AgentLoopWorker makes one instance a trajectory from the entry of `agent_loop_config_path`:
+
+    - name: retool
+      _target_: retool_mcore.rollout.agent_loop.RetoolAgentLoop
+      format: hermes
+      limits: {max_turns: 8, max_turn_tokens: 4096, max_observation_tokens: 512}
+      sandbox: {kind: local, ...}
+      timeout_s: 10
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from retool_mcore.data.formats import get_format
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.episode import Generation, Limits, run_episode
+from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.sandbox.base import Sandbox
+from retool_mcore.sandbox.create import create_sandbox
+
+
+@functools.cache
+def _shared_sandbox(config_json: str) -> Sandbox:
+    # One a process and config: an agent loop lives for one trajectory, a pool of interpreters must outlive it.
+    return create_sandbox(json.loads(config_json))
+
+
+@register("retool")
+class RetoolAgentLoop(AgentLoopBase):
+    """One trajectory of the policy with the interpreter.
+
+    Arguments beyond verl's own: `format` is a name for `get_format`; `limits` the fields of `Limits`, of which
+    `max_response_tokens` is verl's `rollout.response_length` unless given; `sandbox` a config for `create_sandbox`;
+    `timeout_s` the seconds that one program may run. Raises UserError for limits beyond verl's response length, an
+    unknown format or an unfit chat template.
+    """
+
+    def __init__(self, *args, format: str, limits: Mapping, sandbox: Mapping, timeout_s: float, **kwargs):
+        super().__init__(*args, **kwargs)
+        budget = self.rollout_config.response_length
+        self.limits = Limits(**{"max_response_tokens": budget, **limits})
+        if self.limits.max_response_tokens > budget:
+            raise UserError(
+                f"limits.max_response_tokens is {self.limits.max_response_tokens}, more than "
+                f"actor_rollout_ref.rollout.response_length={budget}: lower the one or raise the other."
+            )
+        self.format = get_format(format, self.tokenizer, self.apply_chat_template_kwargs)
+        self.sandbox_json = json.dumps(OmegaConf.to_container(OmegaConf.create(sandbox), resolve=True), sort_keys=True)
+        self.timeout_s = timeout_s
+
+    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
+        """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
+
+        `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` (what the
+        reward reads), `trajectory` (`Trajectory.to_record` as JSON text, since TransferQueue carries strings
+        unchanged), `finish` and `num_calls`. Raises UserError when the prompt is longer than `rollout.prompt_length`,
+        RuntimeError when the engine aborts a turn.
+        """
+        # Under full determinism verl names the request itself; it arrives as a numpy integer.
+        priority = int(priority)
+        request_id = f"det-{priority}" if self.rollout_config.get("full_determinism", False) else uuid4().hex
+        prompt_ids = self.format.prompt_ids(kwargs["raw_prompt"])
+        if len(prompt_ids) > self.rollout_config.prompt_length:
+            raise UserError(
+                f"A prompt has {len(prompt_ids)} tokens, more than rollout.prompt_length="
+                f"{self.rollout_config.prompt_length}: filter it out or raise data.max_prompt_length."
+            )
+        outputs = []
+
+        async def generate(ids: list[int], max_tokens: int) -> Generation:
+            # One request id for all turns, so that each goes to the server that holds the prefix in its cache.
+            output = await self.server_manager.generate(
+                request_id=request_id,
+                prompt_ids=ids,
+                sampling_params=self._turn_params(sampling_params, max_tokens),
+                priority=priority,
+            )
+            if output.stop_reason in ("aborted", "abort"):
+                raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
+            outputs.append(output)
+            return Generation(list(output.token_ids), list(output.log_probs) if output.log_probs else None)
+
+        trajectory = await run_episode(
+            prompt_ids,
+            generate=generate,
+            sandbox=None if self.format.name == "none" else _shared_sandbox(self.sandbox_json),
+            fmt=self.format,
+            tokenizer=self.tokenizer,
+            limits=self.limits,
+            timeout_s=self.timeout_s,
+        )
+        last = outputs[-1].extra_fields
+        preempted = [output.num_preempted for output in outputs if output.num_preempted is not None]
+        return AgentLoopOutput(
+            prompt_ids=trajectory.prompt_ids,
+            response_ids=trajectory.response_ids,
+            response_mask=trajectory.response_mask,
+            response_logprobs=trajectory.logprobs or None,
+            # The engine records the experts of all tokens before a turn as well, so the last turn's record is whole.
+            routed_experts=outputs[-1].routed_experts,
+            num_turns=1 + len(trajectory.spans),
+            metrics=AgentLoopMetrics(
+                generate_sequences=trajectory.generate_s,
+                tool_calls=trajectory.tool_s,
+                num_preempted=sum(preempted) if preempted else -1,
+            ),
+            extra_fields={
+                **outputs[0].extra_fields,
+                # The oldest weights wrote the first turn, the newest the last: verl's staleness control needs both.
+                **{key: last[key] for key in ("global_steps", "max_global_steps") if key in last},
+                "policy_text": answer_text(trajectory, self.tokenizer),
+                "trajectory": json.dumps(trajectory.to_record()),
+                "finish": trajectory.finish,
+                "num_calls": len(trajectory.calls),
+            },
+        )
+
+    def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int) -> dict[str, Any]:
+        # A new dict every turn, because verl's server pops keys from the one it gets.
+        return {
+            **sampling_params,
+            "max_tokens": max_tokens,
+            "stop": list(self.format.stop),
+            # The engine must not take `</code>` back from the tokens, and must look for it where the tag is special.
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "stop_token_ids": [self.format.eos_id],
+        }

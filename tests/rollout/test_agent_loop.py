@@ -1,0 +1,168 @@
+"""The adapter against verl's own classes: instantiated by hydra from a config entry, as AgentLoopWorker does."""
+
+import asyncio
+import json
+
+import hydra
+import pytest
+from chatml_tokenizer import make_tokenizer
+from omegaconf import OmegaConf
+from scripted import ScriptedSandbox
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.workers.rollout.replica import TokenOutput
+
+from retool_mcore.errors import UserError
+from retool_mcore.rollout import agent_loop
+from retool_mcore.rollout.trajectory import Trajectory
+
+TOKENIZER = make_tokenizer()
+EOS = TOKENIZER.eos_token_id
+CODE = "<code>\n```python\nprint(6 * 7)\n```\n</code>"
+MESSAGES = [{"role": "user", "content": "6 * 7?"}]
+
+
+def encode(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+class Server:
+    """verl's LLMServerClient with chosen answers. Like verl's vLLM server it pops keys from the parameters it gets."""
+
+    def __init__(self, turns, stop_reason="completed", logprobs=True):
+        self.turns, self.stop_reason, self.logprobs = turns, stop_reason, logprobs
+        self.requests = []
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
+        self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
+        step = 10 + len(self.requests)
+        ids = self.turns[len(self.requests) - 1][: sampling_params.pop("max_tokens")]
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-0.5] * len(ids) if self.logprobs else None,
+            stop_reason=self.stop_reason,
+            num_preempted=1,
+            extra_fields={"global_steps": step, "min_global_steps": step, "max_global_steps": step},
+        )
+
+
+@pytest.fixture
+def sandbox(monkeypatch):
+    made = []
+
+    def create(config):
+        made.append((config, ScriptedSandbox(["42\n"] * 9)))
+        return made[-1][1]
+
+    monkeypatch.setattr(agent_loop, "create_sandbox", create)
+    agent_loop._shared_sandbox.cache_clear()
+    yield made
+    agent_loop._shared_sandbox.cache_clear()
+
+
+def run(server, entry=None, trainer=None, messages=MESSAGES):
+    entry = {
+        "name": "retool",
+        "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
+        "format": "text",
+        "limits": {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64},
+        "sandbox": {"kind": "local", "workers": 1},
+        "timeout_s": 5.0,
+        **(entry or {}),
+    }
+    rollout = {"prompt_length": 200, "response_length": 300, "full_determinism": False, **(trainer or {})}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+
+    async def main():
+        loop = hydra.utils.instantiate(
+            config=OmegaConf.create([entry])[0],
+            trainer_config=DictConfigWrap(config),
+            server_manager=server,
+            tokenizer=TOKENIZER,
+            processor=None,
+            hf_model_type="qwen2",
+            dataset_cls=None,
+            data_config=DictConfigWrap(config.data),
+            tools=ToolListWrap([]),
+        )
+        return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, index=0, agent_name="retool")
+
+    return asyncio.run(main())
+
+
+def test_the_output_is_what_verl_trains_on(sandbox):
+    server = Server([encode(CODE), [*encode("\\boxed{42}"), EOS]])
+    output = run(server)
+    turn, answer = encode(CODE), [*encode("\\boxed{42}"), EOS]
+    observation = encode("\n<interpreter>\n42\n</interpreter>\n")
+    assert output.response_ids == turn + observation + answer
+    assert output.response_mask == [1] * len(turn) + [0] * len(observation) + [1] * len(answer)
+    assert output.response_logprobs == [-0.5 * m for m in output.response_mask]
+    assert output.num_turns == 4
+    assert output.metrics.num_preempted == 2 and output.metrics.generate_sequences > 0
+    assert {key: output.extra_fields[key] for key in ("policy_text", "finish", "num_calls")} == {
+        "policy_text": "\n\\boxed{42}",
+        "finish": "answer",
+        "num_calls": 1,
+    }
+    assert [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [11, 12]
+    record = Trajectory.from_record(json.loads(output.extra_fields["trajectory"]))
+    assert record.response_ids == output.response_ids and record.calls[0].code == "print(6 * 7)"
+
+    # The way of a sample through TransferQueue.
+    packed = list_of_dict_to_tensordict([output.as_dict(), output.as_dict()])
+    assert packed["response_mask"][1].tolist() == output.response_mask
+    assert packed["rollout_log_probs"][0].tolist() == output.response_logprobs
+    assert packed["extra_fields"][0] == output.extra_fields
+
+
+def test_all_turns_are_one_session_within_the_budget(sandbox):
+    server = Server([encode(CODE), [EOS]])
+    output = run(server)
+    (first_id, first_prompt, first), (second_id, second_prompt, second) = server.requests
+    assert first_id == second_id
+    assert first_prompt == output.prompt_ids
+    assert second_prompt == output.prompt_ids + output.response_ids[:-1]
+    assert (first["stop"], first["include_stop_str_in_output"], first["stop_token_ids"]) == (["</code>"], True, [EOS])
+    assert (first["max_tokens"], second["max_tokens"]) == (100, 100)
+    assert (first["temperature"], first["logprobs"]) == (1.0, True)
+    wide = {"limits": {"max_turns": 4, "max_turn_tokens": 1000, "max_observation_tokens": 64}}
+    server = Server([encode(CODE), [EOS]])
+    output = run(server, wide)
+    assert [request[2]["max_tokens"] for request in server.requests] == [300, 300 - len(output.response_ids) + 1]
+
+
+def test_one_sandbox_serves_all_loops_of_a_config(sandbox):
+    for _ in range(2):
+        run(Server([encode(CODE), [EOS]]))
+    assert [config for config, _ in sandbox] == [{"kind": "local", "workers": 1}]
+    run(Server([encode(CODE), [EOS]]), {"sandbox": {"kind": "local", "workers": 2}})
+    assert len(sandbox) == 2
+
+
+def test_every_sample_has_the_same_fields(sandbox):
+    called = run(Server([encode(CODE), [EOS]]))
+    silent = run(Server([[EOS]], logprobs=False))
+    text_only = run(Server([[EOS]]), {"format": "none"})
+    assert called.extra_fields.keys() == silent.extra_fields.keys() == text_only.extra_fields.keys()
+    assert silent.response_logprobs is None
+    assert text_only.extra_fields["num_calls"] == 0
+
+
+def test_hermes_prompts_carry_the_tool(sandbox):
+    output = run(Server([[EOS]]), {"format": "hermes"}, {"prompt_length": 600})
+    assert "code_interpreter" in TOKENIZER.decode(output.prompt_ids)
+
+
+def test_what_cannot_run_is_refused(sandbox):
+    with pytest.raises(UserError, match="prompt_length=200"):
+        run(Server([[EOS]]), messages=[{"role": "user", "content": "6 * 7? " * 200}])
+    with pytest.raises(hydra.errors.InstantiationException, match="response_length=300"):
+        limits = {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64, "max_response_tokens": 301}
+        run(Server([[EOS]]), {"limits": limits})
+    with pytest.raises(RuntimeError, match="aborted turn 0"):
+        run(Server([encode("so")], stop_reason="aborted"))
+
+
+def test_verl_knows_the_loop_by_name():
+    assert _agent_loop_registry["retool"]["_target_"] == "retool_mcore.rollout.agent_loop.RetoolAgentLoop"
