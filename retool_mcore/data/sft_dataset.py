@@ -1,0 +1,104 @@
+"""Cold-start examples as verl's SFT trainer wants them (`data.custom_cls`), rendered by the rollout's own formats."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet
+import torch
+from torch.utils.data import Dataset
+
+from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.errors import UserError
+
+_COLUMNS = ["prompt", "segments"]
+
+
+class ReToolSFTDataset(Dataset):
+    """Questions with worked solutions that call the interpreter, one example a row of our SFT parquet.
+
+    `config` is verl's `data` section with these keys of ours:
+
+    - `format`: "text", "hermes" or "none" (see `data/formats.py`), required;
+    - `predict_observations`: False by default; True trains on interpreter text as well;
+    - `max_length`: tokens of prompt and response together;
+    - `truncation`: "error" (default) refuses a longer example and names its row, "drop" leaves it out and counts it.
+
+    An item is {"input_ids", "position_ids", "loss_mask"}, each (tokens,) int64 without padding (pad_mode no_padding).
+    `loss_mask` is aligned with `input_ids`: 1 on every token that is a target, which is each policy token with the end
+    of its turns; 0 on the prompt and on observations. verl's `sft_loss` shifts the mask itself (`torch.roll` by -1
+    over the packed batch) to meet the log-probabilities, so it must not be shifted here; the roll carries a row's
+    first value into the row before, which is harmless because a row begins with its prompt.
+
+    All rows are rendered at construction, so that a bad one stops the run before an engine starts. Raises UserError for
+    a missing file or column, an empty data set, a row that cannot be rendered, or an unfit config.
+    """
+
+    def __init__(self, parquet_files, tokenizer, config, processor=None, max_samples: int = -1):
+        pad_mode = config.get("pad_mode", "no_padding")
+        if pad_mode != "no_padding":
+            raise UserError(f"data.pad_mode is {pad_mode!r}: expected no_padding, the mode this data set fills.")
+        truncation = config.get("truncation", "error")
+        if truncation not in ("error", "drop"):
+            raise UserError(
+                f"data.truncation is {truncation!r}: expected error or drop, since a cut example teaches no end."
+            )
+        if not config.get("format"):
+            raise UserError("data.format is missing: set it to text, hermes or none.")
+        fmt = get_format(config["format"], tokenizer, config.get("apply_chat_template_kwargs"))
+        files = [parquet_files] if isinstance(parquet_files, str | Path) else list(parquet_files)
+        max_length = config["max_length"]
+        observations_too = config.get("predict_observations", False)
+        self.examples: list[tuple[torch.Tensor, torch.Tensor]] = []
+        dropped = 0
+        for name, row_number, row in _rows(files, max_samples):
+            try:
+                prompt = fmt.prompt_ids(row["prompt"])
+                response, mask, _ = render_segments(fmt, tokenizer, row["segments"])
+            except UserError as error:
+                raise UserError(f"Row {row_number} of {name} cannot be rendered: {error}") from error
+            ids = prompt + response
+            if len(ids) > max_length and truncation == "error":
+                raise UserError(
+                    f"Row {row_number} of {name} has {len(ids)} tokens, more than data.max_length={max_length}: "
+                    "raise it, or set data.truncation=drop to leave such rows out."
+                )
+            if len(ids) > max_length:
+                dropped += 1
+                continue
+            loss_mask = [0] * len(prompt) + ([1] * len(response) if observations_too else mask)
+            self.examples.append((torch.tensor(ids, dtype=torch.int32), torch.tensor(loss_mask, dtype=torch.int8)))
+        if not self.examples:
+            raise UserError(
+                f"No SFT example in {', '.join(map(str, files))}: {dropped} rows were longer than "
+                f"data.max_length={max_length}."
+            )
+        if dropped and not (torch.distributed.is_initialized() and torch.distributed.get_rank()):
+            print(f"dropped {dropped} of {dropped + len(self.examples)} SFT examples longer than {max_length} tokens")
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids, loss_mask = self.examples[index]
+        return {
+            "input_ids": ids.long(),
+            "position_ids": torch.arange(len(ids)),
+            "loss_mask": loss_mask.long(),
+        }
+
+
+def _rows(files: Sequence[str | Path], max_samples: int):
+    """Yield (file, row number in it, row) over `files` in order, at most `max_samples` rows (-1: all)."""
+    count = 0
+    for name in files:
+        if not Path(name).is_file():
+            raise UserError(f"The SFT file {name} does not exist: run `retool prepare` or correct data.train_files.")
+        found = pyarrow.parquet.read_schema(name).names
+        missing = [column for column in _COLUMNS if column not in found]
+        if missing:
+            raise UserError(f"{name} has no column {', '.join(missing)}: expected {_COLUMNS}, found {found}.")
+        for row_number, row in enumerate(pyarrow.parquet.read_table(name, columns=_COLUMNS).to_pylist()):
+            if count == max_samples:
+                return
+            count += 1
+            yield name, row_number, row
