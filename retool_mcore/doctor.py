@@ -132,12 +132,16 @@ def cpu_libraries() -> list[Finding]:
 
 
 def gpu_libraries() -> list[Finding]:
+    """What launch/setup.sh installs or compiles beside the pinned requirements, found without importing it."""
     engine = importlib.util.find_spec("transformer_engine") is not None
+    bridge = next(iter(metadata.Distribution.discover(name="megatron-bridge")), None)
+    found = bridge.version if bridge else "absent"
     return [
         Finding(
             "Transformer Engine", "present" if engine else "absent", engine, f"Megatron's GPU layers need it: {SETUP}"
         ),
-        # Optional: without it gradient-accumulation fusion stays off, which costs a few per cent of speed.
+        Finding("Megatron Bridge", found, bridge is not None, f"weights are converted by it: {SETUP}"),
+        # Optional: without it gradient-accumulation fusion stays off, which costs some speed.
         Finding("NVIDIA Apex", "present" if has_apex() else "absent (optional)", True),
     ]
 

@@ -109,3 +109,15 @@ def test_the_table_shows_advice_only_where_something_is_wrong(monkeypatch):
     )
     del findings[1]
     assert doctor.run(None, console) == 0
+
+
+def test_gpu_libraries_are_looked_for_without_importing_them(tmp_path, monkeypatch):
+    bridge = tmp_path / "megatron_bridge-0.5.1.dist-info"
+    bridge.mkdir()
+    (bridge / "METADATA").write_text("Metadata-Version: 2.1\nName: megatron-bridge\nVersion: 0.5.1\n")
+    (tmp_path / "transformer_engine.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    findings = {finding.name: finding for finding in doctor.gpu_libraries()}
+    assert findings["Megatron Bridge"].found == "0.5.1" and findings["Transformer Engine"].ok
+    monkeypatch.setattr(sys, "path", [])
+    assert not any(finding.ok for finding in doctor.gpu_libraries() if "Apex" not in finding.name)
