@@ -52,7 +52,13 @@ def be_program(settings: Settings, work_dir: str, request: int, outputs: list[in
     except OSError as error:
         _report({"status": Status.SANDBOX, "value": None, "traceback": f"\nthe sandbox failed: {error}\n"})
         os._exit(1)
-    _report(execute(wanted["code"], os.getcwd(), settings.max_output_bytes))
+    program = os.getpid()
+    report = execute(wanted["code"], os.getcwd(), settings.max_output_bytes)
+    if os.getpid() != program:
+        # A fork made by the program that also ran to the end of the text; only the program itself reports.
+        os.write(2, report["traceback"].encode("utf-8", "replace"))
+        os._exit(report["status"] != Status.SUCCESS)
+    _report(report)
     os._exit(0)
 
 

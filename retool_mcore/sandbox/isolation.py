@@ -40,7 +40,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def _call(name: str, *arguments) -> None:
     if getattr(libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{name}{arguments}: {os.strerror(code)}")
+        raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:

@@ -22,7 +22,7 @@ def box(request):
         memory_mb=MEMORY_MB,
         max_output_bytes=LIMIT_BYTES,
         workers=4,
-        preload=("math", "random", "numpy"),
+        preload=("math", "random", "numpy.random"),
         try_namespaces=request.param,
     )
     yield sandbox
@@ -160,6 +160,13 @@ time.sleep(0.2)
     result = run(box, take_name("stays") + code)
     assert result.status is Status.SUCCESS and result.stdout == "grandchild\n" and result.duration_s < AMPLE_S
     assert named_below(box._server.process.pid, "stays") == []
+
+
+def test_only_the_program_itself_reports_not_its_forks(box):
+    result = run(box, "import os\nchild = os.fork()\nif child:\n    os.wait()\nprint('both')\nchild > 0")
+    assert (result.status, result.stdout, result.value) == (Status.SUCCESS, "both\nboth\n", "True")
+    result = run(box, "import os\nif os.fork() == 0:\n    1 / 0\nos.wait()\n'parent'")
+    assert result.status is Status.SUCCESS and result.value == "'parent'" and "ZeroDivisionError" in result.stderr
 
 
 def test_environment_and_files_are_private(box, monkeypatch):
