@@ -1,9 +1,9 @@
 r"""The embedded default task: integer expressions whose exact value is out of reach of mental arithmetic.
 
-It exists so that the whole pipeline (cold start, RL, evaluation, export) runs in minutes without a download. A cold-start
-trace either calls the interpreter on the expression and boxes what it reads, or boxes an estimate rounded to one leading
-digit, which is almost never exact. A policy that imitates both therefore answers right in about `tool_share` of its
-samples at most: what RL has left to learn is WHEN to call.
+It exists so that the whole pipeline (cold start, RL, evaluation, export) runs in minutes without a download. A
+cold-start trace either calls the interpreter on the expression and boxes what it reads, or boxes an estimate rounded to
+one leading digit, which is almost never exact. A policy that imitates both is therefore right in at most about
+`tool_share` of its samples: what RL has left to learn is WHEN to call.
 """
 
 import random
@@ -13,8 +13,8 @@ from retool_mcore.data.records import Problem, Segment, Trace
 from retool_mcore.errors import UserError
 
 DATA_SOURCE = "arithmetic"
-TOOL_SHARE = 0.4
-_DRAWS_PER_PROBLEM = 200
+TOOL_SHARE = 0.45
+_DRAWS_PER_PROBLEM = 20
 
 
 @dataclass(frozen=True)
