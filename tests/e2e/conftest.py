@@ -1,0 +1,30 @@
+"""One small cold-started run that the end-to-end tests start from."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from e2e_runs import succeed
+
+
+@pytest.fixture(scope="session")
+def cold_started(tmp_path_factory) -> Path:
+    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format."""
+    runs = tmp_path_factory.mktemp("runs")
+    succeed("prepare", runs)
+    succeed("sft", runs)
+    return runs
+
+
+@pytest.fixture
+def fork_of_cold_start(cold_started, tmp_path) -> Path:
+    """A copy of `cold_started` to train on. Paths inside checkpoints are relative, configs are written anew."""
+    shutil.copytree(cold_started, tmp_path / "runs", symlinks=True)
+    return tmp_path / "runs"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in [n for n in os.environ if n.startswith(("RETOOL_", "VERL_", "TENSORBOARD_"))]:
+        monkeypatch.delenv(name)

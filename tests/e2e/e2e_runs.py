@@ -1,0 +1,46 @@
+"""What the end-to-end tests share: the `retool` command at the smallest size, and a reader of its metrics."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).with_name("retool"))
+
+# The pipeline at the smallest size that still passes through every part of it.
+SMALL = (
+    "data.arithmetic.sft=640",
+    "data.arithmetic.train=64",
+    "data.arithmetic.validation=32",
+    "data.sft.steps=16",
+    "data.sft.warmup_steps=2",
+    "data.sft.save_every=8",
+    "data.sft.eval_every=8",
+    "data.rl.batch=4",
+    "data.rl.mini_batch=4",
+    "data.rl.n=4",
+    "data.rl.steps=2",
+    "data.rl.save_every=1",
+)
+
+
+def retool(*args: str, timeout_s: float = 900) -> subprocess.CompletedProcess:
+    """Run the installed command with `args`; the output is kept for assertion messages."""
+    return subprocess.run([COMMAND, *args], capture_output=True, text=True, timeout=timeout_s)
+
+
+def succeed(stage: str, runs: Path, *overrides: str) -> Path:
+    """Run a stage of the run `t` under `runs`, at size SMALL, and return the run's folder."""
+    done = retool(stage, "name=t", f"runs_dir={runs}", *SMALL, *overrides)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return runs / "t"
+
+
+def metrics_of(stage_dir: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step over all attempts of a stage; a step that was run again counts with its last values."""
+    steps = {}
+    for path in sorted(stage_dir.glob("metrics/attempt_*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            steps.setdefault(record["step"], {}).update(record["data"])
+    return steps

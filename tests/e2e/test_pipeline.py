@@ -1,0 +1,54 @@
+"""The stages, whole, on real engines: verl, Megatron, vLLM and Ray, in both parallel layouts and both tool formats."""
+
+import json
+
+import pytest
+from e2e_runs import metrics_of, succeed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+# Float32 on both sides: what is left is the order of sums.
+MAX_PROBABILITY_DIFFERENCE = 1e-5
+
+
+def assert_rl_is_sound(run, steps: int) -> None:
+    metrics = metrics_of(run / "rl")
+    assert sorted(metrics) == list(range(1, steps + 1))
+    for values in metrics.values():
+        assert values["training/rollout_probs_diff_max"] < MAX_PROBABILITY_DIFFERENCE
+        assert 0 <= values["behaviour/code_ratio"] <= 1
+    records = [json.loads(line) for line in (run / "rl/trajectories/step_000001.jsonl").read_text().splitlines()]
+    assert len(records) == 16
+    for record in records:
+        sampled = [i for span in record["spans"] if span["kind"] == "policy" for i in range(span["start"], span["end"])]
+        assert [i for i, bit in enumerate(record["response_mask"]) if bit] == sampled
+        assert record["score"] in (-1.0, 1.0)
+    assert any(call["status"] == "success" for record in records for call in record["calls"])
+    assert (run / "rl/policy/config.json").is_file()
+    assert list((run / "rl/tensorboard").glob("events.*"))
+
+
+def test_tp2_text_from_cold_start_to_export(cold_started):
+    """TP=2 with sequence parallelism: evaluation, RL, evaluation of its result, export."""
+    sft = metrics_of(cold_started / "t/sft")
+    assert sft[16]["train/loss"] < 0.7 * sft[1]["train/loss"]
+    assert sft[16]["val/loss"] < 0.7 * sft[1]["train/loss"]
+    succeed("rl", cold_started)
+    run = succeed("eval", cold_started, "policy=rl", "problems=8")
+    assert_rl_is_sound(run, steps=2)
+    result = json.loads((run / "eval/rl/metrics.json").read_text())
+    assert result["samples"] == 8 and result["step"] == 2 and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
+    succeed("export", cold_started, "policy=rl")
+    report = json.loads((run / "export/policy/export.json").read_text())
+    assert report["max_log_prob_difference"] < 1e-4 and report["step"] == 2
+
+
+def test_pp2_with_function_calls(tmp_path):
+    """PP=2 and hermes function calls: cold start, RL, export."""
+    layout = ("parallel=cpu-pp2", "rollout.format=hermes")
+    succeed("prepare", tmp_path, *layout)
+    succeed("sft", tmp_path, *layout)
+    run = succeed("rl", tmp_path, *layout)
+    assert_rl_is_sound(run, steps=2)
+    succeed("export", tmp_path, "policy=rl", *layout)
+    assert json.loads((run / "export/policy/export.json").read_text())["max_log_prob_difference"] < 1e-4
