@@ -20,9 +20,11 @@ What is NOT covered:
 import asyncio
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +53,14 @@ server.serve(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
 class _Server:
     process: subprocess.Popen
     control: socket.socket
+    base_dir: str
     owner: int
+
+    def end(self) -> None:
+        """Hang up, which ends the server, and remove what it could not if it was killed."""
+        self.control.close()
+        self.process.wait()
+        shutil.rmtree(self.base_dir, ignore_errors=True)
 
 
 class LocalSandbox:
@@ -109,8 +118,7 @@ class LocalSandbox:
         """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
         server, self._server = self._server, None
         if server is not None and server.owner == os.getpid():
-            server.control.close()
-            await asyncio.to_thread(server.process.wait)
+            await asyncio.to_thread(server.end)
 
     def _running(self) -> bool:
         server = self._server
@@ -134,14 +142,18 @@ class LocalSandbox:
             if self._running():
                 return
             if self._server is not None:
-                self._server.control.close()
+                if self._server.owner == os.getpid():
+                    self._server.end()
+                else:
+                    self._server.control.close()
             self._server = None
             server, hello = _launch(self._options)
             if hello["error"]:
+                server.end()
                 raise UserError(f"The local sandbox cannot start: {hello['error']}.")
             self.level, self.level_reason = hello["level"], hello["reason"]
             if LEVELS.index(self.level) < LEVELS.index(self.min_isolation):
-                server.control.close()
+                server.end()
                 raise UserError(
                     f"sandbox.min_isolation is {self.min_isolation!r} but this host allows only {self.level!r} "
                     f"({self.level_reason}). Allow user namespaces or lower sandbox.min_isolation."
@@ -154,6 +166,8 @@ def _launch(options: dict) -> tuple[_Server, dict]:
         raise UserError("The local sandbox needs Linux; set sandbox.kind=fusion and sandbox.url on this machine.")
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package_root = str(Path(__file__).resolve().parents[2])
+    base_dir = tempfile.mkdtemp(prefix="retool-sandbox-")
+    options = options | {"base_dir": base_dir}
     arguments = [package_root, str(theirs.fileno()), str(os.getpid()), json.dumps(options)]
     with theirs:
         process = subprocess.Popen(
@@ -172,12 +186,12 @@ def _launch(options: dict) -> tuple[_Server, dict]:
     except TimeoutError:
         message = b""
     if not message:
-        control.close()
         process.kill()
-        last_lines = process.communicate()[1].decode("utf-8", "replace").strip().split("\n")[-1]
-        raise UserError(f"The local sandbox did not start: {last_lines or 'no answer'}.")
+        last_line = process.communicate()[1].decode("utf-8", "replace").strip().split("\n")[-1]
+        _Server(process, control, base_dir, os.getpid()).end()
+        raise UserError(f"The local sandbox did not start: {last_line or 'no answer'}.")
     process.stderr.close()
-    return _Server(process, control, os.getpid()), json.loads(message)
+    return _Server(process, control, base_dir, os.getpid()), json.loads(message)
 
 
 def _environment() -> dict[str, str]:

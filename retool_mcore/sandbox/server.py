@@ -13,7 +13,6 @@ import selectors
 import shutil
 import signal
 import socket
-import tempfile
 import time
 
 from retool_mcore.sandbox import isolation
@@ -29,10 +28,10 @@ SPARES = 2
 def serve(control_fd: int, parent: int, options: dict) -> None:
     """Say hello {level, reason, error} on the control socket, then fork once for each connection passed over it.
 
-    `options`: memory_mb, max_output_bytes, preload, try_namespaces.
+    `options`: memory_mb, max_output_bytes, preload, try_namespaces, base_dir (an empty folder, removed at the end).
     """
     control = socket.socket(fileno=control_fd)
-    base_dir = tempfile.mkdtemp(prefix="retool-sandbox-")
+    base_dir = options["base_dir"]
     try:
         folders = isolation.python_folders()
         level, reason = "process", "namespaces were not asked for"

@@ -113,7 +113,10 @@ def test_a_dead_server_is_replaced(box):
     first = box._server.process.pid
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: not alive(first))
+    folder = Path(box._server.base_dir)
+    assert folder.exists()
     assert asyncio.run(box.run("2")).value == "2"
+    assert not folder.exists()
 
 
 def test_the_run_of_a_server_that_dies_is_a_sandbox_error(box):
