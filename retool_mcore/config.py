@@ -93,15 +93,25 @@ def config_hash(config: DictConfig) -> str:
 
 
 def register_resolvers() -> None:
-    """Registers `${add:}`, `${multiply:}`, `${divide:}`, `${positive:}` and `${abspath:}`; may be called again."""
+    """Registers what our files use: `${add:}`, `${divide:}`, `${policy_path:}` and others; may be called again."""
     for name, function in (
         ("add", lambda *terms: sum(terms)),
         ("multiply", lambda a, b: a * b),
         ("divide", _divide),
         ("positive", _positive),
+        ("policy_path", policy_path),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def policy_path(policy: str, init: str, run_dir: str) -> str:
+    """The Hugging Face folder of a policy: `init` is the model before SFT, `sft` and `rl` a stage's result.
+
+    A stage links its last whole checkpoint there (train/checkpoints.py). Any other policy is a path itself.
+    """
+    stages = {stage: f"{run_dir}/{stage}/policy" for stage in ("sft", "rl")}
+    return ({"init": init} | stages).get(policy, policy)
 
 
 def _divide(a: int, b: int) -> int:

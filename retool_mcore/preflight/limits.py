@@ -15,7 +15,7 @@ def check_lengths(
     max_prompt_tokens: int,
     max_response_tokens: int,
     max_observation_tokens: int,
-    max_tokens_per_turn: int | None,
+    max_turn_tokens: int,
     max_positions: int,
 ) -> None:
     """All in tokens; `max_positions` is the model's max_position_embeddings. Prompt and response share the context."""
@@ -24,7 +24,7 @@ def check_lengths(
             "rollout.max_prompt_tokens": max_prompt_tokens,
             "rollout.max_response_tokens": max_response_tokens,
             "rollout.max_observation_tokens": max_observation_tokens,
-            "rollout.max_tokens_per_turn": 1 if max_tokens_per_turn is None else max_tokens_per_turn,
+            "rollout.max_turn_tokens": max_turn_tokens,
         }
     )
     whole = max_prompt_tokens + max_response_tokens
@@ -38,9 +38,9 @@ def check_lengths(
             f"rollout.max_observation_tokens={max_observation_tokens} must be below "
             f"rollout.max_response_tokens={max_response_tokens}: one observation would fill the whole response."
         )
-    if max_tokens_per_turn is not None and max_tokens_per_turn > max_response_tokens:
+    if max_turn_tokens > max_response_tokens:
         raise UserError(
-            f"rollout.max_tokens_per_turn={max_tokens_per_turn} exceeds "
+            f"rollout.max_turn_tokens={max_turn_tokens} exceeds "
             f"rollout.max_response_tokens={max_response_tokens}: lower it."
         )
 

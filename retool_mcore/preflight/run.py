@@ -85,7 +85,7 @@ def check_rl_stage(config: DictConfig) -> None:
 
 def check_eval_stage(config: DictConfig) -> None:
     files = check_prompts(config, ("validation_files",))
-    model = read_policy(*policy_folder(config))
+    model = read_named_policy(config)
     check_rollout(config, model)
     check_interpreter(config)
     check_prompt_lengths(config, model, files)
@@ -94,7 +94,7 @@ def check_eval_stage(config: DictConfig) -> None:
 def check_export_stage(config: DictConfig) -> None:
     if config.policy not in ("sft", "rl"):
         raise UserError(f"policy={config.policy}: only the checkpoints of sft and rl can be exported.")
-    model = read_policy(*policy_folder(config))
+    model = read_named_policy(config)
     check_trainer_layout(config, model)
     check_room(config, model, keep_checkpoints=0)
 
@@ -115,16 +115,15 @@ def read_policy(name: str, key: str, rollout_format: str, advice: str) -> Model:
     return model
 
 
-def policy_folder(config: DictConfig) -> tuple[str, str, str, str]:
-    """read_policy's arguments for the policy that eval or export names: init, sft, rl or a folder."""
+def read_named_policy(config: DictConfig) -> Model:
+    """The policy that eval or export names: init, sft, rl or a folder."""
     if config.policy == "init":
-        name, advice = config.model.path, MODEL_ADVICE
+        advice = MODEL_ADVICE
     elif config.policy in ("sft", "rl"):
-        # Where each of these stages links its last whole checkpoint.
-        name, advice = Path(config.run_dir) / config.policy / "policy", f"run `retool {config.policy}` first"
+        advice = f"run `retool {config.policy}` first"
     else:
-        name, advice = config.policy, "give init, sft, rl or the folder of a Hugging Face model"
-    return str(name), f"policy={config.policy}", config.rollout.format, advice
+        advice = "give init, sft, rl or the folder of a Hugging Face model"
+    return read_policy(config.policy_path, f"policy={config.policy}", config.rollout.format, advice)
 
 
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
@@ -146,7 +145,7 @@ def check_rollout(config: DictConfig, model: Model) -> None:
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         max_observation_tokens=rollout.max_observation_tokens,
-        max_tokens_per_turn=rollout.max_tokens_per_turn,
+        max_turn_tokens=rollout.max_turn_tokens,
         max_positions=model.max_positions,
     )
     limits.check_engine_batch(

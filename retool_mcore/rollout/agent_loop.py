@@ -1,6 +1,7 @@
 """The adapter between `run_episode` and verl 0.9.1: the one module of the rollout that touches verl.
 
-verl's AgentLoopWorker makes one instance a trajectory from the entry of `agent_loop_config_path`:
+verl's AgentLoopWorker makes one instance a trajectory from the entry of `agent_loop_config_path`. That entry is the
+registration: verl's `@register` here would replace it, arguments and all, when the class is first imported.
 
     - name: retool
       _target_: retool_mcore.rollout.agent_loop.RetoolAgentLoop
@@ -8,6 +9,7 @@ verl's AgentLoopWorker makes one instance a trajectory from the entry of `agent_
       limits: {max_turns: 8, max_turn_tokens: 4096, max_observation_tokens: 512}
       sandbox: {kind: local, ...}
       timeout_s: 10
+      seed: 1
 """
 
 import functools
@@ -17,11 +19,12 @@ from typing import Any
 from uuid import uuid4
 
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from retool_mcore.data.formats import get_format
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
+from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
@@ -33,17 +36,17 @@ def _shared_sandbox(config_json: str) -> Sandbox:
     return create_sandbox(json.loads(config_json))
 
 
-@register("retool")
 class RetoolAgentLoop(AgentLoopBase):
     """One trajectory of the policy with the interpreter.
 
     Arguments beyond verl's own: `format` is a name for `get_format`; `limits` the fields of `Limits`, of which
     `max_response_tokens` is verl's `rollout.response_length` unless given; `sandbox` a config for `create_sandbox`;
-    `timeout_s` the seconds that one program may run. Raises UserError for limits beyond verl's response length, an
+    `timeout_s` the seconds that one program may run; `seed` the run's: every turn is sampled with a seed of its own
+    (rollout/seeds.py). Raises UserError for limits beyond verl's response length, an
     unknown format or an unfit chat template.
     """
 
-    def __init__(self, *args, format: str, limits: Mapping, sandbox: Mapping, timeout_s: float, **kwargs):
+    def __init__(self, *args, format: str, limits: Mapping, sandbox: Mapping, timeout_s: float, seed: int, **kwargs):
         super().__init__(*args, **kwargs)
         budget = self.rollout_config.response_length
         self.limits = Limits(**{"max_response_tokens": budget, **limits})
@@ -55,14 +58,15 @@ class RetoolAgentLoop(AgentLoopBase):
         self.format = get_format(format, self.tokenizer, self.apply_chat_template_kwargs)
         self.sandbox_json = json.dumps(OmegaConf.to_container(OmegaConf.create(sandbox), resolve=True), sort_keys=True)
         self.timeout_s = timeout_s
+        self.seed = seed
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
         """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
 
         `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` (what the
         reward reads), `trajectory` (`Trajectory.to_record` as JSON text, since TransferQueue carries strings
-        unchanged), `finish` and `num_calls`. Raises UserError when the prompt is longer than `rollout.prompt_length`,
-        RuntimeError when the engine aborts a turn.
+        unchanged), `finish`, `num_calls` and `response_length` in tokens. Raises UserError when the prompt is longer
+        than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
         """
         # Under full determinism verl names the request itself; it arrives as a numpy integer.
         priority = int(priority)
@@ -74,13 +78,14 @@ class RetoolAgentLoop(AgentLoopBase):
                 f"{self.rollout_config.prompt_length}: filter it out or raise data.max_prompt_length."
             )
         outputs = []
+        place = (self.seed, int(kwargs["global_steps"]), int(kwargs["index"]), int(kwargs["session_id"]))
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
             # One request id for all turns, so that each goes to the server that holds the prefix in its cache.
             output = await self.server_manager.generate(
                 request_id=request_id,
                 prompt_ids=ids,
-                sampling_params=self._turn_params(sampling_params, max_tokens),
+                sampling_params=self._turn_params(sampling_params, max_tokens, request_seed(*place, len(outputs))),
                 priority=priority,
             )
             if output.stop_reason in ("aborted", "abort"):
@@ -120,14 +125,16 @@ class RetoolAgentLoop(AgentLoopBase):
                 "trajectory": json.dumps(trajectory.to_record()),
                 "finish": trajectory.finish,
                 "num_calls": len(trajectory.calls),
+                "response_length": len(trajectory.response_ids),
             },
         )
 
-    def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int) -> dict[str, Any]:
+    def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int, seed: int) -> dict[str, Any]:
         # A new dict every turn, because verl's server pops keys from the one it gets.
         return {
             **sampling_params,
             "max_tokens": max_tokens,
+            "seed": seed,
             "stop": list(self.format.stop),
             # The engine must not take `</code>` back from the tokens, and must look for it where the tag is special.
             "include_stop_str_in_output": True,

@@ -8,7 +8,7 @@ read, to find calls.
 import bisect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
@@ -41,6 +41,9 @@ class Limits:
                 f"limits.max_observation_tokens is {self.max_observation_tokens}: expected at least "
                 f"{_MIN_OBSERVATION_TOKENS}, room for the marker that says how much was cut."
             )
+
+
+LIMITS = tuple(field.name for field in fields(Limits))
 
 
 @dataclass(frozen=True)

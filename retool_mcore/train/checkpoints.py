@@ -4,7 +4,7 @@ verl writes `global_step_N/` piece by piece and then a tracker file, in place: a
 checkpoint or an empty tracker. Here a checkpoint counts only once its COMPLETE file exists, which is written last and
 atomically; `repair` makes verl's tracker agree with that before a trainer starts.
 
-Layout under a stage's `checkpoints/`: `global_step_N/[actor/]{model/huggingface,optimizer,extra}`, data state, COMPLETE.
+Layout under a stage's `checkpoints/`: `global_step_N/[actor/]{model/huggingface,optimizer,extra}`, COMPLETE.
 """
 
 import os
@@ -46,7 +46,7 @@ def latest(root: Path) -> Path | None:
 
 
 def repair(root: Path) -> Path | None:
-    """Point verl's tracker at the last whole checkpoint and remove half-written ones after it; returns that checkpoint."""
+    """Point verl's tracker at the last whole checkpoint, remove half-written ones after it, return it."""
     last = latest(root)
     for path in root.glob("global_step_*"):
         if last is None or step_of(path) > step_of(last):
@@ -72,3 +72,9 @@ def link_policy(stage_dir: Path) -> Path:
     part.symlink_to(os.path.relpath(target, stage_dir))
     os.replace(part, link)
     return link
+
+
+def policy_step(path: Path) -> int:
+    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
+    steps = [step_of(p) for p in path.resolve().parents if p.name.startswith("global_step_")]
+    return steps[0] if steps else 0

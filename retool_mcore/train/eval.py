@@ -1,7 +1,7 @@
 """Evaluation: the rollout's own episodes on a vLLM engine, k samples a problem; no Ray, no Megatron.
 
-Reads a Hugging Face folder (every checkpoint holds one). Finished trajectories are appended to the result folder as they
-come, so a killed evaluation goes on where it stopped; the metrics are written at the end, as JSON and to TensorBoard.
+Reads a Hugging Face folder (every checkpoint holds one). Finished trajectories are appended to the result folder as
+they come, so a killed evaluation goes on where it stopped; the metrics follow at the end, as JSON and in TensorBoard.
 """
 
 import asyncio
@@ -23,12 +23,11 @@ from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.metrics.tensorboard import write_scalars
 from retool_mcore.reward.equivalence import equivalent
 from retool_mcore.reward.math import score
-from retool_mcore.rollout.episode import Generation, run_episode
-from retool_mcore.rollout.limits import limits_of
+from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.train.checkpoints import step_of, write_atomically
+from retool_mcore.train.checkpoints import policy_step, write_atomically
 
 TRAJECTORIES = "trajectories.jsonl"
 
@@ -101,7 +100,7 @@ async def run_all(config, folder: Path) -> list[dict]:
     rows = parquet.read_table(config.data.validation_files).to_pylist()[: config.problems]
     tokenizer = AutoTokenizer.from_pretrained(config.policy_path)
     fmt = get_format(config.rollout.format, tokenizer)
-    limits = limits_of(config.rollout)
+    limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     path = folder / TRAJECTORIES
     records = read_finished(path)
     done = {(record["index"], record["sample"]) for record in records}
@@ -142,19 +141,13 @@ async def run_all(config, folder: Path) -> list[dict]:
 
 
 def summarise(records: list[dict], k: int) -> dict:
-    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}}, and "all" when there are several sources."""
+    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}, "k", "samples"}."""
     accuracy: dict[str, dict[str, float]] = {}
     for name, value in pass_at_k(records, k, same=equivalent).items():
         source, metric = name.rsplit("/", 1)
         accuracy.setdefault(source, {})[metric] = value
     by_source = {s: behaviour([r for r in records if r["data_source"] == s]) for s in accuracy}
     return {"k": k, "samples": len(records), "accuracy": accuracy, "behaviour": by_source}
-
-
-def policy_step(path: Path) -> int:
-    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
-    steps = [step_of(p) for p in path.resolve().parents if p.name.startswith("global_step_")]
-    return steps[0] if steps else 0
 
 
 def main(config_path: str) -> None:

@@ -1,7 +1,7 @@
-"""Export: a Megatron checkpoint to a Hugging Face folder, and the proof that both are the same model. Started by torchrun.
+"""Export: a Megatron checkpoint to a Hugging Face folder, proven to be the same model. Started by torchrun.
 
-The checkpoint is loaded into Megatron under the run's own parallel layout, written out through the bridge, and read back
-by transformers in a process of its own: log-probabilities of the whole vocabulary on a probe batch must agree.
+The checkpoint is loaded into Megatron under the run's own parallel layout, written out through the bridge, and read
+back by transformers in a process of its own: log-probabilities of the whole vocabulary on a probe batch must agree.
 """
 
 import json
@@ -16,20 +16,19 @@ import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from omegaconf import OmegaConf
-from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from retool_mcore.errors import UserError
 from retool_mcore.platform.check import assert_adapters
-from retool_mcore.train import checkpoints
+from retool_mcore.train.checkpoints import policy_step
 from retool_mcore.train.hf_log_probs import probe_batch
 
 
-def load_engine(verl, checkpoint: Path):
-    """verl's Megatron engine with the weights of `checkpoint`, no optimizer."""
-    verl.model.path = str(checkpoints.policy_folder(checkpoint))
+def load_engine(verl, folder: Path):
+    """verl's Megatron engine with the weights of a checkpoint's folder, under the run's layout, without an optimizer."""
+    verl.model.path = str(folder)
     verl.engine.forward_only = True
     worker = TrainingWorker(
         TrainingWorkerConfig(
@@ -37,14 +36,20 @@ def load_engine(verl, checkpoint: Path):
             model_config=omega_conf_to_dataclass(verl.model),
             engine_config=omega_conf_to_dataclass(verl.engine),
             optimizer_config=omega_conf_to_dataclass(verl.optim),
-            checkpoint_config=CheckpointConfig(save_contents=["hf_model"], load_contents=["model"]),
+            checkpoint_config=omega_conf_to_dataclass(verl.checkpoint),
             profiler_config=None,
         )
     )
     worker.reset()
-    inner = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
-    worker.engine.load_checkpoint(str(inner), del_local_after_load=False)
     return worker.engine
+
+
+def write_weights(engine, output: Path) -> None:
+    """Write Megatron's weights to `output` in Hugging Face's names and shapes; every rank takes part."""
+    if engine.vanilla_bridge:
+        engine.bridge.save_weights(engine.module, str(output))
+    else:
+        engine.bridge.save_hf_weights(engine.module, str(output))
 
 
 @torch.no_grad()
@@ -76,43 +81,45 @@ def megatron_log_probs(engine, ids: torch.Tensor, vocab_size: int) -> torch.Tens
 def main(config_path: str) -> None:
     assert_adapters()
     config = OmegaConf.load(config_path)
-    stage_dir, output = Path(config.run_dir) / config.policy, Path(config.output)
-    checkpoint = checkpoints.latest(stage_dir / "checkpoints")
-    if checkpoint is None:
-        raise UserError(f"{stage_dir}/checkpoints holds no complete checkpoint; run `retool {config.policy}` first.")
+    source, output = Path(config.policy_path).resolve(), Path(config.output)
     initialize_global_process_group()
-    engine = load_engine(config.verl, checkpoint)
+    engine = load_engine(config.verl, source)
     part = output.with_name(output.name + ".part")
-    engine.save_checkpoint(local_path=str(part), global_step=checkpoints.step_of(checkpoint))
+    if torch.distributed.get_rank() == 0:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(source, part, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"))
+    torch.distributed.barrier()
+    write_weights(engine, part)
+    torch.distributed.barrier()
     vocab_size = engine.model_config.hf_config.vocab_size
     log_probs = megatron_log_probs(engine, probe_batch(vocab_size, **config.probe), vocab_size)
-    first_of_last_stage = log_probs is not None and parallel_state.get_tensor_model_parallel_rank() == 0
-    if first_of_last_stage and parallel_state.get_data_parallel_rank() == 0:
-        finish(config, part, output, checkpoint, log_probs)
+    if log_probs is not None and parallel_state.get_tensor_model_parallel_rank() == 0:
+        if parallel_state.get_data_parallel_rank() == 0:
+            finish(config, part, output, log_probs)
     torch.distributed.barrier()
     destroy_global_process_group()
 
 
-def finish(config, part: Path, output: Path, checkpoint: Path, log_probs: torch.Tensor) -> None:
+def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
     """Compare with transformers on the exported folder and, when they agree, move it to `output`."""
-    folder = checkpoints.policy_folder(part)
     with tempfile.TemporaryDirectory() as scratch:
         reference = Path(scratch) / "hf.pt"
         # A process of its own: the CPU adapter of torch leaves transformers' rotary buffers uninitialised.
-        command = [sys.executable, "-m", "retool_mcore.train.hf_log_probs", str(folder), str(reference)]
+        command = [sys.executable, "-m", "retool_mcore.train.hf_log_probs", str(part), str(reference)]
         subprocess.run([*command, json.dumps(OmegaConf.to_container(config.probe))], check=True, env=plain_env())
         difference = (log_probs - torch.load(reference)).abs().max().item()
-    step = checkpoints.step_of(checkpoint)
-    report = {"checkpoint": str(checkpoint), "step": step, "max_log_prob_difference": difference}
-    print(f"Megatron and Hugging Face log-probabilities differ by at most {difference:.2e} (limit {config.max_difference})")
+    print(f"log-probabilities of Megatron and Hugging Face differ by {difference:.2e} (limit {config.max_difference})")
     if not difference <= config.max_difference:
         raise UserError(f"the exported model is not the trained one: log-probabilities differ by {difference:.2e}.")
-    if output.exists():
-        shutil.rmtree(output)
-    os.replace(folder, output)
-    shutil.rmtree(part)
-    (output / "export.json").write_text(json.dumps(report, indent=2))
-    print(f"exported {checkpoint.name} to {output}")
+    report = {
+        "policy": config.policy,
+        "step": policy_step(Path(config.policy_path)),
+        "max_log_prob_difference": difference,
+    }
+    (part / "export.json").write_text(json.dumps(report, indent=2))
+    shutil.rmtree(output, ignore_errors=True)
+    os.replace(part, output)
+    print(f"exported step {report['step']} of {config.policy} to {output}")
 
 
 def plain_env() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""retool prepare: the run's data sets as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
+"""retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
 from pathlib import Path
 
@@ -25,8 +25,9 @@ def make_arithmetic(config) -> None:
     write_traces(made.sft[:sft_validation], Path(data.sft_validation_files), template=data.prompt, split="validation")
     write_problems(made.train, Path(data.train_files), template=data.prompt, split="train")
     write_problems(made.validation, Path(data.validation_files), template=data.prompt, split="validation")
-    counts = f"{len(made.sft) - sft_validation} + {sft_validation} traces, {len(made.train)} + {len(made.validation)} problems"
-    print(f"arithmetic: {counts} (train + validation) in {Path(data.train_files).parent}")
+    traces = f"{len(made.sft) - sft_validation} + {sft_validation} traces"
+    problems = f"{len(made.train)} + {len(made.validation)} problems"
+    print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
 
 
 def read_sources(config) -> None:

@@ -1,7 +1,7 @@
 """The function that verl's reward workers call for every trajectory."""
 
 from retool_mcore.reward.math import score
-from retool_mcore.reward.shaping import overlong_punishment
+from retool_mcore.reward.shaping import soft_overlong
 
 
 def compute_score(
@@ -21,5 +21,5 @@ def compute_score(
     """
     result = score(extra_info["policy_text"], ground_truth)
     if overlong_buffer > 0:
-        result["score"] += overlong_punishment(extra_info["response_length"], max_response_tokens, overlong_buffer)
+        result["score"] += soft_overlong(extra_info["response_length"], max_response_tokens, overlong_buffer)
     return result

@@ -15,6 +15,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from retool_mcore.platform.check import assert_adapters
+from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.train import checkpoints
 from retool_mcore.train.trainer import Runner
 
@@ -25,13 +26,9 @@ def write_agent_loop(config, path: Path) -> None:
         "name": "retool",
         "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
         "format": config.rollout.format,
-        "limits": {
-            "max_turns": config.rollout.max_turns,
-            "max_tokens_per_turn": config.rollout.max_tokens_per_turn,
-            "max_response_tokens": config.rollout.max_response_tokens,
-            "max_observation_tokens": config.rollout.max_observation_tokens,
-        },
+        "limits": {name: config.rollout[name] for name in LIMITS},
         "sandbox": config.sandbox,
+        "timeout_s": config.sandbox.timeout_s,
         "seed": config.seed,
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))

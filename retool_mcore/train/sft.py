@@ -1,7 +1,7 @@
 """The cold start: verl's SFT trainer on the Megatron engine. Started by torchrun, one process a device.
 
-What is ours: the data set (rendered by the rollout's own format code, interpreter tokens masked), checkpoints that count
-only when whole, and step time and throughput in the metrics. Everything else is verl's.
+What is ours: the data set (rendered by the rollout's own format code, interpreter tokens masked), checkpoints that
+count only when whole, and step time and throughput in the metrics. Everything else is verl's.
 """
 
 import math

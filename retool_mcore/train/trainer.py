@@ -46,7 +46,7 @@ def read_records(batch, step: int) -> list[dict]:
     keys = sorted(key for key, _ in rows)
     fields = ["extra_fields", "reward_model", "data_source", "index"]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-    columns = [data[field].tolist() for field in fields]
+    columns = [[getattr(value, "data", value) for value in data[field]] for field in fields]
     records = []
     for key, extra, reward_model, source, index in zip(keys, *columns, strict=True):
         outcome = extra["reward_extra_info"]

@@ -84,14 +84,14 @@ LENGTHS = {
     "max_prompt_tokens": 2048,
     "max_response_tokens": 16384,
     "max_observation_tokens": 1024,
-    "max_tokens_per_turn": None,
+    "max_turn_tokens": 16384,
     "max_positions": 18432,
 }
 
 
 def test_lengths_that_just_fit_pass():
     limits.check_lengths(**LENGTHS)
-    limits.check_lengths(**(LENGTHS | {"max_tokens_per_turn": 16384, "max_observation_tokens": 16383}))
+    limits.check_lengths(**(LENGTHS | {"max_turn_tokens": 16384, "max_observation_tokens": 16383}))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_lengths_that_just_fit_pass():
     [
         ({"max_positions": 18431}, ["= 18432", "18431 positions"]),
         ({"max_observation_tokens": 16384}, ["rollout.max_observation_tokens=16384"]),
-        ({"max_tokens_per_turn": 16385}, ["rollout.max_tokens_per_turn=16385"]),
-        ({"max_tokens_per_turn": 0}, ["rollout.max_tokens_per_turn=0"]),
+        ({"max_turn_tokens": 16385}, ["rollout.max_turn_tokens=16385"]),
+        ({"max_turn_tokens": 0}, ["rollout.max_turn_tokens=0"]),
         ({"max_prompt_tokens": 0}, ["rollout.max_prompt_tokens=0"]),
         ({"max_observation_tokens": -1}, ["rollout.max_observation_tokens=-1"]),
     ],
