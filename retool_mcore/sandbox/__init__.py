@@ -1,1 +1,2 @@
-"""Running the programs that a policy writes. May be imported by: rollout, train, doctor. Imports only errors."""
+"""Running the programs that a policy writes. May be imported by: rollout,
+train, preflight, doctor. Imports only errors."""

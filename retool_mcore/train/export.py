@@ -27,7 +27,7 @@ from retool_mcore.train.hf_log_probs import probe_batch
 
 
 def load_engine(verl, folder: Path):
-    """verl's Megatron engine with the weights of a checkpoint's folder, under the run's layout, without an optimizer."""
+    """verl's Megatron engine with a checkpoint's weights, under the run's layout, without an optimizer."""
     verl.model.path = str(folder)
     verl.engine.forward_only = True
     worker = TrainingWorker(
@@ -93,9 +93,9 @@ def main(config_path: str) -> None:
     torch.distributed.barrier()
     vocab_size = engine.model_config.hf_config.vocab_size
     log_probs = megatron_log_probs(engine, probe_batch(vocab_size, **config.probe), vocab_size)
-    if log_probs is not None and parallel_state.get_tensor_model_parallel_rank() == 0:
-        if parallel_state.get_data_parallel_rank() == 0:
-            finish(config, part, output, log_probs)
+    first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_data_parallel_rank() == 0
+    if log_probs is not None and first:
+        finish(config, part, output, log_probs)
     torch.distributed.barrier()
     destroy_global_process_group()
 
@@ -111,15 +111,12 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
     print(f"log-probabilities of Megatron and Hugging Face differ by {difference:.2e} (limit {config.max_difference})")
     if not difference <= config.max_difference:
         raise UserError(f"the exported model is not the trained one: log-probabilities differ by {difference:.2e}.")
-    report = {
-        "policy": config.policy,
-        "step": policy_step(Path(config.policy_path)),
-        "max_log_prob_difference": difference,
-    }
+    step = policy_step(Path(config.policy_path))
+    report = {"policy": config.policy, "step": step, "max_log_prob_difference": difference}
     (part / "export.json").write_text(json.dumps(report, indent=2))
     shutil.rmtree(output, ignore_errors=True)
     os.replace(part, output)
-    print(f"exported step {report['step']} of {config.policy} to {output}")
+    print(f"exported step {step} of {config.policy} to {output}")
 
 
 def plain_env() -> dict[str, str]:

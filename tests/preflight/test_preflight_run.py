@@ -31,8 +31,8 @@ def composed(stage, *overrides):
 
 
 def config(stage, folder, *overrides):
-    """Group choices are composed; plain values are set afterwards, which is quicker and what the checks read."""
-    groups = [override for override in overrides if override.startswith(("parallel=", "sandbox="))]
+    """What other values follow from is composed; plain values are set afterwards, which is quicker."""
+    groups = [override for override in overrides if override.startswith(("parallel=", "sandbox=", "policy="))]
     values = [override for override in overrides if override not in groups]
     base = composed(stage, f"runs_dir={folder.parent}", f"name={folder.name}", *groups)
     return OmegaConf.merge(copy.deepcopy(base), OmegaConf.from_dotlist(values))

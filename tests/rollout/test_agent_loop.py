@@ -60,7 +60,7 @@ def sandbox(monkeypatch):
     agent_loop._shared_sandbox.cache_clear()
 
 
-def run(server, entry=None, trainer=None, messages=MESSAGES):
+def run(server, entry=None, trainer=None, messages=MESSAGES, **sample):
     entry = {
         "name": "retool",
         "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
@@ -68,6 +68,7 @@ def run(server, entry=None, trainer=None, messages=MESSAGES):
         "limits": {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64},
         "sandbox": {"kind": "local", "workers": 1},
         "timeout_s": 5.0,
+        "seed": 1,
         **(entry or {}),
     }
     rollout = {"prompt_length": 200, "response_length": 300, "full_determinism": False, **(trainer or {})}
@@ -85,7 +86,8 @@ def run(server, entry=None, trainer=None, messages=MESSAGES):
             data_config=DictConfigWrap(config.data),
             tools=ToolListWrap([]),
         )
-        return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, index=0, agent_name="retool")
+        place = {"index": 0, "session_id": 0, "global_steps": 1, **sample}
+        return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place)
 
     return asyncio.run(main())
 
@@ -164,5 +166,18 @@ def test_what_cannot_run_is_refused(sandbox):
         run(Server([encode("so")], stop_reason="aborted"))
 
 
-def test_verl_knows_the_loop_by_name():
-    assert _agent_loop_registry["retool"]["_target_"] == "retool_mcore.rollout.agent_loop.RetoolAgentLoop"
+def test_every_turn_has_a_seed_of_its_own_that_a_second_run_repeats(sandbox):
+    def seeds(**sample):
+        server = Server([encode(CODE), [EOS]])
+        run(server, **sample)
+        return [request[2]["seed"] for request in server.requests]
+
+    places = [{}, {"session_id": 1}, {"index": 1}, {"global_steps": 2}]
+    drawn = [seed for place in places for seed in seeds(**place)]
+    assert len(set(drawn)) == 2 * len(places)
+    assert drawn == [seed for place in places for seed in seeds(**place)]
+
+
+def test_the_import_does_not_replace_the_entry_of_verls_registry():
+    """verl instantiates from the entry that the config file made; a decorator would overwrite it at the first import."""
+    assert "retool" not in _agent_loop_registry
