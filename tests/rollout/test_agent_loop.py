@@ -179,5 +179,5 @@ def test_every_turn_has_a_seed_of_its_own_that_a_second_run_repeats(sandbox):
 
 
 def test_the_import_does_not_replace_the_entry_of_verls_registry():
-    """verl instantiates from the entry that the config file made; a decorator would overwrite it at the first import."""
+    """verl instantiates from the entry that the config file made; a decorator would overwrite it when imported."""
     assert "retool" not in _agent_loop_registry
