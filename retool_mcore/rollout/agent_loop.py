@@ -32,7 +32,7 @@ from retool_mcore.sandbox.create import create_sandbox
 
 @functools.lru_cache(maxsize=8)
 def _shared_format(name: str, tokenizer, template_json: str) -> Format:
-    # Building the hermes format renders the chat template many times (36 ms), and an agent loop lives for one trajectory.
+    # An agent loop lives for one trajectory, and building the hermes format takes 36 ms of template rendering.
     return get_format(name, tokenizer, json.loads(template_json))
 
 
