@@ -1,0 +1,83 @@
+"""Decides whether a stage that failed is started again: RUN/<stage>/failures.jsonl remembers how it failed before.
+
+A node that broke deserves another attempt; an error that comes back at the same step would only burn the allocation.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from retool_mcore.train.checkpoints import write_atomically
+
+FAILURES = "failures.jsonl"
+# What differs between two occurrences of one error, most specific first.
+_VARYING = (
+    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "<address>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
+    (re.compile(r"(?<![\w/])~?/[^\s'\":,;()\[\]]+"), "<path>"),
+    (re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-?[0-9a-f]{4,}){0,4}\b"), "<id>"),
+    (re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"), "<n>"),
+)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to start the stage again, and why, in one sentence for the log."""
+
+    requeue: bool
+    why: str
+
+
+def fingerprint(message: str) -> str:
+    """The first line of `message` without what differs each time: numbers, pids, addresses, ids and paths."""
+    lines = message.strip().splitlines()
+    text = lines[0].strip() if lines else ""
+    for pattern, name in _VARYING:
+        text = pattern.sub(name, text)
+    return text
+
+
+def record_failure(
+    stage_dir: Path, attempt: int, step: int, message: str, *, max_attempts: int = 10, users_error: bool = False
+) -> Decision:
+    """Appends the failure of `attempt` to failures.jsonl and says whether the stage deserves another attempt.
+
+    Args:
+        step: the last step that the stage ended, 0 when none.
+        message: what StageFailed or UserError said; its first line holds the error.
+        max_attempts: failures of one Slurm job (a requeued job keeps its number); a new sbatch counts anew.
+        users_error: the input is wrong (UserError): another attempt would end in the same way.
+    """
+    path = stage_dir / FAILURES
+    before = _read(path)
+    failure = {
+        "attempt": attempt,
+        "step": step,
+        "fingerprint": fingerprint(message),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+        "message": message,
+    }
+    stage_dir.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in [*before, failure]))
+    if users_error:
+        return Decision(False, "not started again: the input is wrong and would be wrong again.")
+    if before and all(before[-1].get(key) == failure[key] for key in ("step", "fingerprint")):
+        return Decision(
+            False, f"not started again: the same error came twice in a row after step {step}: {failure['fingerprint']}"
+        )
+    failed = sum(entry.get("job") == failure["job"] for entry in [*before, failure])
+    if failed >= max_attempts:
+        return Decision(
+            False, f"not started again: {failed} attempts of this job failed, and {max_attempts} are allowed."
+        )
+    return Decision(True, f"to be started again: failure {failed} of at most {max_attempts}, after step {step}.")
+
+
+def _read(path: Path) -> list[dict]:
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
