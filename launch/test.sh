@@ -1,30 +1,40 @@
 #!/usr/bin/env bash
 # Runs the tests; makes the environment first.
 #
-#   launch/test.sh           both halves
+#   launch/test.sh           all parts
 #   launch/test.sh fast      only those that start no engine (minutes)
 #   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
+#   launch/test.sh cluster   only those on a Slurm of two nodes, which they start themselves (as root)
 #
 # Further arguments go to pytest: launch/test.sh fast -k sandbox
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 case ${1:-} in
-    fast | e2e) halves=("$1"); shift ;;
-    *) halves=(fast e2e) ;;
+    fast | e2e | cluster) parts=("$1"); shift ;;
+    *)
+        parts=(fast e2e)
+        if PATH=$PATH:/usr/sbin:/sbin command -v slurmctld >/dev/null; then
+            parts+=(cluster)
+        else
+            skipped="cluster tests skipped: Slurm is not installed (apt-get install slurmctld slurmd slurm-client munge)"
+        fi
+        ;;
 esac
 ./launch/setup.sh
 
-for half in "${halves[@]}"; do
-    case $half in
-        fast) marker="not e2e and not gpu" ;;
-        e2e) marker="e2e and not gpu" ;;
+for part in "${parts[@]}"; do
+    case $part in
+        fast) marker="not e2e and not cluster and not gpu" ;;
+        e2e) marker="e2e and not cluster and not gpu" ;;
+        cluster) marker="cluster and not gpu" ;;
     esac
-    echo "== tests: $half =="
+    echo "== tests: $part =="
     status=0
     "${RETOOL_VENV:-.venv}/bin/python" -m pytest -m "$marker" "$@" || status=$?
-    # 5: nothing collected, which is no failure for the half that a selection such as -k leaves empty.
+    # 5: nothing collected, which is no failure for the part that a selection such as -k leaves empty.
     if ((status != 0 && !(status == 5 && $# > 0))); then
         exit "$status"
     fi
 done
+if [[ -v skipped ]]; then echo "== $skipped =="; fi

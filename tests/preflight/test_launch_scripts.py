@@ -101,15 +101,21 @@ def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
     assert code == 2 and calls[-1].startswith("retool sft")
 
 
-def test_tests_run_in_two_halves(checkout):
-    fast, e2e = "python -m pytest -m not e2e and not gpu", "python -m pytest -m e2e and not gpu"
-    assert call(checkout, "launch/test.sh") == (0, ["setup.sh ", fast, e2e])
+def test_tests_run_in_parts(checkout):
+    fast, e2e, cluster = (
+        f"python -m pytest -m {marker} and not gpu"
+        for marker in ("not e2e and not cluster", "e2e and not cluster", "cluster")
+    )
+    code, calls = call(checkout, "launch/test.sh")
+    has_slurm = shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert (code, calls) == (0, ["setup.sh ", fast, e2e, *([cluster] if has_slurm else [])])
     assert call(checkout, "launch/test.sh", "fast", "-k", "mask") == (0, ["setup.sh ", f"{fast} -k mask"])
     assert call(checkout, "launch/test.sh", "e2e") == (0, ["setup.sh ", e2e])
+    assert call(checkout, "launch/test.sh", "cluster") == (0, ["setup.sh ", cluster])
 
 
-def test_a_failing_half_fails_the_whole(checkout):
+def test_a_failing_part_fails_the_whole(checkout):
     assert call(checkout, "launch/test.sh", fail="not e2e", status=1)[0] == 1
-    # pytest's 5: nothing collected. Fine where a selection leaves one half empty, a mistake otherwise.
+    # pytest's 5: nothing collected. Fine where a selection leaves one part empty, a mistake otherwise.
     assert call(checkout, "launch/test.sh", fail="-m e2e", status=5)[0] == 5
     assert call(checkout, "launch/test.sh", "-k", "mask", fail="-m e2e", status=5)[0] == 0

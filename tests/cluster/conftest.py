@@ -1,0 +1,29 @@
+"""One Slurm for all cluster tests; each test must leave it as it found it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_here
+from slurm_cluster import NODES, Cluster
+
+
+@pytest.fixture(scope="session")
+def _slurm(tmp_path_factory) -> Iterator[Cluster]:
+    if reason := slurm_here.why_not():
+        pytest.skip(reason)
+    cluster = slurm_here.up(Path(tmp_path_factory.mktemp("slurm")))
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def cluster(_slurm) -> Iterator[Cluster]:
+    """The running cluster. After the test no job may be left, no process on any node, and both nodes must be idle."""
+    yield _slurm
+    _slurm.run("scancel", "--user=root")
+    deadline = time.monotonic() + 60
+    while (states := _slurm.run("sinfo", "-h", "-N", "-o", "%t").split()) != ["idle"] * len(NODES) or _slurm.orphans():
+        assert time.monotonic() < deadline, f"left behind: nodes {states}, processes {_slurm.orphans()}"
+        time.sleep(0.2)

@@ -1,0 +1,99 @@
+"""What the project builds on, on the real Slurm: two nodes, the signal before the time limit, requeue, scancel."""
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from slurm_cluster import NODES
+
+REPOSITORY = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def submit(cluster, folder: Path, script: str, *options: str) -> tuple[str, Path]:
+    """Submits a batch script over two nodes; its job id and the file of its output."""
+    out = folder / "out.txt"
+    path = folder / "job.sh"
+    path.write_text("#!/bin/bash\n" + textwrap.dedent(script))
+    fixed = ("--parsable", "--nodes=2", "--requeue", "--open-mode=append", f"--output={out}")
+    return cluster.run("sbatch", *fixed, *options, str(path)).strip(), out
+
+
+def wait_for(text: str, out: Path, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not out.is_file() or text not in out.read_text():
+        assert time.monotonic() < deadline, f"no {text!r} in {out.read_text() if out.is_file() else 'no output'!r}"
+        time.sleep(0.2)
+
+
+def test_two_nodes_with_names_addresses_and_gpus_of_their_own(cluster):
+    assert cluster.run("sinfo", "-h", "-N", "-o", "%N %G").split() == ["n1", "gpu:8", "n2", "gpu:8"]
+    said = cluster.run("srun", "--nodes=2", "--gpus-per-node=2", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES")
+    assert sorted(said.split("\n")[:2]) == ["n1 0,1", "n2 0,1"]
+    addresses = cluster.run("srun", "--nodes=2", "hostname", "-i").split()
+    assert len(set(addresses)) == 2 and not any(address.startswith("127.") for address in addresses)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval", "tensorboard", "sandbox"])
+def test_the_batch_scripts_are_accepted(cluster, stage):
+    """Slurm reads every #SBATCH line of theirs and finds nodes for them, with no site file changed."""
+    cluster.run("sbatch", "--test-only", f"slurm/{stage}.sbatch", cwd=REPOSITORY)
+
+
+def test_usr1_reaches_the_python_that_the_batch_script_became(cluster, tmp_path):
+    script = f"""\
+        exec {sys.executable} -uc '
+        import signal
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        print("ready")
+        signal.pause()
+        print("USR1 arrived")
+        '
+        """
+    # Slurm looks twice a minute and rounds down: the signal comes 15 to 45 s after the start.
+    job, out = submit(cluster, tmp_path, script, "--time=2", "--signal=B:USR1@75")
+    assert cluster.wait(job, "COMPLETED", timeout_s=200)["ExitCode"] == "0:0"
+    assert out.read_text() == "ready\nUSR1 arrived\n"
+
+
+def test_requeue_keeps_the_job_id_and_counts(cluster, tmp_path):
+    script = """\
+        echo "job $SLURM_JOB_ID restart ${SLURM_RESTART_COUNT:-0}"
+        [[ -n $SLURM_RESTART_COUNT ]] && exit 0
+        scontrol requeue $SLURM_JOB_ID
+        sleep 300
+        """
+    job, out = submit(cluster, tmp_path, script)
+    assert cluster.wait(job, "COMPLETED", timeout_s=90)["Restarts"] == "1"
+    said = [line for line in out.read_text().splitlines() if line.startswith("job ")]
+    assert said == [f"job {job} restart 0", f"job {job} restart 1"]
+
+
+def test_scancel_leaves_no_process_on_any_node(cluster, tmp_path):
+    script = """\
+        srun --ntasks-per-node=1 bash -c 'sleep 300 & echo up-$(hostname); wait' &
+        sleep 300
+        """
+    job, out = submit(cluster, tmp_path, script)
+    for node in NODES:
+        wait_for(f"up-{node}", out)
+        assert any(command == "sleep 300" for command in cluster.processes(node).values())
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    deadline = time.monotonic() + 30
+    while cluster.orphans():
+        assert time.monotonic() < deadline, cluster.orphans()
+        time.sleep(0.2)
+
+
+def test_an_orphan_is_seen(cluster):
+    """The check that every other test relies on."""
+    cluster.on("n2", "bash", "-c", "setsid sleep 301 >/dev/null 2>&1 &")
+    assert list(cluster.orphans().values()) == ["n2: sleep 301"]
+    for pid in cluster.orphans():
+        os.kill(pid, signal.SIGKILL)
