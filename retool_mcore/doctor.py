@@ -26,8 +26,6 @@ from retool_mcore.preflight import machine
 
 DISTRIBUTION = "retool-mcore"
 SETUP = "run launch/setup.sh"
-MIN_SHM_BYTES = 1 * machine.GIB
-MIN_OPEN_FILES = 4096  # Ray, vLLM and the trainer hold some hundreds of sockets and files each
 ADAPTERS_TIMEOUT_S = 300.0
 
 
@@ -42,13 +40,20 @@ class Finding:
 
 
 def run(config: DictConfig, console: Console | None = None) -> int:
-    """Prints the table for the machine that `config` (stage doctor) describes; 0 when all is fine, else 1."""
+    """Prints the table for the machine that `config` (stage doctor) describes; 0 when all is fine, else 1.
+
+    Inside a Slurm allocation of several nodes it looks at the others too: UserError when one of them is unfit.
+    """
     console = console or Console()
     with console.status("looking at this machine"):
         findings = examine(config)
     console.print(table(findings))
     failed = sum(not finding.ok for finding in findings)
     console.print(f"{failed} of {len(findings)} checks failed." if failed else f"All {len(findings)} checks are fine.")
+    if "SLURM_JOB_ID" in os.environ and int(os.environ.get("SLURM_NNODES", "1")) > 1:
+        from retool_mcore.cluster.node_check import check_allocation  # its caller's side imports no doctor
+
+        check_allocation(config, console)
     return 1 if failed else 0
 
 
@@ -75,7 +80,7 @@ def examine(config: DictConfig) -> list[Finding]:
     findings.append(sandbox(config.sandbox))
     findings.append(attempt("memory", memory if cpu else total_memory))
     findings.append(attempt("disk", lambda: disk(config.run_dir)))
-    findings += [shared_memory(layout.ray.object_store_bytes or MIN_SHM_BYTES), open_files()]
+    findings += [shared_memory(layout.ray.object_store_bytes or machine.MIN_SHM_BYTES), open_files()]
     return findings
 
 
@@ -205,7 +210,7 @@ def shared_memory(needed_bytes: int, folder: str = "/dev/shm") -> Finding:
     return Finding("shared memory", f"{free / machine.GIB:.1f} GiB free in {folder}", free >= needed_bytes, advice)
 
 
-def open_files(minimum: int = MIN_OPEN_FILES) -> Finding:
+def open_files(minimum: int = machine.MIN_OPEN_FILES) -> Finding:
     # Ray raises the soft limit to the hard one by itself, so the hard one counts.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     unlimited = hard == resource.RLIM_INFINITY

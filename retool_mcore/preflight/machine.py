@@ -20,6 +20,8 @@ MIN_CPU_MEMORY_BYTES = 6 * GIB
 # A Megatron checkpoint with its distributed optimizer: bf16 weight, fp32 master weight, two fp32 Adam moments.
 CHECKPOINT_BYTES_PER_PARAMETER = 2 + 4 + 4 + 4
 MIN_DISK_BYTES = 1 * GIB
+MIN_SHM_BYTES = 1 * GIB
+MIN_OPEN_FILES = 4096  # Ray, vLLM and the trainer hold some hundreds of sockets and files each
 
 # A local sandbox answers within a second, on a loaded machine within a few. A service that takes a connection and hangs
 # would otherwise hold the run for minutes: each request waits for its own grace period and is tried again.

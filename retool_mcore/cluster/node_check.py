@@ -1,0 +1,196 @@
+"""Checks every node of the allocation before a stage starts: one look a node, all in parallel, judged on the first.
+
+`python -m retool_mcore.cluster.node_check --config FILE` looks at one node and prints its report as one JSON line;
+`check_nodes` runs that on all nodes by one srun step and refuses the job when a node is unfit.
+"""
+
+import argparse
+import json
+import os
+import queue
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from retool_mcore.cluster.node_report import node_name, report, token_file
+from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
+from retool_mcore.errors import UserError
+
+DEADLINE_S = 120.0
+LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
+
+
+def check_nodes(
+    nodes: Sequence[str],
+    config: DictConfig,
+    config_path: Path,
+    srun: Sequence[str] = ("srun",),
+    *,
+    ports: Sequence[int] = (),
+    sandbox: bool = True,
+    deadline_s: float = DEADLINE_S,
+    console: Console | None = None,
+) -> None:
+    """Looks at all `nodes` at once and prints what differs or fails; seconds when all is well.
+
+    Args:
+        nodes: Slurm's names, the first node first.
+        config_path: the resolved configuration, on a path that all nodes see.
+        srun: the command and options of our caller; those of a step with one task a node are added here.
+        ports: TCP ports that must be free on every node.
+        sandbox: false for a stage that runs no program.
+
+    Raises:
+        UserError: names the first node that is unfit, what is wrong and what to do.
+    """
+    console = console or Console()
+    token = secrets.token_hex(8)
+    path = token_file(config.run_dir, token)
+    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", f"--config={config_path}", f"--token={token}"]
+    command += [f"--ports={','.join(map(str, ports))}", f"--deadline={deadline_s:.0f}"]
+    command += [] if sandbox else ["--no-sandbox"]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(token)
+    except OSError as error:
+        raise UserError(f"run_dir {config.run_dir} cannot be written ({error}): choose another runs_dir.") from error
+    try:
+        reports = gather(nodes, command, srun, deadline_s)
+    finally:
+        path.unlink(missing_ok=True)
+    found = verdicts(reports, config)
+    if message := refusal(found):
+        console.print(table(found, nodes))
+        raise UserError(message)
+    checks = len({verdict.check for verdict in found})
+    console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
+
+
+def gather(
+    nodes: Sequence[str], command: Sequence[str], srun: Sequence[str], deadline_s: float
+) -> list[dict[str, Any]]:
+    """The reports of all nodes, in the order of `nodes`; {"node", "no_answer"} for one that gave none in time.
+
+    The first node's clock is added to each: `launched` before srun started, `received` as the report arrived.
+    """
+    step = [*srun, f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+    # --overlap and --mem=0: the step must not wait for what other steps of the job hold.
+    step += ["--ntasks-per-node=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--label", "--unbuffered"]
+    launched = time.time()
+    deadline = time.monotonic() + deadline_s
+    try:
+        process = subprocess.Popen(
+            [*step, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise UserError(f"{step[0]} cannot be started ({error}): run this inside a Slurm allocation.") from error
+    lines: queue.Queue[tuple[str, float, str]] = queue.Queue()
+    readers = [
+        threading.Thread(target=_read, args=(name, stream, lines), daemon=True)
+        for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        timed_out = process.poll() is None
+    finally:
+        _stop(process)
+    for reader in readers:
+        reader.join(5.0)
+    return _reports(nodes, list(lines.queue), launched, f"no answer within {deadline_s:.0f} s" if timed_out else "")
+
+
+def _read(name: str, stream: IO[str], lines: "queue.Queue[tuple[str, float, str]]") -> None:
+    for line in stream:
+        lines.put((name, time.time(), line.rstrip("\n")))
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Ends srun, which ends the tasks of its step; those also end themselves at the deadline."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _reports(
+    nodes: Sequence[str], lines: Sequence[tuple[str, float, str]], launched: float, late: str
+) -> list[dict[str, Any]]:
+    answers: dict[str, dict[str, Any]] = {}
+    last_words: dict[int | None, str] = {}  # of each task, and of srun itself (None)
+    for stream, received, line in lines:
+        match = LABELLED.fullmatch(line)
+        task, text = (int(match[1]), match[2]) if match else (None, line)
+        if stream == "stdout":
+            with suppress(json.JSONDecodeError):
+                answer = json.loads(text)
+                if isinstance(answer, dict) and "node" in answer:
+                    answers[answer["node"]] = answer | {"launched": launched, "received": received}
+                    continue
+        if text.strip():
+            last_words[task] = text.strip()
+    for task, node in enumerate(nodes):
+        if node not in answers:
+            # Slurm numbers the tasks in the order of the nodes.
+            reason = last_words.get(task) or late or last_words.get(None) or "it ended without a report"
+            answers[node] = {"node": node, "no_answer": reason}
+    return [answers[node] for node in nodes]
+
+
+def check_allocation(config: DictConfig, console: Console | None = None) -> None:
+    """`check_nodes` for `retool doctor` inside an allocation: all of its nodes, this one first. Raises as it does."""
+    listing = subprocess.run(
+        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
+    )
+    if listing.returncode != 0:
+        raise UserError(f"scontrol does not tell the nodes of this allocation: {listing.stderr.strip()}.")
+    path = Path(config.run_dir) / "slurm" / f"doctor-{os.environ['SLURM_JOB_ID']}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, path)
+    check_nodes(listing.stdout.split(), config, path, console=console)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    started = time.time()
+    parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.node_check", description=__doc__)
+    parser.add_argument("--config", required=True, type=Path, help="a stage's resolved configuration")
+    parser.add_argument("--token", default="", help="word that the first node wrote into the run's folder")
+    parser.add_argument("--ports", default="", help="TCP ports that must be free, separated by commas")
+    parser.add_argument("--no-sandbox", action="store_true", help="do not run a program in the sandbox")
+    parser.add_argument("--deadline", default=DEADLINE_S, type=float, help="seconds after which this process ends")
+    options = parser.parse_args(arguments)
+    # A step whose srun was killed must not stay on the node.
+    signal.setitimer(signal.ITIMER_REAL, options.deadline)
+    try:
+        config = OmegaConf.load(options.config)
+    except OSError as error:
+        found = {"node": node_name(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
+    else:
+        ports = [int(port) for port in options.ports.split(",") if port]
+        found = report(config, token=options.token, ports=ports, sandbox=not options.no_sandbox)
+    print(json.dumps(found | {"clock_started": started, "clock_ended": time.time()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""What one node of the allocation has, as plain data. It only looks: what is wrong is decided in node_verdicts.py, on
+the first node, where the reports of all nodes lie side by side."""
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from packaging.requirements import Requirement
+
+import retool_mcore
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import machine
+from retool_mcore.preflight.model import find_folder
+
+DISTRIBUTION = "retool-mcore"
+NVIDIA_SMI_TIMEOUT_S = 60.0
+TOKEN_WAIT_S = 10.0  # a network file system may show a new file to other nodes some seconds late
+LOCKABLE = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE")
+
+
+def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sandbox: bool = True) -> dict[str, Any]:
+    """This node's report, JSON-able. Takes no GPU, imports no torch; seconds, of which the sandbox takes most.
+
+    A look that fails leaves its reason in `errors` under its own name and its value out.
+
+    Args:
+        token: word that the first node wrote into `token_file(run_dir, token)`; "" when there is none to look for.
+        ports: TCP ports that must be free here.
+        sandbox: also run a program in the sandbox.
+    """
+    run_dir = config.run_dir
+    looks: dict[str, Callable[[], Any]] = {
+        "python": platform.python_version,
+        "packages": lambda: versions(metadata.requires(DISTRIBUTION) or [], device_extra(config)),
+        "code": code_hash,
+        "run_dir": lambda: writable(Path(run_dir)),
+        "run_dir_free": lambda: free_bytes(run_dir),
+        "scratch": tempfile.gettempdir,
+        "scratch_free": lambda: free_bytes(tempfile.gettempdir()),
+        "model": lambda: model_files(model_name(config)),
+        "shm_free": lambda: free_bytes("/dev/shm"),
+        "memory_available": machine.available_memory_bytes,
+        "limits": lambda: {name: resource.getrlimit(getattr(resource, name))[1] for name in LOCKABLE},
+        "ports_busy": lambda: busy_ports(ports),
+    }
+    if token:
+        looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
+    if config.parallel.device == "cuda":
+        looks |= {"gpus": gpus, "peers": unreachable_peers, "infiniband": infiniband_ports}
+    if sandbox:
+        looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
+    found: dict[str, Any] = {"node": node_name(), "hostname": socket.gethostname(), "errors": {}}
+    for name, look in looks.items():
+        try:
+            found[name] = look()
+        except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
+            found["errors"][name] = str(error) or type(error).__name__
+    return found
+
+
+def node_name() -> str:
+    """Slurm's name of this node: several of its nodes can be one machine, and a node's name need not be its host's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def device_extra(config: Mapping) -> str:
+    return "cpu" if config["parallel"]["device"] == "cpu" else "gpu"
+
+
+def versions(requirements: Iterable[str], extra: str) -> dict[str, str]:
+    """Installed version by name of every requirement that applies to `extra`; "absent" when it is not installed."""
+    found = {}
+    for requirement in map(Requirement, requirements):
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            found[requirement.name] = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            found[requirement.name] = "absent"
+    return found
+
+
+def code_hash(folder: Path = Path(retool_mcore.__file__).parent) -> str:
+    """Of every Python file of the package: a commit misses uncommitted changes, and an installed package has none."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def token_file(run_dir: str | Path, token: str) -> Path:
+    return Path(run_dir) / "slurm" / f"node_check-{token}"
+
+
+def sees(path: Path, token: str) -> bool:
+    deadline = time.monotonic() + TOKEN_WAIT_S
+    while True:
+        with suppress(OSError):
+            if path.read_text() == token:
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
+
+
+def writable(folder: Path) -> str:
+    """The folder, made when it is not there, after a file was written and removed in it; OSError when that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".node_check-") as file:
+        file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+    return str(folder)
+
+
+def free_bytes(folder: str) -> int:
+    path = Path(folder).absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def model_name(config: DictConfig) -> str:
+    """The policy's folder or hub name that the stage of `config` reads."""
+    return str(config.get("init_from") or config.get("policy_path") or config.model.path)
+
+
+def model_files(name: str) -> str:
+    """Hash over the names and sizes of a model's files, "absent" when there is none (reading 65 GB takes minutes)."""
+    try:
+        folder = find_folder(name, key="model", advice="")
+    except UserError:
+        return "absent"
+    files = sorted(f"{path.name} {path.stat().st_size}" for path in folder.iterdir() if path.is_file())
+    return hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
+
+
+def busy_ports(ports: Iterable[int]) -> list[int]:
+    busy = []
+    for port in ports:
+        with socket.socket() as probe:
+            # As servers do: a port that a connection left a minute ago is free, one that is listened on is not.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                busy.append(port)
+    return busy
+
+
+def timed(look: Callable[[], str]) -> dict[str, Any]:
+    start = time.perf_counter()
+    return {"found": look(), "seconds": round(time.perf_counter() - start, 2)}
+
+
+def nvidia_smi(*arguments: str) -> str:
+    done = subprocess.run(
+        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise OSError(f"nvidia-smi: {lines[-1] if lines else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def gpus() -> list[dict[str, Any]]:
+    """One entry a GPU: name, driver, memory and what of it is in use already, in MiB."""
+    return parse_gpus(
+        nvidia_smi("--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader,nounits")
+    )
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    found = []
+    for line in filter(str.strip, text.splitlines()):
+        name, driver, total, used = (field.strip() for field in line.rsplit(",", 3))
+        # Parts of a GPU (MIG) and GPUs of some integrated systems answer "[N/A]".
+        total_mb, used_mb = (int(field) if field.isdigit() else None for field in (total, used))
+        found.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
+    return found
+
+
+def unreachable_peers() -> list[str]:
+    """Pairs of this node's GPUs without direct access to each other's memory, as "GPU0-GPU1"."""
+    return parse_peers(nvidia_smi("topo", "-p2p", "r"))
+
+
+def parse_peers(text: str) -> list[str]:
+    """Reads the matrix of `nvidia-smi topo -p2p r`: X on the diagonal, OK, or a reason such as CNS or NS."""
+    rows = [line.replace("\x1b[4m", "").replace("\x1b[0m", "").split() for line in text.splitlines()]
+    header = next((row for row in rows if len(row) > 0 and all(word.startswith("GPU") for word in row)), [])
+    pairs = []
+    for row in rows:
+        if len(row) == len(header) + 1 and row[0] in header:
+            # Each pair is in the matrix twice.
+            pairs += [
+                f"{row[0]}-{column}"
+                for column, cell in zip(header, row[1:], strict=True)
+                if cell not in ("X", "OK") and header.index(column) > header.index(row[0])
+            ]
+    return pairs
+
+
+def infiniband_ports(root: Path = Path("/sys/class/infiniband")) -> int:
+    """Active InfiniBand or RoCE ports of this node."""
+    return sum("ACTIVE" in path.read_text() for path in root.glob("*/ports/*/state"))

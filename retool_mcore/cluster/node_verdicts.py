@@ -1,0 +1,225 @@
+"""Judges the reports of all nodes side by side: what must be equal, what must be enough, what to do if it is not."""
+
+import resource
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from retool_mcore.preflight import machine
+
+MAX_CLOCK_SKEW_S = 5.0
+MIN_SCRATCH_BYTES = {
+    "cpu": 1 * machine.GIB,
+    "cuda": 10 * machine.GIB,
+}  # Ray's session, compiled kernels, spilled objects
+MIN_LOCKED_BYTES = 1 * machine.GIB  # InfiniBand pins its buffers; the usual default is 64 KiB to 8 MiB
+MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
+SAME_ENVIRONMENT = "use one environment for all nodes: a shared folder or the same container image"
+
+EQUAL = {  # what must be the same on all nodes, and what to do where it is not
+    "python": SAME_ENVIRONMENT,
+    "code": "run the same checkout of retool_mcore on every node",
+    "model": "copy the model's folder again, or give one that all nodes share",
+    "driver": "have the node's NVIDIA driver updated, or exclude the node",
+    "GPU model": "ask for nodes of one kind (a constraint or a partition)",
+    "infiniband": "have the node's network adapter looked at, or exclude the node",
+}
+ADVICE = {  # what to do when a look itself failed
+    "run_dir": "choose a runs_dir that every node can write to",
+    "sandbox": "mend sandbox.* or exclude the node",
+    "gpus": "have the node's NVIDIA driver looked at, or exclude the node",
+    "peers": "have the node's NVIDIA driver looked at, or exclude the node",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check on one node. `detail`: what was found; `advice`: what to do, shown when it is not ok."""
+
+    node: str
+    check: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+
+Row = tuple[str, bool, str, str]  # check, ok, detail, advice: a verdict but for its node
+
+
+def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Verdict]:
+    """All checks of all nodes, by node in the order of `reports` (the first node's is first).
+
+    A report is what node_report.report found, with `clock_started` and `clock_ended` (the node's clock) and `launched`
+    and `received` (the first node's clock), in seconds. A node that gave none has {"node": name, "no_answer": reason}.
+    """
+    device = config["parallel"]["device"]
+    answered = [report for report in reports if "no_answer" not in report]
+    usual = _usual(answered)
+    found = []
+    for report in reports:
+        if "no_answer" in report:
+            advice = f"look at it with `scontrol show node {report['node']}`, or exclude it"
+            found.append(Verdict(report["node"], "answer", False, report["no_answer"], advice))
+            continue
+        rows = [*_failed_looks(report), *_equal(report, usual), *_shared(report), *_enough(report, config)]
+        rows += [*_clock(report), *_ports(report)]
+        if device == "cuda":
+            rows += _devices(report, config)
+        found += [Verdict(report["node"], *row) for row in rows]
+    return found
+
+
+def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
+    """What must be equal: check -> (value, advice)."""
+    traits = {name: (str(report[name]), advice) for name, advice in EQUAL.items() if name in report}
+    for name, version in report.get("packages", {}).items():
+        traits[f"package {name}"] = (version, SAME_ENVIRONMENT)
+    for check, key in (("driver", "driver"), ("GPU model", "name")):
+        if values := {gpu[key] for gpu in report.get("gpus", ())}:
+            traits[check] = (", ".join(sorted(values)), EQUAL[check])
+    return traits
+
+
+def _usual(reports: Sequence[Mapping]) -> dict[str, tuple[str, str]]:
+    """check -> (value that most nodes have, first node that has it); of equally many, the first node's."""
+    values: dict[str, list[tuple[str, str]]] = {}
+    for report in reports:
+        for check, (value, _) in _traits(report).items():
+            values.setdefault(check, []).append((value, report["node"]))
+    usual = {}
+    for check, pairs in values.items():
+        value = Counter(value for value, _ in pairs).most_common(1)[0][0]
+        usual[check] = (value, next(node for other, node in pairs if other == value))
+    return usual
+
+
+def _equal(report: Mapping, usual: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
+    traits = _traits(report)
+    for check, (expected, elsewhere) in usual.items():
+        if check in traits:
+            value, advice = traits[check]
+            ok = value == expected
+            yield check, ok, value if ok else f"{value}, but {expected} on {elsewhere}", advice
+
+
+def _failed_looks(report: Mapping) -> Iterator[Row]:
+    for name, reason in report["errors"].items():
+        yield name, False, reason, ADVICE.get(name, "exclude the node, or have it looked at")
+
+
+def _shared(report: Mapping) -> Iterator[Row]:
+    if "token_seen" in report:
+        detail = "shared" if report["token_seen"] else "a file that the first node wrote is not there"
+        yield "run_dir shared", report["token_seen"], detail, "choose a runs_dir on a file system that all nodes share"
+
+
+def _enough(report: Mapping, config: Mapping) -> Iterator[Row]:
+    layout = config["parallel"]
+    device = layout["device"]
+    shm = layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES
+    scratch = report.get("scratch", "scratch")
+    for check, key, needed, advice in (
+        ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES, "free some space or choose another runs_dir"),
+        (
+            f"disk of {scratch}",
+            "scratch_free",
+            MIN_SCRATCH_BYTES[device],
+            "free some space, or set TMPDIR to a larger disk",
+        ),
+        ("shared memory", "shm_free", shm, "give the node or its container a larger /dev/shm"),
+        (
+            "memory",
+            "memory_available",
+            machine.MIN_CPU_MEMORY_BYTES,
+            "stop other programs there or ask for more memory",
+        ),
+    ):
+        if key in report:
+            free = report[key]
+            ok = free >= needed
+            detail = f"{free / machine.GIB:.1f} GiB free" + ("" if ok else f", {needed / machine.GIB:.1f} needed")
+            yield check, ok, detail, advice
+    limits = report.get("limits", {})
+    advice = "raise the hard limit (nofile in /etc/security/limits.conf)"
+    needs = {"open files": (machine.MIN_OPEN_FILES, "RLIMIT_NOFILE", advice)}
+    if report.get("infiniband"):
+        advice = "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf"
+        needs["locked memory"] = (MIN_LOCKED_BYTES, "RLIMIT_MEMLOCK", advice)
+    for check, (needed, name, advice) in needs.items():
+        if name in limits:
+            unlimited = limits[name] == resource.RLIM_INFINITY
+            ok = unlimited or limits[name] >= needed
+            detail = "unlimited" if unlimited else str(limits[name])
+            yield check, ok, detail if ok else f"{detail}, {needed} needed", advice
+    if "sandbox" in report:
+        yield "sandbox", True, f"{report['sandbox']['found']}, {report['sandbox']['seconds']:.1f} s", ""
+
+
+def _clock(report: Mapping) -> Iterator[Row]:
+    """A clock is surely wrong by what it says to have started before the launch, or ended after the arrival."""
+    if "received" not in report:
+        return
+    behind = report["launched"] - report["clock_started"]
+    ahead = report["clock_ended"] - report["received"]
+    skew, word = max((behind, "behind"), (ahead, "ahead of"))
+    ok = skew < MAX_CLOCK_SKEW_S
+    detail = "agrees" if ok else f"{skew:.0f} s {word} the first node"
+    yield "clock", ok, detail, "have time synchronisation (chrony, ntpd) started on the node"
+
+
+def _ports(report: Mapping) -> Iterator[Row]:
+    if "ports_busy" in report:
+        busy = ", ".join(map(str, report["ports_busy"]))
+        advice = "end what listens there (`ss -ltnp`), such as an earlier job's Ray"
+        yield "ports", not busy, f"{busy} in use" if busy else "free", advice
+
+
+def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
+    if "gpus" in report:
+        gpus, expected = report["gpus"], config["parallel"]["gpus_per_node"]
+        ok = len(gpus) >= expected
+        advice = "ask Slurm for that many (--gpus-per-node), lower parallel.gpus_per_node, or exclude the node"
+        yield "GPUs", ok, str(len(gpus)) if ok else f"{len(gpus)}, {expected} needed", advice
+        used = [
+            f"GPU {index}: {gpu['used_mb']} of {gpu['memory_mb']} MiB"
+            for index, gpu in enumerate(gpus)
+            if gpu["used_mb"] is not None and gpu["memory_mb"] and gpu["used_mb"] > MAX_GPU_USED * gpu["memory_mb"]
+        ]
+        advice = "end the program that holds it (`nvidia-smi` names it), or exclude the node"
+        yield "GPU memory in use", not used, "; ".join(used) or "none", advice
+    if "peers" in report:
+        # NCCL works without it, through host memory: slower, so it is told and not refused.
+        yield "peer access", True, f"missing: {', '.join(report['peers'])}" if report["peers"] else "all pairs", ""
+
+
+def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
+    """Rows: the checks that failed somewhere; columns: all of up to four nodes, else those where one failed."""
+    bad = {verdict.check: verdict.advice for verdict in found if not verdict.ok}
+    failing = {verdict.node for verdict in found if not verdict.ok}
+    shown = [node for node in nodes if len(nodes) <= 4 or node in failing]
+    cells = {(verdict.check, verdict.node): verdict for verdict in found}
+    columns = Table("check", *shown, "what to do", title=f"nodes: {len(bad)} checks failed")
+    for check, advice in bad.items():
+        row = [cells.get((check, node)) for node in shown]
+        columns.add_row(check, *(_cell(verdict) for verdict in row), escape(advice))
+    return columns
+
+
+def _cell(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "-"
+    return escape(verdict.detail) if verdict.ok else f"[bold red]{escape(verdict.detail)}[/bold red]"
+
+
+def refusal(found: Sequence[Verdict]) -> str:
+    """One sentence about the first verdict that is not ok; "" when all are."""
+    bad = [verdict for verdict in found if not verdict.ok]
+    if not bad:
+        return ""
+    first = bad[0]
+    more = f" ({len(bad) - 1} more in the table above)" if len(bad) > 1 else ""
+    return f"node {first.node}, {first.check}: {first.detail}: {first.advice}{more}."
