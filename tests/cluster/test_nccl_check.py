@@ -1,0 +1,162 @@
+"""The all-reduce check: its plan and verdicts as functions, and real gloo ranks that pass, are slow, or hang."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from retool_mcore.cluster import nccl_check
+
+
+def layout(**changes):
+    return {"parallel": {"device": "cuda", "nodes": 2, "gpus_per_node": 8, "min_bus_bandwidth_gbs": None} | changes}
+
+
+def test_the_command_of_a_node():
+    command = nccl_check.nccl_command(layout(), address="10.0.0.1", port=29500)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert {"--nnodes=2", "--nproc_per_node=8", "--rdzv_endpoint=10.0.0.1:29500", "--device=cuda"} < set(command)
+    assert not any(word.startswith("--floor") for word in command)
+    assert "--floor-gbs=40" in nccl_check.nccl_command(layout(min_bus_bandwidth_gbs=40), address="n1", port=1)
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests():
+    # 8 ranks, 1 GB in 10 ms: 100 GB/s of the algorithm, times 2 * 7 / 8.
+    assert nccl_check.bus_bandwidth_gbs(10**9, 8, 0.01) == pytest.approx(175)
+
+
+def test_every_node_every_neighbour_and_all():
+    assert nccl_check.phases(["a", "b", "c", "d"], 2) == [
+        ("inside a", [0, 1]),
+        ("inside b", [2, 3]),
+        ("inside c", [4, 5]),
+        ("inside d", [6, 7]),
+        ("between a and b", [0, 2]),
+        ("between c and d", [4, 6]),
+        ("between b and c", [2, 4]),
+        ("all nodes together", list(range(8))),
+    ]
+    assert [words for words, _ in nccl_check.phases(["a"], 8)] == ["inside a", "all nodes together"]
+    assert [words for words, _ in nccl_check.phases(["a", "b"], 1)] == ["between a and b", "all nodes together"]
+    assert nccl_check.phases(["a"], 1) == []
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_the_order_of_phases_cannot_deadlock(nodes, per_node):
+    plan = nccl_check.phases([f"n{i}" for i in range(nodes)], per_node)
+    todo = [[words for words, ranks in plan if rank in ranks] for rank in range(nodes * per_node)]
+    done = 0
+    while any(todo):
+        ready = [(words, ranks) for words, ranks in plan if all(todo[r][:1] == [words] for r in ranks)]
+        assert ready
+        for _, ranks in ready:
+            for rank in ranks:
+                todo[rank].pop(0)
+            done += 1
+    assert done == len(plan)
+
+
+def test_the_floor_names_the_slowest_of_each_kind():
+    measured = {
+        "inside a": 400.0,
+        "inside b": 90.0,
+        "between a and b": 45.0,
+        "between b and c": 3.0,
+        "all nodes together": 5.0,
+    }
+    message = nccl_check.verdict(measured, 40.0)
+    assert "5.00 GB/s, below parallel.min_bus_bandwidth_gbs=40" in message
+    assert "slowest between b and c, 3.00 GB/s" in message and "slowest inside b, 90.00 GB/s" in message
+    assert nccl_check.verdict(measured, 5.0) == "" and nccl_check.verdict(measured, None) == ""
+    assert nccl_check.verdict({}, 5.0) == ""  # one device: nothing to measure
+
+
+def test_a_hang_is_told_from_its_beginning():
+    plan = [words for words, _ in nccl_check.phases(["a", "b"], 2)]
+    stuck = {0: "between a and b", 1: "all nodes together", 2: "inside b", 3: "inside b"}
+    assert nccl_check.hang(stuck, plan, ["a", "b"], 2) == (
+        "stuck: inside b (ranks 2, 3 on b); then waiting: between a and b (ranks 0 on a); "
+        "then waiting: all nodes together (ranks 1 on a)"
+    )
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+# A rank whose device accepts work and never finishes it; its process lives on.
+STUCK = """
+import sys, time
+from retool_mcore.cluster import nccl_check
+nccl_check.measure = lambda *_: time.sleep(600)
+sys.exit(nccl_check.main(sys.argv[1:]))
+"""
+
+
+def start_rank(rank, port, *arguments, stuck=False):
+    """One of two ranks, each a node of its own."""
+    variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
+    variables |= {"MASTER_PORT": port, "SLURMD_NODENAME": f"n{rank + 1}", "OMP_NUM_THREADS": 1}
+    env = os.environ | {name: str(value) for name, value in variables.items()}
+    program = ["-c", STUCK] if stuck else ["-m", "retool_mcore.cluster.nccl_check"]
+    return subprocess.Popen(
+        [sys.executable, *program, "--device=cpu", *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(processes):
+    try:
+        return [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.e2e
+def test_two_processes_of_one_node_add_up():
+    config = layout(device="cpu", nodes=1, gpus_per_node=2)
+    command = nccl_check.nccl_command(config, address="127.0.0.1", port=free_port())
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, env=os.environ | {"SLURMD_NODENAME": "n1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "inside n1: " in done.stdout and "all nodes together: " in done.stdout and "GB/s" in done.stdout
+
+
+@pytest.mark.e2e
+def test_a_slow_link_between_two_nodes_is_refused_by_name():
+    port = free_port()
+    processes = [start_rank(rank, port, "--floor-gbs=1e6") for rank in (0, 1)]
+    output, _ = finish(processes)
+    assert "slowest between n1 and n2" in output, output
+    assert processes[0].returncode == 1
+
+
+@pytest.mark.e2e
+def test_a_rank_that_hangs_is_named_at_the_deadline():
+    port = free_port()
+    first = start_rank(0, port, "--deadline=25")
+    other = start_rank(1, port, "--deadline=25", stuck=True)
+    output = finish([first])[0]
+    other.kill()
+    other.communicate()
+    assert first.returncode == 1
+    assert "no end after 25 s, stuck: between n1 and n2 (ranks 0, 1 on n1, n2)" in output, output
+
+
+@pytest.mark.e2e
+def test_a_rank_that_nobody_meets_says_so():
+    port = free_port()
+    alone = start_rank(0, port, "--deadline=15")
+    output = finish([alone])[0]
+    assert alone.returncode == 1
+    assert f"rank 0 on n1 did not meet the others at 127.0.0.1:{port}" in output, output
