@@ -10,7 +10,8 @@ from slurm_cluster import NODES, Cluster
 
 
 @pytest.fixture(scope="session")
-def _slurm(tmp_path_factory) -> Iterator[Cluster]:
+def slurm(tmp_path_factory) -> Iterator[Cluster]:
+    """The cluster itself, for fixtures of a session; a test takes `cluster`."""
     if reason := slurm_here.why_not():
         pytest.skip(reason)
     cluster = slurm_here.up(Path(tmp_path_factory.mktemp("slurm")))
@@ -19,11 +20,11 @@ def _slurm(tmp_path_factory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(_slurm) -> Iterator[Cluster]:
+def cluster(slurm) -> Iterator[Cluster]:
     """The running cluster. After the test no job may be left, no process on any node, and both nodes must be idle."""
-    yield _slurm
-    _slurm.run("scancel", "--user=root")
+    yield slurm
+    slurm.run("scancel", "--user=root")
     deadline = time.monotonic() + 60
-    while (states := _slurm.run("sinfo", "-h", "-N", "-o", "%t").split()) != ["idle"] * len(NODES) or _slurm.orphans():
-        assert time.monotonic() < deadline, f"left behind: nodes {states}, processes {_slurm.orphans()}"
+    while (states := slurm.run("sinfo", "-h", "-N", "-o", "%t").split()) != ["idle"] * len(NODES) or slurm.orphans():
+        assert time.monotonic() < deadline, f"left behind: nodes {states}, processes {slurm.orphans()}"
         time.sleep(0.2)

@@ -105,7 +105,9 @@ class Cluster:
         if (pid := Path(self.folder, "slurmctld.pid")).is_file():
             end(int(pid.read_text()))
         end(self.munged)
-        subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
+        # The kernel takes its time with a dead node's network: without this, the next cluster may find the names taken.
+        for device in (*(f"{self.bridge}h{number}" for number in range(1, len(NODES) + 1)), self.bridge):
+            subprocess.run(["ip", "link", "delete", device], capture_output=True, env={"PATH": search_path()})
 
 
 def search_path() -> str:

@@ -91,6 +91,19 @@ def test_scancel_leaves_no_process_on_any_node(cluster, tmp_path):
         time.sleep(0.2)
 
 
+def test_a_job_outlives_a_slurmd_that_is_killed_and_started_again(cluster, tmp_path):
+    script = """\
+        srun --ntasks-per-node=1 bash -c 'echo up-$(hostname); until [ -e go ]; do sleep 0.2; done'
+        """
+    job, out = submit(cluster, tmp_path, script, f"--chdir={tmp_path}")
+    for node in NODES:
+        wait_for(f"up-{node}", out)
+    cluster.kill_slurmd("n2")
+    cluster.start_slurmd("n2")
+    (tmp_path / "go").touch()
+    assert cluster.wait(job, "COMPLETED")["Restarts"] == "0"
+
+
 def test_an_orphan_is_seen(cluster):
     """The check that every other test relies on."""
     cluster.on("n2", "bash", "-c", "setsid sleep 301 >/dev/null 2>&1 &")
