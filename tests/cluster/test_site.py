@@ -1,0 +1,260 @@
+"""Site files: what Python reads, what the batch scripts read of the same file, and what the scripts then start."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from retool_mcore.cluster.site import Container, load_site, site_names, step_command
+from retool_mcore.errors import UserError
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = sorted((REPOSITORY / "slurm").glob("*.sbatch"))
+FULL = """\
+# a comment
+partition: gpu  # another
+account: "my project"
+time: 1-00:00:00
+qos: null
+nodes: 3
+venv: envs/retool
+container:
+  kind: none
+  image: ~
+  mounts:
+    - /a:/b
+    - /c#d
+modules:
+  - cuda/12.4
+env:
+  NCCL_DEBUG: WARN
+  OPTIONS: --a=b:c && d
+  UNSET: null
+scratch: '/local/my scratch'
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository of scripts and site files alone, with a python that says how it was called."""
+    shutil.copytree(REPOSITORY / "slurm", tmp_path / "slurm")
+    shutil.copytree(REPOSITORY / "configs" / "site", tmp_path / "configs" / "site")
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "activate").write_text("export ACTIVATED=yes\n")
+    write_program(bin_folder / "python", 'echo "python: $*; activated: ${ACTIVATED:-no}; in: $PWD"; env')
+    return tmp_path
+
+
+def write_program(path, text):
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def environment(root, **more):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "RETOOL", "SBATCH", "NCCL"))}
+    kept |= {"SLURM_SUBMIT_DIR": str(root), "SLURM_JOB_ID": "1234567", "SLURMD_NODENAME": "n7"}
+    return kept | {"PATH": f"{root / 'bin'}:{os.environ['PATH']}"} | more
+
+
+def run_script(root, name, *arguments, cwd=None, **more):
+    spool = root / "spool"  # as Slurm does, a copy in another folder
+    spool.mkdir(exist_ok=True)
+    shutil.copy(root / "slurm" / name, spool / "slurm_script")
+    command = ["bash", spool / "slurm_script", *arguments]
+    return subprocess.run(command, env=environment(root, **more), cwd=cwd or root, capture_output=True, text=True)
+
+
+def write_site(folder, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.yaml").write_text(text)
+    return folder
+
+
+def test_a_site_is_read_whole(tmp_path):
+    site = load_site("mine", write_site(tmp_path, FULL))
+    assert (site.partition, site.account, site.time, site.qos) == ("gpu", "my project", "1-00:00:00", None)
+    assert (site.nodes, site.gpus_per_node, site.max_attempts) == (3, None, 10)
+    assert site.container == Container("none", None, ("/a:/b", "/c#d"))
+    assert site.modules == ("cuda/12.4",)
+    assert site.env == {"NCCL_DEBUG": "WARN", "OPTIONS": "--a=b:c && d"}
+    assert (site.venv, site.scratch) == ("envs/retool", "/local/my scratch")
+
+
+def bash_reading(file):
+    """What slurm/site.sh reads, as the loader gives it."""
+    text = (REPOSITORY / "slurm" / "site.sh").read_text()
+    function = re.search(r"^read_site\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL)[0]
+    done = subprocess.run(["bash", "-c", f'{function}\nread_site "$0"', file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pairs = [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+    single = {key: value for key, value in pairs if key not in ("modules", "container.mounts")}
+    lists = {name: tuple(v for key, v in pairs if key == name) for name in ("modules", "container.mounts")}
+    return single, lists
+
+
+@pytest.mark.parametrize("name", ["mine", *site_names()])
+def test_bash_reads_what_python_reads(name, tmp_path):
+    folder = tmp_path if name == "mine" else REPOSITORY / "configs" / "site"
+    if name == "mine":
+        write_site(tmp_path, FULL)
+    site = load_site(name, folder)
+    single, lists = bash_reading(folder / f"{name}.yaml")
+    assert lists == {"modules": site.modules, "container.mounts": site.container.mounts}
+    assert single.get("venv") == site.venv and single.get("scratch") == site.scratch
+    assert single.get("sandbox_image") == site.sandbox_image
+    assert single.get("sandbox_command") == site.sandbox_command
+    assert single.get("container.kind", "none") == site.container.kind
+    assert single.get("container.image") == site.container.image
+    assert {key[4:]: value for key, value in single.items() if key.startswith("env.")} == site.env
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("patition: gpu", "unknown key patition; the nearest valid key is partition"),
+        ("container:\n  kid: none", "the nearest valid key is container.kind"),
+        ("container:\n  kind: docker", "none, pyxis, apptainer"),
+        ("container:\n  kind: pyxis", "needs container.image"),
+        ("nodes: two", "nodes must be a whole number, 1 or more, not 'two'"),
+        ("max_attempts: 0", "1 or more"),
+        ("modules: cuda", "modules must be a list"),
+        ("modules: [cuda]", "one item a line"),
+        ("env: {A: b}", "one item a line"),
+        ("env:\n  A-B: c", "not a name that a shell can export"),
+        ("venv: |\n  x", "one line"),
+        ("venv: 'a # b'", "free of quotes"),
+        ("venv: [", "is not YAML"),
+        ("- venv", "`key: value` lines"),
+        ("partition: gpu", "venv must name the environment"),
+    ],
+)
+def test_what_is_wrong_in_a_site_is_said(text, words, tmp_path):
+    with pytest.raises(UserError, match=re.escape(words)):
+        load_site("mine", write_site(tmp_path, text + "\n"))
+
+
+def test_the_site_is_chosen_by_name_then_by_the_environment(monkeypatch):
+    monkeypatch.setenv("RETOOL_SITE", "example-pyxis")
+    assert load_site().container.kind == "pyxis"
+    assert load_site("default").container.kind == "none"
+    monkeypatch.delenv("RETOOL_SITE")
+    assert load_site().name == "default"
+    with pytest.raises(UserError, match="choose one of: default, example-apptainer, example-pyxis"):
+        load_site("nowhere")
+
+
+def test_steps_enter_the_container():
+    assert step_command(load_site("default"), ["-N2"], ["true"]) == ["srun", "-N2", "true"]
+    words = step_command(load_site("example-pyxis"), ["-N2"], ["true"])
+    assert words[:3] == ["srun", "-N2", "--container-image=/shared/images/retool.sqsh"] and words[-1] == "true"
+    assert words[3].startswith("--container-mounts=/shared:/shared,")
+    words = step_command(load_site("example-apptainer"), [], ["true"])
+    assert words[:4] == ["srun", "apptainer", "exec", "--nv"] and words[-2:] == ["/shared/images/retool.sif", "true"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_batch_scripts_are_strict_and_parse(script):
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval"])
+def test_a_stage_script_starts_its_job(stage, root, tmp_path):
+    done = run_script(root, f"{stage}.sbatch", "name=a b", "x=1", cwd=tmp_path / "slurm")
+    assert done.returncode == 0, done.stderr
+    # The folder of the caller stays: relative paths in overrides mean the same there as here.
+    expected = f"python: -m retool_mcore.cluster.job {stage} name=a b x=1; activated: yes; in: {tmp_path}/slurm"
+    assert done.stdout.splitlines()[0] == expected
+    header = (root / "slurm" / f"{stage}.sbatch").read_text()
+    for directive in ("--signal=B:USR1@600", "--requeue", "--open-mode=append", "--gpus-per-node=8", "--exclusive"):
+        assert f"#SBATCH {directive}\n" in header
+    assert f"#SBATCH --nodes={1 if stage == 'eval' else 2}\n" in header
+
+
+def test_slurms_signal_reaches_python(root):
+    program = 'trap "echo heard; exit 75" USR1; echo ready; while :; do sleep 0.02; done'
+    write_program(root / ".venv" / "bin" / "python", program)
+    command = ["bash", root / "slurm" / "rl.sbatch"]
+    with subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)  # to the batch shell alone, as --signal=B: does
+        assert process.stdout.readline() == "heard\n"
+        assert process.wait() == 75
+
+
+def test_a_sites_environment_is_set_where_the_caller_has_set_none(root):
+    write_site(root / "configs" / "site", "venv: .venv\nscratch: /s\nenv:\n  NCCL_DEBUG: WARN\n  NCCL_ALGO: Ring x\n")
+    done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", NCCL_DEBUG="INFO")
+    lines = done.stdout.splitlines()
+    assert {"NCCL_DEBUG=INFO", "NCCL_ALGO=Ring x", "RETOOL_SCRATCH=/s"} <= set(lines), done.stderr
+
+
+def test_modules_are_loaded_first(root):
+    write_site(root / "configs" / "site", "venv: .venv\nmodules:\n  - cuda/12\n  - gcc\n")
+    (root / "module.sh").write_text('module() { echo "module $*"; }\n')
+    done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", BASH_ENV=str(root / "module.sh"))
+    assert done.stdout.splitlines()[:2] == ["module load cuda/12", "module load gcc"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RETOOL_SITE": "nowhere"}, "set RETOOL_SITE to one of: default example-apptainer example-pyxis"),
+        ({"RETOOL_VENV": "/nowhere/venv"}, "no environment in /nowhere/venv"),
+        ({"RETOOL_ROOT": "/nowhere"}, "/nowhere is not the repository"),
+    ],
+)
+def test_a_batch_script_says_what_is_missing(variables, words, root):
+    done = run_script(root, "rl.sbatch", **variables)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_containers_are_entered(root):
+    (root / "bin").mkdir()
+    for name in ("srun", "apptainer"):
+        write_program(root / "bin" / name, f'printf "%s|" {name} "$@"')
+    (root / "module.sh").write_text("module() { :; }\n")
+    done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-pyxis")
+    words = done.stdout.split("|")
+    assert words[0] == "srun" and words[-6:] == ["python3", "-m", "retool_mcore.cluster.job", "rl", "a=b", ""]
+    assert {"--container-image=/shared/images/retool.sqsh", "--nodelist=n7", "--nodes=1", "--overlap"} <= set(words)
+    done = run_script(root, "rl.sbatch", RETOOL_SITE="example-apptainer", BASH_ENV=str(root / "module.sh"))
+    words = done.stdout.split("|")
+    assert words[:3] == ["apptainer", "exec", "--nv"] and "--bind=/run/munge" in words
+    assert words[words.index("/shared/images/retool.sif") + 1] == "python3"
+
+
+def test_tensorboard_prints_the_tunnel(root):
+    done = run_script(root, "tensorboard.sbatch", "runs/x", USER="me", SLURM_SUBMIT_HOST="login1")
+    lines = done.stdout.splitlines()
+    assert lines[1] == "  ssh -N -L 6006:n7:6573 me@login1"  # 6006 + 1234567 % 1000
+    assert lines[2].startswith("python: -m tensorboard.main --logdir runs/x --bind_all --port 6573;")
+
+
+def test_the_sandbox_service(root):
+    done = run_script(root, "sandbox.sbatch")
+    assert done.returncode == 0 and "sandbox=local needs no service" in done.stdout
+    (root / "bin").mkdir()
+    write_program(root / "bin" / "srun", 'printf "%s|" srun "$@"')
+    write_program(root / "bin" / "scontrol", "echo n1; echo n2")
+    (root / "module.sh").write_text("module() { :; }\n")
+    variables = {
+        "RETOOL_SITE": "example-apptainer",
+        "BASH_ENV": str(root / "module.sh"),
+        "SLURM_JOB_NODELIST": "n[1-2]",
+    }
+    done = run_script(root, "sandbox.sbatch", **variables)
+    *urls, command = done.stdout.splitlines()
+    assert urls == ["sandbox.url=http://n1:8080/run_code", "sandbox.url=http://n2:8080/run_code"]
+    words = command.split("|")
+    assert words[:5] == ["srun", "--ntasks-per-node=1", "apptainer", "exec", "--nv"]
+    assert words[-5:] == [
+        "/shared/images/sandbox-fusion.sif", "bash", "-c", "cd /root/sandbox && make run-online", "",
+    ]  # fmt: skip
+    assert not any(word.startswith("--bind=") for word in words)
