@@ -1,4 +1,4 @@
-"""The command line: `retool prepare | sft | rl | eval | export | doctor | summary`.
+"""The command line: `retool prepare | sft | rl | eval | export | doctor | submit | status | summary`.
 
 Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
 """
@@ -16,7 +16,8 @@ from typer.exceptions import TyperException
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.launch import StageFailed, Stopped, launch, stage_command, stage_dir
+from retool_mcore.launch import Paused, StageFailed, Stopped, launch, stage_command, stage_dir
+from retool_mcore.stop import EXIT_CODE
 
 IN_PROCESS = "none, it runs in this process"
 
@@ -111,6 +112,47 @@ def summary(
     return 0
 
 
+@app.command(
+    epilog=_examples(
+        "retool submit sft rl eval name=r32 model=qwen2.5-32b parallel=2x8-80g data=math",
+        "retool submit rl name=r32 --after sft --site mycluster --dry-run",
+    )
+)
+def submit(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STAGE... [KEY=VALUE]...",
+            help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
+            "Overrides go to every stage.",
+        ),
+    ],
+    after: Annotated[
+        str | None, typer.Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
+) -> int:
+    """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
+    back to the queue and on from its last whole checkpoint."""
+    from retool_mcore.cluster import submit as submission
+
+    submission.submit(words, after=after, site_name=site, dry_run=dry_run)
+    return 0
+
+
+@app.command(epilog=_examples("retool status runs/quickstart", "watch -n 10 retool status runs/r32"))
+def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]) -> int:
+    """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
+    for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
+    from retool_mcore.cluster import status as report
+
+    report.print_table(run)
+    return 0
+
+
 def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool) -> int:
     config = compose(stage, overrides or ())
     if dry_run:
@@ -122,7 +164,8 @@ def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool) -> int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit code: 0, 1 (a stage failed), 2 (wrong input), 128 + signal (stopped)."""
+    """Runs the command line; returns its exit code: 0, 1 (a stage failed), 2 (wrong input), 75 (asked to
+    stop at a step, and did), 128 + signal (stopped)."""
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         return app(args=arguments or ["--help"], prog_name="retool", standalone_mode=False) or 0
@@ -133,6 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StageFailed as error:
         print(f"retool: {error}", file=sys.stderr)
         return 1
+    except Paused as error:
+        print(error)
+        return EXIT_CODE
     except Stopped as error:
         print(f"retool: {error}; the next start goes on from the last complete checkpoint.", file=sys.stderr)
         return 128 + error.signum

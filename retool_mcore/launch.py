@@ -6,6 +6,8 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     metrics/attempt_NNN.jsonl   one line a step, written by verl
     attempts.jsonl              one line an attempt: when, how long, exit code
     COMPLETE                    sha256 of the configuration that was carried to its end
+    STOP, STOPPED               created by whoever wants it to stop at a step, and the step when it did (stop.py)
+    stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
 """
 
 import fcntl
@@ -16,18 +18,20 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore import processes
+from retool_mcore import processes, stop
 from retool_mcore.config import config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.progress import Progress, attempt_files
 from retool_mcore.stage_log import last_error
+from retool_mcore.train.checkpoints import write_atomically
+from retool_mcore.watchdog import Watchdog, dump_stacks
 
 POLICIES = ("init", "sft", "rl")  # policies of a run that eval and export know by name
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
@@ -44,6 +48,14 @@ class Stopped(Exception):
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
         self.signum = signum
+
+
+class Paused(Exception):
+    """The stage stopped at a step because it was asked to (stop.py); its last checkpoint holds that step."""
+
+    def __init__(self, stage: str, step: int) -> None:
+        super().__init__(f"{stage}: stopped at step {step}, start it again to go on")
+        self.step = step
 
 
 def stage_dir(stage: str, config: DictConfig) -> Path:
@@ -70,10 +82,20 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
         meeting = ["--standalone"]
     else:
         rank, address, port = (env.get(name, f"${name}") for name in NODE_VARIABLES)
-        meeting = [f"--nnodes={nodes}", f"--node_rank={rank}", "--rdzv_backend=c10d"]
-        meeting.append(f"--rdzv_endpoint={address}:{port}")
+        # Static: rank 0 is the job's first node, and workers meet at the address given, not at a host name that the
+        # others may not resolve (c10d).
+        meeting = [f"--nnodes={nodes}", f"--node_rank={rank}", f"--master_addr={address}", f"--master_port={port}"]
     per_node = f"--nproc_per_node={config.parallel.gpus_per_node}"
     return [sys.executable, "-m", "torch.distributed.run", *meeting, per_node, *module]
+
+
+def is_complete(stage: str, config: DictConfig) -> bool:
+    """Whether this very configuration was carried to its end before; then it says so."""
+    complete = stage_dir(stage, config) / "COMPLETE"
+    if not complete.is_file() or complete.read_text().strip() != config_hash(config):
+        return False
+    print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
+    return True
 
 
 def launch(stage: str, config: DictConfig) -> None:
@@ -83,12 +105,11 @@ def launch(stage: str, config: DictConfig) -> None:
         UserError: bad input, found before anything starts or by the stage itself.
         StageFailed: the stage failed.
         Stopped: SIGINT or SIGTERM arrived.
+        Paused: somebody created STOP in the stage's folder.
     """
     from retool_mcore.preflight.run import check  # reads data and models: not for --help and --dry-run
 
-    complete = stage_dir(stage, config) / "COMPLETE"
-    if complete.is_file() and complete.read_text().strip() == config_hash(config):
-        print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
+    if is_complete(stage, config):
         return
     check(stage, config)
     if (
@@ -100,14 +121,25 @@ def launch(stage: str, config: DictConfig) -> None:
     run_attempt(stage, config)
 
 
-def run_attempt(stage: str, config: DictConfig) -> None:
-    """One attempt at a stage whose configuration was found good. Raises as `launch` does."""
+def run_attempt(
+    stage: str,
+    config: DictConfig,
+    command: Callable[[Path], list[str]] | None = None,
+    stage_id: str | None = None,
+) -> None:
+    """One attempt at a stage whose configuration was found good. Raises as `launch` does.
+
+    Args:
+        command: gives the command for a configuration file; default: `stage_command`.
+        stage_id: marks the stage's processes; default: one of its own.
+    """
     folder = stage_dir(stage, config)
     complete = folder / "COMPLETE"
     folder.mkdir(parents=True, exist_ok=True)
-    stage_id = uuid.uuid4().hex
+    stage_id = stage_id or uuid.uuid4().hex
     with _alone(stage, folder, stage_id):
         complete.unlink(missing_ok=True)
+        stop.clear(folder)
         attempt = max(attempt_files(folder), default=0) + 1
         (folder / "metrics").mkdir(exist_ok=True)
         (folder / "metrics" / f"attempt_{attempt:03d}.jsonl").touch()
@@ -120,12 +152,14 @@ def run_attempt(stage: str, config: DictConfig) -> None:
 
                 prepare.run(config)
             else:
-                run_process(stage, config, folder, path, attempt, stage_id)
-        _write(complete, config_hash(config) + "\n")
+                words = command(path) if command is not None else stage_command(stage, config, path)
+                run_process(stage, config, folder, words, attempt, stage_id)
+        stop.clear(folder)  # one that came during the last step
+        write_atomically(complete, config_hash(config) + "\n")
     print(f"{stage}: complete")
 
 
-def run_process(stage: str, config: DictConfig, folder: Path, path: Path, attempt: int, stage_id: str) -> None:
+def run_process(stage: str, config: DictConfig, folder: Path, command: list[str], attempt: int, stage_id: str) -> None:
     """Runs the stage's command under `watch`, with the environment of its device."""
     from retool_mcore.platform.env import stage_env
 
@@ -133,8 +167,9 @@ def run_process(stage: str, config: DictConfig, folder: Path, path: Path, attemp
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
-    command = stage_command(stage, config, path)
-    watch(stage, command, env, folder / "log.txt", Progress(stage, metrics, total), attempt, stage_id)
+    log = folder / "log.txt"
+    watchdog = Watchdog([log, metrics], 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf")))
+    watch(stage, command, env, log, Progress(stage, metrics, total), attempt, stage_id, watchdog=watchdog)
 
 
 def watch(
@@ -146,14 +181,17 @@ def watch(
     attempt: int,
     stage_id: str,
     grace_s: float = 20.0,
+    watchdog: Watchdog | None = None,
 ) -> None:
     """Runs `command` and returns when it ended well; whatever happens, nothing that it started lives on.
 
     Raises:
-        UserError, StageFailed, Stopped: see `launch`.
+        UserError, StageFailed, Stopped, Paused: see `launch`.
     """
+    stacks: Path | None = None
     with log.open("a") as file:
-        file.write(f"=== attempt {attempt:03d}  {_now()}  {shlex.join(command)}\n")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
     start = log.stat().st_size
     known: set[processes.Process] = set()
     with _signals() as received:
@@ -164,6 +202,10 @@ def watch(
                 if time.monotonic() >= next_scan:
                     known |= processes.find(stage_id, known)
                     next_scan = time.monotonic() + 3.0
+                    if watchdog is not None and watchdog.hangs():
+                        stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
+                        dump_stacks(known, stacks)
+                        break
                 progress.update()
                 time.sleep(0.2)
         finally:
@@ -174,6 +216,11 @@ def watch(
             )
     if received:
         raise Stopped(received[0])
+    if stacks is not None:
+        silent = f"no step and no output for {watchdog.limit_s / 60:g} minutes"
+        raise StageFailed(f"{stage} failed: {silent}; what its processes did: {stacks}\nThe whole log: {log}")
+    if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
+        raise Paused(stage, step)
     if process.returncode:
         raise _failure(stage, process.returncode, log, start)
 
@@ -229,12 +276,12 @@ def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
 @contextmanager
 def _recorded(folder: Path, attempt: int) -> Iterator[None]:
     """Appends the attempt to attempts.jsonl, however the body ends."""
-    started, begin = _now(), time.monotonic()
+    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     outcome = "failed"
     try:
         yield
         outcome = "complete"
-    except (Stopped, KeyboardInterrupt):
+    except (Stopped, Paused, KeyboardInterrupt):
         outcome = "stopped"
         raise
     finally:
@@ -248,16 +295,5 @@ def _write_config(folder: Path, config: DictConfig, attempt: int) -> Path:
     text = OmegaConf.to_yaml(config)
     if path.is_file() and path.read_text() != text:
         path.rename(folder / f"config_attempt_{attempt - 1:03d}.yaml")
-    _write(path, text)
+    write_atomically(path, text)
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(text)
-    os.replace(unfinished, path)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -40,3 +40,12 @@ def stage_env(config: Mapping) -> dict[str, str]:
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
     return needed | dict(os.environ)
+
+
+def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a stage's workers on other nodes must be given: Ray starts them with the environment of its own start there.
+
+    Named variables only: a path such as PYTHONPATH may be another one on every machine.
+    """
+    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "RETOOL_STAGE_ID"}
+    return {name: env[name] for name in sorted(names) if name in env}

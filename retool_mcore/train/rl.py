@@ -5,16 +5,20 @@ log-probs -> group-relative advantages -> Megatron update -> weights pushed to v
 the records and metrics (train/trainer.py), and checkpoints that count only when whole.
 """
 
+import os
 import sys
 from pathlib import Path
 
 import ray
 from omegaconf import OmegaConf, open_dict
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from retool_mcore import stop
 from retool_mcore.platform.check import assert_adapters
+from retool_mcore.platform.env import worker_env
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.train import checkpoints
 from retool_mcore.train.trainer import Runner
@@ -47,10 +51,18 @@ def verl_config(config, stage_dir: Path):
         }
         verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
         verl.retool = {
+            "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
         }
     return verl
+
+
+def join_cluster(verl) -> None:
+    """Connect to the cluster that RAY_ADDRESS names, before verl would start one of its own on this machine."""
+    runtime_env = get_ppo_ray_runtime_env(verl)
+    runtime_env["env_vars"] |= {"TRANSFER_QUEUE_ENABLE": "1"} | worker_env()
+    ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime_env)
 
 
 def main(config_path: str) -> None:
@@ -61,8 +73,12 @@ def main(config_path: str) -> None:
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
     validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    if "RAY_ADDRESS" in os.environ:
+        join_cluster(verl)
     run_ppo(verl, task_runner_class=ray.remote(Runner))
     ray.shutdown()
+    if stop.stopped_after(stage_dir) is not None:
+        sys.exit(stop.EXIT_CODE)
     print(f"RL policy: {checkpoints.link_policy(stage_dir)}")
 
 

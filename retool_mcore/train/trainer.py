@@ -9,6 +9,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from retool_mcore import stop
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.records import write_step
 from retool_mcore.train import checkpoints
@@ -24,12 +25,33 @@ class MarkComplete(CheckpointCallback):
 
 
 class RetoolTrainer(PPOTrainerSync):
-    """PPOTrainerSync; `config.retool` holds `trajectories` (a folder) and `keep_trajectory_bytes`."""
+    """PPOTrainerSync; `config.retool` holds `stage_dir`, `trajectories` (a folder) and `keep_trajectory_bytes`."""
 
     def __init__(self, config):
         super().__init__(config)
         # verl looks every 2 s whether the rollouts are done: half of a short step is then waiting.
         self.replay_buffer.poll_interval = POLL_S
+
+    def on_train_begin(self):
+        super().on_train_begin()
+        self.saved_step = self.global_steps - 1  # what this attempt started from
+
+    def on_step_begin(self):
+        """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
+        super().on_step_begin()
+        if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
+            self._shutdown_dump_executor()
+            raise stop.StopRequested(self.saved_step)
+
+    def on_step_end(self):
+        # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
+        if self.saved_step != self.global_steps and stop.requested(Path(self.config.retool.stage_dir)):
+            self._save_checkpoint()
+        super().on_step_end()
+
+    def _save_checkpoint(self):
+        super()._save_checkpoint()
+        self.saved_step = self.global_steps
 
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
@@ -68,4 +90,7 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
 
     def run(self, config):
         trainer_base.TRAINER_REGISTRY["sync"] = RetoolTrainer
-        super().run(config)
+        try:
+            super().run(config)
+        except stop.StopRequested as stopped:
+            stop.honour(Path(config.retool.stage_dir), stopped.step)

@@ -215,8 +215,9 @@ def test_the_command_on_several_nodes():
     config = config_of("sft", parallel={"nodes": 2, "gpus_per_node": 8})
     env = {"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MASTER_PORT": "2"}
     command = stage_command("sft", config, Path("c.yaml"), env)
-    assert "--nnodes=2" in command and "--node_rank=1" in command and "--rdzv_endpoint=node-0:2" in command
-    assert "--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT" in stage_command("sft", config, Path("c.yaml"), {})
+    assert "--nnodes=2" in command and "--node_rank=1" in command and "--master_addr=node-0" in command
+    assert "--master_port=2" in command
+    assert "--master_addr=$MASTER_ADDR" in stage_command("sft", config, Path("c.yaml"), {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""How a running stage is asked to stop at a step: someone creates RUN/<stage>/STOP.
+
+The trainer ends its step, saves a whole checkpoint and honours the request: STOP becomes STOPPED, which holds the last
+step. Files, because the one who asks (Slurm's job script, a user on another node) shares nothing else with the trainer.
+"""
+
+import os
+from pathlib import Path
+
+EXIT_CODE = os.EX_TEMPFAIL  # 75: start it again to go on
+
+
+class StopRequested(Exception):
+    """Raised in a trainer between two steps; the checkpoint of the last one is whole."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"asked to stop after step {step}")
+        self.step = step
+
+
+def requested(stage_dir: Path) -> bool:
+    return (stage_dir / "STOP").exists()
+
+
+def honour(stage_dir: Path, step: int) -> None:
+    """Say that the stage stopped after `step`, by the trainer that ended it."""
+    (stage_dir / "STOP").unlink(missing_ok=True)
+    (stage_dir / "STOPPED").write_text(f"{step}\n")
+
+
+def stopped_after(stage_dir: Path) -> int | None:
+    """The step after which the stage stopped on request, None when it did not."""
+    stopped = stage_dir / "STOPPED"
+    return int(stopped.read_text()) if stopped.exists() else None
+
+
+def clear(stage_dir: Path) -> None:
+    """Forget requests: an old one must not stop a new attempt."""
+    for name in ("STOP", "STOPPED"):
+        (stage_dir / name).unlink(missing_ok=True)

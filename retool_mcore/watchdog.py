@@ -1,0 +1,70 @@
+"""Notices that a stage hangs, and writes down where: the Python stacks of all its processes on this machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from retool_mcore.processes import Process
+
+DUMP_TIMEOUT_S = 60.0
+MAX_GAP_S = 30.0
+
+
+class Watchdog:
+    """Says whether none of `files` (a stage's log and metrics) has grown for `limit_s` seconds."""
+
+    def __init__(self, files: Iterable[Path], limit_s: float) -> None:
+        self.files = list(files)
+        self.limit_s = limit_s
+        self.sizes = self._sizes()
+        self.quiet_s = 0.0
+        self.looked = time.monotonic()
+
+    def hangs(self) -> bool:
+        """To be called often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
+        stage alike, only MAX_GAP_S count."""
+        sizes, now = self._sizes(), time.monotonic()
+        self.quiet_s = 0.0 if sizes != self.sizes else self.quiet_s + min(now - self.looked, MAX_GAP_S)
+        self.sizes, self.looked = sizes, now
+        return self.quiet_s >= self.limit_s
+
+    def _sizes(self) -> list[int]:
+        return [file.stat().st_size if file.exists() else 0 for file in self.files]
+
+
+def dump_stacks(processes: Iterable[Process], folder: Path) -> None:
+    """Writes `folder`/<pid>.txt for each process: its command line, state, and Python stacks by py-spy.
+
+    Where py-spy may not look (it needs the right to trace processes) or the process is no Python, its message stands
+    in place of the stacks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = Path(sys.executable).with_name("py-spy")
+    py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda process: _dump(py_spy, process.pid, folder / f"{process.pid}.txt"), processes))
+
+
+def _dump(py_spy: str | None, pid: int, path: Path) -> None:
+    text = ""
+    with suppress(OSError):  # it ended meanwhile
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        status = Path(f"/proc/{pid}/status").read_text()
+        state = next(line for line in status.splitlines() if line.startswith("State:"))
+        text = f"{command}\n{state}\n\n"
+    if py_spy is None:
+        text += "no stacks: py-spy is not installed\n"
+    else:
+        try:
+            command = [py_spy, "dump", "--pid", str(pid)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
+            text += done.stdout if done.returncode == 0 else f"no stacks: {done.stderr}"
+        except subprocess.TimeoutExpired:
+            text += f"no stacks: py-spy was not done after {DUMP_TIMEOUT_S:.0f} s\n"
+    path.write_text(text)
