@@ -9,7 +9,7 @@ from retool_mcore import cli
 STAGES = ["prepare", "sft", "rl", "eval", "export", "doctor"]
 
 
-@pytest.mark.parametrize("stage", [*STAGES, "summary"])
+@pytest.mark.parametrize("stage", [*STAGES, "summary", "submit", "status"])
 def test_help_explains_and_gives_two_examples(stage, capsys):
     assert cli.main([stage, "--help"]) == 0
     out = capsys.readouterr().out

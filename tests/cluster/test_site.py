@@ -178,14 +178,17 @@ def test_a_stage_script_starts_its_job(stage, root, tmp_path):
 
 
 def test_slurms_signal_reaches_python(root):
-    program = 'trap "echo heard; exit 75" USR1; echo ready; while :; do sleep 0.02; done'
+    program = 'trap "echo heard; exit 75" USR1; echo ready; for _ in {1..3000}; do sleep 0.02; done'
     write_program(root / ".venv" / "bin" / "python", program)
     command = ["bash", root / "slurm" / "rl.sbatch"]
     with subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGUSR1)  # to the batch shell alone, as --signal=B: does
-        assert process.stdout.readline() == "heard\n"
-        assert process.wait() == 75
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGUSR1)  # to the batch shell alone, as --signal=B: does
+            assert process.wait(timeout=60) == 75
+            assert process.stdout.readline() == "heard\n"
+        finally:
+            process.kill()
 
 
 def test_a_sites_environment_is_set_where_the_caller_has_set_none(root):

@@ -1,0 +1,45 @@
+"""What Slurm says about jobs: squeue for those it still holds, sacct for ended ones where accounting is on."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TIMEOUT_S = 10
+ACTIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
+
+
+@dataclass(frozen=True)
+class JobState:
+    state: str  # Slurm's word: PENDING, RUNNING, COMPLETED, TIMEOUT, ...
+    reason: str = ""  # why it waits, in Slurm's word: Resources, Dependency, BeginTime, ...
+
+    @property
+    def active(self) -> bool:
+        """Queued or running: it may still do something."""
+        return self.state in ACTIVE
+
+
+def states(jobs: Sequence[str]) -> dict[str, JobState]:
+    """The states of jobs by number; those that Slurm no longer knows are left out, and all where there is no Slurm."""
+    if not jobs:
+        return {}
+    found: dict[str, JobState] = {}
+    for line in _lines(["sacct", "-n", "-P", "-X", f"--jobs={','.join(jobs)}", "--format=JobIDRaw,State"]):
+        number, _, state = line.partition("|")
+        if number in jobs and state:
+            found[number] = JobState(state.split()[0])  # "CANCELLED by 1000"
+    wanted = f"--jobs={','.join(jobs)}"
+    for line in _lines(["squeue", "--noheader", wanted, "--states=all", "--format=%i|%T|%r"]):
+        number, _, rest = line.partition("|")
+        state, _, reason = rest.partition("|")
+        if number in jobs and state:
+            found[number] = JobState(state, "" if reason == "None" else reason)
+    return found
+
+
+def _lines(command: list[str]) -> list[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

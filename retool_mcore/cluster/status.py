@@ -1,0 +1,247 @@
+"""`retool status RUN`: where each stage is and what it waits for, from the run's files and, where there is one, Slurm.
+
+Reads while others write: a half-written line does not count, and a file that goes away meanwhile is as if it had never
+been there. Works for a run on a laptop too, where processes tell whether a stage runs.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from retool_mcore import processes
+from retool_mcore.cluster import slurm
+from retool_mcore.cluster.submit import STAGES, read_jobs
+from retool_mcore.errors import UserError
+from retool_mcore.progress import attempt_files, metric, read_steps
+from retool_mcore.stage_log import last_error
+from retool_mcore.train import checkpoints
+
+RECENT_STEPS = 10  # over which speeds are taken
+ERROR_LENGTH = 200  # characters of a failure in the table
+PIPED_WIDTH = 160  # columns when the output is no terminal
+TITLES = ("stage", "state", "step", "last", "s/step", "tokens/s", "last checkpoint", "attempt", "now")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage as strings, in the order of TITLES; "-" for what there is not."""
+
+    stage: str
+    state: str
+    step: str
+    last: str
+    step_s: str
+    tokens_per_s: str
+    checkpoint: str
+    attempt: str
+    now: str
+
+    def cells(self) -> list[str]:
+        return [getattr(self, name) for name in self.__dataclass_fields__]
+
+
+def print_table(run: Path, console: Console | None = None) -> None:
+    """Prints the table of `rows`. Raises UserError as it does."""
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=PIPED_WIDTH)
+    table = Table(title=str(run))
+    for title in TITLES:
+        right = title in ("step", "s/step", "tokens/s")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title in ("stage", "state"))
+    for row in rows(run):
+        table.add_row(*row.cells())
+    console.print(table)
+
+
+def rows(run: Path, now_s: float | None = None) -> list[Row]:
+    """The stages that were begun or submitted, in the order of the pipeline.
+
+    Args:
+        now_s: seconds since the epoch, for ages; None: the clock.
+
+    Raises:
+        UserError: no such folder, or one that holds no stage.
+    """
+    if not run.is_dir():
+        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+    now_s = time.time() if now_s is None else now_s
+    jobs = {job["folder"]: job for job in read_jobs(run) if job["stage"] in STAGES}  # the newest of each stage
+    states = slurm.states([job["job"] for job in jobs.values()])
+    evals = sorted(path.name for path in (run / "eval").glob("*/"))
+    order = ["prepare", "sft", "rl", *(f"eval/{label}" for label in evals), "export"]
+    order += [folder for folder in jobs if folder not in order]
+    begun = [folder for folder in order if (run / folder).is_dir() or folder in jobs]
+    if not begun:
+        raise UserError(f"{run} holds no stage yet: start one, as in `retool prepare name={run.name}`.")
+    return [_row(run, folder, jobs.get(folder), states, now_s) for folder in begun]
+
+
+def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobState], now_s: float) -> Row:
+    folder = run / stage
+    steps = _quietly(lambda: read_steps(folder), {})
+    attempt = max(_quietly(lambda: attempt_files(folder), {}), default=0)
+    records = _records(folder / "attempts.jsonl")
+    ended = {record["attempt"]: record for record in records if isinstance(record.get("attempt"), int)}
+    open_attempt = attempt > 0 and attempt not in ended
+    job_state = states.get(job["job"]) if job else None
+    outcome = str(ended[max(ended)].get("outcome", "-")) if ended else None
+
+    state, now = _from_files(folder, steps, open_attempt, outcome, now_s)
+    if job_state is not None and job_state.state == "RUNNING":
+        state, now = "running", _doing(folder, steps, now_s) if open_attempt else "the job prepares its nodes"
+    elif job_state is not None and job_state.active:
+        state, now = _waiting(job_state, job)
+    elif job_state is not None and state not in ("complete", "running"):
+        if state == "unknown":
+            state, now = "ended", "killed before it could say how it ended"
+        now = f"Slurm: {job_state.state}" if now == "-" else f"{now} (Slurm: {job_state.state})"
+    if state == "running" and (folder / "STOP").exists():
+        state, now = "stopping", "ends its step and saves, then goes back to the queue"
+    if job is not None and now != "-":
+        now = f"job {job['job']}: {now}"
+
+    recent = list(steps.values())[-RECENT_STEPS:]
+    total = _total(folder / "config.yaml")
+    return Row(
+        stage=stage,
+        state=state,
+        step=(f"{max(steps)}" if steps else "0") + (f"/{total}" if total else "") if steps or total else "-",
+        last=_last(steps),
+        step_s=_number(_median(recent, _step_s), "{:.1f}"),
+        tokens_per_s=_number(_median(recent, _tokens_per_s), "{:.0f}"),
+        checkpoint=_quietly(lambda: _checkpoint(folder / "checkpoints", now_s), "-"),
+        attempt=(f"{attempt}" + (f", last ended: {outcome}" if open_attempt and outcome else "")) if attempt else "-",
+        now=now,
+    )
+
+
+def _from_files(folder: Path, steps: dict, open_attempt: bool, outcome: str | None, now_s: float) -> tuple[str, str]:
+    """(state, what it does or waits for) of a stage without Slurm."""
+    if open_attempt:
+        stage_id = _quietly(lambda: (folder / ".lock").read_text().strip(), "")
+        if stage_id and processes.find(stage_id):
+            return "running", _doing(folder, steps, now_s)
+        sign = _age(_last_sign(folder), now_s)
+        return "unknown", f"killed, or runs on another machine; last output {sign} ago"
+    if outcome is None:
+        return "not started", "-"
+    if outcome == "failed":
+        log = folder / "log.txt"
+        error = _quietly(lambda: last_error(log)[0], "")
+        return outcome, f"{error[:ERROR_LENGTH]} (see {log})".strip()
+    if outcome != "complete":
+        return outcome, "the next start goes on from the last checkpoint"
+    return "complete", "-"
+
+
+def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
+    if state.state != "PENDING":
+        return state.state.lower(), f"Slurm: {state.reason or state.state}"
+    match state.reason:
+        case "Dependency":
+            return "queued", f"waits for job {job.get('after')} to end well"
+        case "Resources" | "Priority":
+            return "queued", f"waits for free nodes (Slurm: {state.reason})"
+        case "BeginTime":
+            return "queued", "sent back to the queue, starts again soon (Slurm: BeginTime)"
+    return "queued", f"Slurm: {state.reason or 'no reason given yet'}"
+
+
+def _doing(folder: Path, steps: dict, now_s: float) -> str:
+    """The step that runs now, and since when: verl writes a line as each step ends."""
+    files = _quietly(lambda: attempt_files(folder), {})
+    newest = files[max(files)] if files else None
+    size = _quietly(lambda: newest.stat().st_size, 0) if newest else 0
+    if not newest or not size:
+        begun = _quietly(lambda: newest.stat().st_mtime, now_s) if newest else now_s
+        return f"starting since {_age(begun, now_s)}"
+    return f"step {max(steps, default=0) + 1} since {_age(_quietly(lambda: newest.stat().st_mtime, now_s), now_s)}"
+
+
+def _last_sign(folder: Path) -> float:
+    paths = [folder / "log.txt", *(folder / "metrics").glob("*")]
+    return max((_quietly(lambda path=path: path.stat().st_mtime, 0.0) for path in paths), default=0.0)
+
+
+def _last(steps: dict[int, dict[str, float]]) -> str:
+    """The last reward, else the last loss, with its name."""
+    for label, name in (("reward", "critic/score/mean"), ("loss", "train/loss"), ("val", "val/loss")):
+        values = [value for data in steps.values() if (value := metric(data, name)) is not None]
+        if values:
+            return f"{label} {values[-1]:.4g}"
+    return "-"
+
+
+def _step_s(data: dict[str, float]) -> float | None:
+    seconds = metric(data, "timing_s/step")
+    return metric(data, "step_seconds") if seconds is None else seconds
+
+
+def _tokens_per_s(data: dict[str, float]) -> float | None:
+    """Of the whole job: verl's own perf/throughput is a GPU's share."""
+    tokens, seconds = metric(data, "perf/total_num_tokens"), metric(data, "perf/time_per_step")
+    return tokens / seconds if tokens and seconds else metric(data, "tokens_per_second")
+
+
+def _median(steps: list[dict[str, float]], figure: Callable) -> float | None:
+    values = [value for data in steps if (value := figure(data)) is not None]
+    return statistics.median(values) if values else None
+
+
+def _checkpoint(root: Path, now_s: float) -> str:
+    last = checkpoints.latest(root)
+    if last is None:
+        return "-"
+    return f"step {checkpoints.step_of(last)}, {_age((last / checkpoints.MARK).stat().st_mtime, now_s)} ago"
+
+
+def _total(config: Path) -> int | None:
+    """Steps of the whole stage; None where the configuration does not say."""
+    try:
+        total = yaml.load(config.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return int(total["verl"]["trainer"]["total_training_steps"])
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return None
+
+
+def _records(path: Path) -> list[dict]:
+    records = []
+    for line in _quietly(lambda: path.read_bytes(), b"").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:
+    """What `read` gives; `otherwise` when a file is not there, or no longer."""
+    try:
+        return read()
+    except OSError:
+        return otherwise
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _age(then_s: float, now_s: float) -> str:
+    seconds = max(now_s - then_s, 0.0)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"

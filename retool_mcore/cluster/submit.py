@@ -1,0 +1,240 @@
+"""`retool submit`: checks what can be checked on a login node, then hands slurm/STAGE.sbatch to sbatch.
+
+Writes RUN/slurm/jobs.jsonl, one line a job: {job, stage, folder, submitted, after, site, log, command}. `--after` and
+`retool status` read it.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from retool_mcore.cluster import slurm
+from retool_mcore.cluster.site import Site, load_site
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.launch import stage_dir
+
+ROOT = Path(__file__).parents[2]
+STAGES = ("sft", "rl", "eval")
+SERVICES = ("tensorboard", "sandbox")  # jobs beside a run; no stage of it
+PENDING = "JOBID"  # stands in a dry run for the number that Slurm would give
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sbatch command; `after`: the job that must have ended well before, None for none."""
+
+    stage: str
+    config: DictConfig
+    site: Site
+    overrides: tuple[str, ...]
+    after: str | None
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.config.run_dir)
+
+    @property
+    def log(self) -> Path:
+        """Where Slurm writes; %j is the job's number."""
+        return self.run_dir / "slurm" / f"%j-{self.stage}.out"
+
+    def command(self) -> list[str]:
+        flags = ["--parsable", f"--output={self.log}"]
+        for name in ("partition", "account", "qos", "time"):
+            if value := getattr(self.site, name):
+                flags.append(f"--{name}={value}")
+        if self.stage in STAGES:
+            flags.append(f"--nodes={asked_nodes(self.stage, self.config)}")
+            flags.append(f"--gpus-per-node={asked_gpus(self.config, self.site)}")
+        if self.after:
+            # A job whose predecessor failed would otherwise wait for ever.
+            flags += [f"--dependency=afterok:{self.after}", "--kill-on-invalid-dep=yes"]
+        arguments = {"tensorboard": [str(self.run_dir)], "sandbox": []}.get(self.stage, self.overrides)
+        return ["sbatch", *flags, str(ROOT / "slurm" / f"{self.stage}.sbatch"), *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """What the batch script needs and cannot find out; sbatch hands its whole environment on to the job."""
+        return {"RETOOL_ROOT": str(ROOT), "RETOOL_SITE": self.site.name, "SBATCH_EXPORT": "ALL"}
+
+
+def submit(
+    words: Sequence[str], *, after: str | None = None, site_name: str | None = None, dry_run: bool = False
+) -> None:
+    """Submits a chain: each stage starts once the one before has ended well.
+
+    Args:
+        words: stages in order, and overrides, which go to each of them.
+        after: what the first waits for: a job's number, or a stage of this run that was submitted before.
+
+    Raises:
+        UserError: wrong input, no sbatch here, or sbatch refused.
+    """
+    site = load_site(site_name)
+    stages = [word for word in words if "=" not in word]
+    overrides = tuple(word for word in words if "=" in word)
+    check_stages(stages)
+    configs = {stage: _compose(stage, overrides, site) for stage in stages}
+    if not dry_run and shutil.which("sbatch") is None:
+        raise UserError("sbatch is not here: submit on a login node of the cluster, or look with --dry-run.")
+    first = configs[stages[0]]
+    previous = find_predecessor(after, Path(first.run_dir), dry_run) if after else None
+    for stage in stages:
+        job = Job(stage, configs[stage], site, overrides, previous)
+        if dry_run:
+            print(summary(job))
+            print(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.environment().items()), end=" ")
+            print(shlex.join(job.command()))
+            previous = f"{PENDING}_OF_{stage.upper()}"
+        else:
+            previous = send(job)
+    if not dry_run:
+        print(f"to watch it: retool status {shlex.quote(str(first.run_dir))}")
+
+
+def check_stages(stages: Sequence[str]) -> None:
+    known = (*STAGES, *SERVICES)
+    if not stages or (unknown := [stage for stage in stages if stage not in known]):
+        what = f"there is no job {unknown[0]!r}" if stages else "which stage?"
+        raise UserError(f"{what}: submit one or more of {', '.join(known)}; an override is written KEY=VALUE.")
+    if len(set(stages)) < len(stages):
+        raise UserError("each stage can be named once in a chain.")
+    if len(stages) > 1 and (services := [stage for stage in stages if stage in SERVICES]):
+        raise UserError(f"{services[0]} runs until it is cancelled, so nothing can wait for it: submit it by itself.")
+
+
+def asked_nodes(stage: str, config: DictConfig) -> int:
+    return 1 if stage == "eval" else config.parallel.nodes  # an evaluation's engine stays inside one node
+
+
+def asked_gpus(config: DictConfig, site: Site) -> int:
+    """GPUs to ask for on each node; a run on CPU takes what the site says, by default none."""
+    if config.parallel.device == "cuda":
+        return config.parallel.gpus_per_node
+    return site.gpus_per_node or 0
+
+
+def check_size(stage: str, config: DictConfig, site: Site) -> None:
+    """Refuses a configuration that is for other nodes than the site gives.
+
+    Raises:
+        UserError: the numbers of nodes, or of GPUs a node, differ.
+    """
+    asked = {"nodes": asked_nodes(stage, config), "gpus_per_node": asked_gpus(config, site)}
+    for key, count in asked.items():
+        given = getattr(site, key)
+        if given is not None and given != count and (key, stage) != ("nodes", "eval"):
+            raise UserError(
+                f"{stage}: parallel.{key}={count}, but the site {site.name} gives {key}: {given}; "
+                "choose another parallel=, or another site."
+            )
+
+
+def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
+    if stage in SERVICES:
+        return compose("doctor", overrides)
+    try:
+        config = compose(stage, overrides)
+    except UserError as error:
+        raise UserError(f"{stage}: {error}") from error
+    check_size(stage, config, site)
+    return config
+
+
+def summary(job: Job) -> str:
+    """What the job is, in a few lines of YAML comments."""
+    config = job.config
+    lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}"]
+    if job.stage in STAGES:
+        layout = config.parallel
+        gpus = asked_gpus(config, job.site)
+        lines.append(f"# nodes: {asked_nodes(job.stage, config)}, GPUs on each: {gpus}, device: {layout.device}")
+        lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
+        if train := config.get("train"):
+            steps = train.steps or f"those of {train.epochs} epochs"
+            lines.append(f"# steps: {steps}, batch: {train.batch}, learning rate: {train.lr}")
+    return "\n".join(lines)
+
+
+def find_predecessor(after: str, run_dir: Path, dry_run: bool = False) -> str | None:
+    """The number of the job that `after` means; None when that stage is complete already.
+
+    Raises:
+        UserError: Slurm does not know the job; the stage was not submitted, or its jobs have ended without success.
+    """
+    if after.isdecimal():
+        if not dry_run and after not in slurm.states([after]):  # sbatch takes any number, and then waits for nothing
+            raise UserError(f"Slurm knows no job {after}: give the number of one that is queued or running.")
+        return after
+    if after not in STAGES:
+        raise UserError(f"--after {after}: give a job's number or one of {', '.join(STAGES)}.")
+    jobs = [job for job in read_jobs(run_dir) if job["stage"] == after]
+    states = slurm.states([job["job"] for job in jobs])
+    for job in reversed(jobs):
+        if (state := states.get(job["job"])) and state.active:
+            return job["job"]
+    if any((run_dir / after).rglob("COMPLETE") if after == "eval" else (run_dir / after).glob("COMPLETE")):
+        print(f"{after} is complete already: nothing to wait for.")
+        return None
+    raise UserError(f"no {after} job of {run_dir} is queued or running: submit it first, or give a job's number.")
+
+
+def send(job: Job) -> str:
+    """Submits one job and records it; returns its number.
+
+    Raises:
+        UserError: sbatch refused; the message is sbatch's own.
+    """
+    job.log.parent.mkdir(parents=True, exist_ok=True)  # slurmd drops the output when the folder is missing
+    command = job.command()
+    done = subprocess.run(command, env={**os.environ, **job.environment()}, capture_output=True, text=True)
+    if done.returncode:
+        reason = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise UserError(f"{job.stage}: sbatch refused: {reason}. The command was: {shlex.join(command)}")
+    number = done.stdout.strip().split(";")[0]  # JOBID or JOBID;CLUSTER
+    log = str(job.log).replace("%j", number)
+    record(job.stage, job.config, number, log, after=job.after, site=job.site.name, command=shlex.join(command))
+    print(f"{job.stage}: job {number}" + (f", after job {job.after}" if job.after else "") + f", log: {log}")
+    return number
+
+
+def record(stage: str, config: DictConfig, number: str, log: str, **more: str | None) -> None:
+    """Appends a job to the run's jobs.jsonl, unless it stands there already.
+
+    cluster/job.py calls it too, for a job that sbatch was given by hand.
+    """
+    run_dir = Path(config.run_dir)
+    if number in (job["job"] for job in read_jobs(run_dir)):
+        return
+    folder = stage_dir(stage, config) if stage in STAGES else run_dir
+    line = {"job": number, "stage": stage, "folder": str(folder.relative_to(run_dir)), "log": log}
+    line["submitted"] = datetime.now(UTC).isoformat(timespec="seconds")
+    jobs_file(run_dir).parent.mkdir(parents=True, exist_ok=True)
+    with jobs_file(run_dir).open("a") as file:
+        file.write(json.dumps(line | more) + "\n")
+
+
+def jobs_file(run_dir: Path) -> Path:
+    return run_dir / "slurm" / "jobs.jsonl"
+
+
+def read_jobs(run_dir: Path) -> list[dict]:
+    """The jobs of a run in the order of submission; half-written lines do not count."""
+    jobs = []
+    if jobs_file(run_dir).is_file():
+        for line in jobs_file(run_dir).read_text().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and {"job", "stage", "folder", "log"} <= record.keys():
+                jobs.append(record)
+    return jobs

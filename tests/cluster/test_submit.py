@@ -1,0 +1,162 @@
+"""`retool submit`: what it hands to sbatch. Slurm's own commands are stand-ins that write down how they were called."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from retool_mcore import cli
+from retool_mcore.cluster.submit import ROOT, read_jobs, record
+from retool_mcore.config import compose
+
+BIG = ["model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "model.path=/shared/m"]
+SBATCH = """\
+printf '%s\\0' "$RETOOL_ROOT" "$RETOOL_SITE" "$SBATCH_EXPORT" "$@" >>{folder}/calls; printf '\\n' >>{folder}/calls
+[[ ! -f {folder}/refusal ]] || {{ cat {folder}/refusal >&2; exit 1; }}
+echo "$((40 + $(wc -l <{folder}/calls)));cluster"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A folder with sbatch, squeue and sacct in PATH: `calls` is what sbatch got, `queue` what squeue answers."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (folder / "queue").touch()
+    programs = {"sbatch": SBATCH.format(folder=shlex.quote(str(folder))), "sacct": "exit 1"}
+    programs["squeue"] = f"cat {shlex.quote(str(folder / 'queue'))}"
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    for name in ("RETOOL_SITE", "RETOOL_ROOT", "SBATCH_EXPORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def calls(slurm):
+    """(environment that the script needs, flags, script, its arguments) of each call of sbatch."""
+    found = []
+    for line in (slurm / "calls").read_text().splitlines():
+        words = line.split("\0")[:-1]
+        script = next(n for n, word in enumerate(words) if word.endswith(".sbatch"))
+        found.append((words[:3], words[3:script], Path(words[script]), words[script + 1 :]))
+    return found
+
+
+def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
+    assert cli.main(["submit", "sft", "rl", "eval", "name=r", *BIG]) == 0
+    run = tmp_path / "runs" / "r"
+    sft, rl, evaluation = calls(slurm)
+    assert sft[0] == [str(ROOT), "default", "ALL"]
+    assert sft[1] == ["--parsable", f"--output={run}/slurm/%j-sft.out", "--nodes=2", "--gpus-per-node=8"]
+    assert sft[2] == ROOT / "slurm" / "sft.sbatch" and sft[2].is_file()
+    assert sft[3] == ["name=r", *BIG]
+    assert rl[1][-2:] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
+    assert "--nodes=1" in evaluation[1] and "--dependency=afterok:42" in evaluation[1]
+    assert (run / "slurm").is_dir()  # Slurm drops the output of a job whose folder is missing
+    out = capsys.readouterr().out.splitlines()
+    assert out[1] == f"rl: job 42, after job 41, log: {run}/slurm/42-rl.out"
+    assert out[3] == f"to watch it: retool status {run}"
+    jobs = [(job["job"], job["stage"], job["folder"], job["after"]) for job in read_jobs(run)]
+    assert jobs == [("41", "sft", "sft", None), ("42", "rl", "rl", "41"), ("43", "eval", "eval/rl", "42")]
+
+
+def test_the_sites_limits_become_flags(slurm):
+    assert cli.main(["submit", "rl", "--site", "example-apptainer", *BIG]) == 0
+    ((environment, flags, _, _),) = calls(slurm)
+    assert environment[1] == "example-apptainer"
+    assert {"--partition=gpu", "--account=my-project", "--qos=normal", "--time=2-00:00:00"} <= set(flags)
+
+
+def test_a_run_on_cpu_asks_for_no_gpu(slurm):
+    assert cli.main(["submit", "rl"]) == 0
+    assert calls(slurm)[0][1][-2:] == ["--nodes=1", "--gpus-per-node=0"]
+
+
+def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
+    assert cli.main(["submit", "sft", "rl", "name=r", *BIG, "--dry-run"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    commands = [shlex.split(line) for line in out if not line.startswith("#")]
+    assert [command[3] for command in commands] == ["sbatch", "sbatch"]
+    assert commands[0][:3] == [f"RETOOL_ROOT={ROOT}", "RETOOL_SITE=default", "SBATCH_EXPORT=ALL"]
+    assert "--dependency=afterok:JOBID_OF_SFT" in commands[1]
+    assert "# nodes: 2, GPUs on each: 8, device: cuda" in out
+    assert not (slurm / "calls").exists() and not (tmp_path / "runs").exists()
+    assert cli.main(["submit", "sft", "rl", "name=r", *BIG]) == 0
+    assert calls(slurm)[0][1] == [w for w in commands[0] if w.startswith("--")]
+
+
+def test_after_finds_the_newest_job_that_lives(slurm, tmp_path):
+    for _ in range(3):
+        assert cli.main(["submit", "sft", "name=r"]) == 0
+    (slurm / "queue").write_text("41|RUNNING|None\n42|PENDING|Priority\n43|CANCELLED|None\n")
+    assert cli.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
+    assert "--dependency=afterok:42" in calls(slurm)[-1][1]
+    assert cli.main(["submit", "rl", "name=r", "--after", "41"]) == 0
+    assert "--dependency=afterok:41" in calls(slurm)[-1][1]
+
+
+def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsys):
+    stage = tmp_path / "runs" / "r" / "sft"
+    stage.mkdir(parents=True)
+    (stage / "COMPLETE").touch()
+    assert cli.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
+    assert "sft is complete already" in capsys.readouterr().out
+    assert not any(flag.startswith("--dependency") for flag in calls(slurm)[0][1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sft", "foo"], "there is no job 'foo': submit one or more of sft, rl, eval, tensorboard, sandbox"),
+        (["name=r"], "which stage?"),
+        (["rl", "rl"], "once in a chain"),
+        (["rl", "tensorboard"], "tensorboard runs until it is cancelled"),
+        (["rl", "train.bach=2"], "rl: unknown key train.bach; the nearest valid key is train.batch."),
+        (["sft", "rl", "train.n=2"], "sft: unknown key train.n"),
+        (["rl", "--site", "example-pyxis"], "parallel.nodes=1, but the site example-pyxis gives nodes: 2"),
+        (["rl", "--site", "nowhere"], "no site 'nowhere'"),
+        (["rl", "name=r", "--after", "sft"], "is queued or running: submit it first"),
+        (["rl", "--after", "77"], "Slurm knows no job 77"),
+        (["rl", "--after", "prepare"], "--after prepare: give a job's number or one of sft, rl, eval."),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_nothing_is_submitted(words, message, slurm, capsys):
+    assert cli.main(["submit", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (slurm / "calls").exists()
+
+
+def test_a_refusal_of_slurm_is_passed_on(slurm, tmp_path, capsys):
+    (slurm / "refusal").write_text("sbatch: error: invalid partition\nspecified: gpu\n")
+    assert cli.main(["submit", "sft", "rl", "name=r"]) == 2
+    assert "sft: sbatch refused: sbatch: error: invalid partition specified: gpu." in capsys.readouterr().err
+    assert len(calls(slurm)) == 1 and read_jobs(tmp_path / "runs" / "r") == []
+
+
+def test_without_sbatch_it_says_so(slurm, monkeypatch, capsys):
+    (slurm / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(slurm))
+    assert cli.main(["submit", "rl"]) == 2
+    assert "sbatch is not here" in capsys.readouterr().err
+
+
+def test_tensorboard_is_submitted_over_the_run(slurm, tmp_path):
+    assert cli.main(["submit", "tensorboard", "name=r"]) == 0
+    ((_, flags, script, arguments),) = calls(slurm)
+    assert script.name == "tensorboard.sbatch" and arguments == [f"{tmp_path}/runs/r"]
+    assert not any(flag.startswith("--gpus") for flag in flags)
+
+
+def test_a_job_is_recorded_once_and_half_lines_do_not_count(tmp_path):
+    config = compose("eval", [f"runs_dir={tmp_path}", "name=r", "policy=sft"])
+    for _ in range(2):
+        record("eval", config, "7", "slurm-7.out")
+    path = tmp_path / "r" / "slurm" / "jobs.jsonl"
+    path.write_text(path.read_text() + '{"job": "8", "sta')
+    assert [(job["job"], job["folder"]) for job in read_jobs(tmp_path / "r")] == [("7", "eval/sft")]
+    assert len(path.read_text().splitlines()) == 2 and json.loads(path.read_text().splitlines()[0])["log"]
