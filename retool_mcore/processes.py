@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,8 @@ class Process:
     started: int  # clock ticks after boot
 
 
-def start(command: list[str], env: dict[str, str], output: Path) -> subprocess.Popen:
-    """Starts `command` in a session of its own; both streams are appended to `output`.
+def start(command: list[str], env: dict[str, str], output: Path | None = None) -> subprocess.Popen:
+    """Starts `command` in a session of its own; both streams are appended to `output`, None: to where ours go.
 
     The kernel sends it SIGTERM should this process be killed: a stage must not go on without its launcher.
     """
@@ -38,13 +38,13 @@ def start(command: list[str], env: dict[str, str], output: Path) -> subprocess.P
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    with output.open("ab") as log:
+    with output.open("ab") if output is not None else nullcontext() as log:
         return subprocess.Popen(
             command,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if output is not None else None,
             start_new_session=True,
             preexec_fn=end_with_launcher,
         )

@@ -1,0 +1,151 @@
+"""Addresses and ports of a job: which interface the nodes share, which ports are free below the ephemeral range.
+
+The kernel hands out ephemeral ports to every outgoing connection; a server that is given a port from that range finds
+it taken now and then. Fixed ports therefore come from below it, at a place that the job's id decides, so that jobs
+which share a node do not meet.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from retool_mcore.errors import UserError
+
+FIRST_PORT = 10_000
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_DEFAULT = 32_768
+_INFINIBAND = Path("/sys/class/infiniband")
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_NOWHERE = "192.0.2.1"  # RFC 5737, never routed on: a datagram socket connected there tells the default interface
+
+
+def shared_address(nodes: Sequence[str]) -> tuple[str | None, str]:
+    """(interface, IPv4 address) of this host on the interface by which it reaches the other nodes.
+
+    Args:
+        nodes: names or addresses of the other nodes; empty for a job on one node.
+
+    The interface is None when no interface has that as its first address. Nodes that resolve to this host's loopback
+    (several nodes on one machine) meet on its main address: Ray does not run on loopback.
+
+    Raises:
+        UserError: a node's name does not resolve, or the others are reached by different addresses of this host.
+    """
+    addresses = {_source_address(resolve(node)) for node in nodes}
+    addresses = {address for address in addresses if not address.startswith("127.")}
+    if len(addresses) > 1:
+        raise UserError(
+            f"this node reaches the others from several addresses ({', '.join(sorted(addresses))}): no interface is "
+            "shared by all nodes."
+        )
+    address = addresses.pop() if addresses else main_address()
+    return interface_of(address), address
+
+
+def main_address() -> str:
+    """The address by which this host reaches others; 127.0.0.1 without any route."""
+    try:
+        return _source_address(_NOWHERE)
+    except OSError:
+        return "127.0.0.1"
+
+
+def resolve(node: str) -> str:
+    """The IPv4 address of a node's name."""
+    try:
+        return socket.gethostbyname(node)
+    except OSError as error:
+        raise UserError(f"the node {node} has no address here ({error.strerror or error}).") from error
+
+
+def interface_of(address: str) -> str | None:
+    """The interface whose first IPv4 address this is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None
+
+
+def nccl_env(interface: str | None, infiniband: Path = _INFINIBAND) -> dict[str, str]:
+    """What NCCL and Gloo must be told about the network of this node; empty where they find it themselves.
+
+    Only InfiniBand adapters with an active port are named: NCCL else also opens those that are not cabled, and Ethernet
+    adapters that serve the storage.
+    """
+    env = {}
+    if interface is not None:
+        env |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}  # "=": exactly this name
+    adapters = sorted(
+        {
+            port.parent.parent.name
+            for port in infiniband.glob("*/ports/*")
+            if _word(port / "link_layer") == "InfiniBand" and "ACTIVE" in _word(port / "state")
+        }
+    )
+    if adapters:
+        env["NCCL_IB_HCA"] = "=" + ",".join(adapters)
+    return env
+
+
+def host() -> str:
+    """The name of this node for messages: Slurm's, else the host's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def free_base_port(job_id: int, count: int, last: int | None = None) -> int:
+    """The first of `count` consecutive ports that are free on this host, all below the ephemeral range.
+
+    The same job gets the same ports; when one of them is taken, the next place is tried.
+
+    Raises:
+        UserError: there are none.
+    """
+    end = min(last or _first_ephemeral(), 65_536)
+    places = (end - FIRST_PORT) // count
+    for attempt in range(places):
+        base = FIRST_PORT + (job_id + attempt) % places * count
+        if not busy_ports(range(base, base + count)):
+            return base
+    raise UserError(f"no {count} consecutive ports from {FIRST_PORT} to {end - 1} are free on this node.")
+
+
+def busy_ports(ports: Iterable[int]) -> list[int]:
+    """Those of `ports` on which this host cannot listen."""
+    busy = []
+    for port in ports:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # Connections of an earlier attempt that are still winding down do not keep a server from listening.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                busy.append(port)
+    return busy
+
+
+def _first_ephemeral() -> int:
+    text = _word(_EPHEMERAL).split()
+    # A range that begins at the very bottom leaves nothing below it: then the usual border is as good as any.
+    first = int(text[0]) if text else _EPHEMERAL_DEFAULT
+    return first if first >= FIRST_PORT + 5_000 else _EPHEMERAL_DEFAULT
+
+
+def _source_address(target: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((target, 9))  # of a datagram socket: sends nothing, only picks the route
+        return probe.getsockname()[0]
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

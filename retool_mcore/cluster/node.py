@@ -1,0 +1,191 @@
+"""What srun starts on each node of a job: a part of the Ray cluster, or one node's share of a torchrun stage.
+
+Both run under a supervisor that stays to the end and leaves nothing of its part on its node, however it ends: raylets
+and trainers start sessions of their own, which not every Slurm finds again. `sweep` is for a node whose supervisor was
+killed.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from retool_mcore import processes
+from retool_mcore.cluster import network
+from retool_mcore.errors import UserError
+from retool_mcore.launch import stage_command
+
+WORKER_PORTS = 630  # of one node: every process that Ray starts there listens on one
+SERVICES = (
+    "node-manager-port",
+    "object-manager-port",
+    "runtime-env-agent-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+)
+HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
+NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
+INDICES = 32  # nodes with the same remainder share ports: they are never on one machine
+LABEL = "slurm-node"  # Ray's own names are addresses
+GRACE_S = 12.0  # less than the time that Slurm (KillWait) and our own launcher give
+
+
+def node_mark(mark: str, index: int) -> str:
+    """The RETOOL_STAGE_ID of one node's part; of its own, since two nodes of a test cluster may be one machine."""
+    return f"{mark}-node{index}"
+
+
+def ray_folder(mark: str, index: int) -> Path:
+    """Ray's folder on a node. Short and local: a socket's path below it must stay under 108 bytes."""
+    return Path("/tmp") / f"ray-{node_mark(mark, index)}"
+
+
+def ray_ports(base: int, index: int) -> dict[str, int]:
+    """Ray's port options for node `index` of the cluster whose ports begin at `base`."""
+    first = base + index % INDICES * NODE_PORTS
+    names = (*HEAD_SERVICES, *SERVICES) if index == 0 else SERVICES
+    ports = {name: first + place for place, name in enumerate(names)}
+    workers = first + len(HEAD_SERVICES) + len(SERVICES)
+    return ports | {"min-worker-port": workers, "max-worker-port": workers + WORKER_PORTS - 1}
+
+
+def ray_command(
+    index: int,
+    address: str,
+    base: int,
+    folder: Path,
+    *,
+    gpus: int,
+    cpus: int | None = None,
+    object_store_bytes: int | None = None,
+    head: str | None = None,
+) -> list[str]:
+    """`ray start` for one node: of the head when `head`, its address, is None, else of a node that joins it."""
+    options: dict[str, object] = {
+        "node-ip-address": address,
+        "num-gpus": gpus,
+        "temp-dir": folder,
+        "labels": f"{LABEL}={network.host()}",
+    }
+    options |= {"num-cpus": cpus, "object-store-memory": object_store_bytes, "address": head}
+    options |= ray_ports(base, index)
+    if head is None:
+        options["include-dashboard"] = "false"
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *given] + (
+        ["--head"] if head is None else []
+    )
+
+
+def supervise(command: Sequence[str], env: Mapping[str, str], mark: str) -> int:
+    """Runs `command` to its end, or until SIGTERM or SIGINT; afterwards no process with `mark` is left here.
+
+    Returns the exit code as a shell would give it.
+    """
+    received: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _: received.append(number))
+    process = processes.start(list(command), {**env, processes.STAGE_ID: mark})
+    known: set[processes.Process] = set()
+    while not received:
+        try:
+            process.wait(2.0)
+            break
+        except subprocess.TimeoutExpired:
+            known |= processes.find(mark, known)
+    code = process.returncode
+    processes.stop(mark, known, leader=process, grace_s=GRACE_S)
+    if received:
+        return 128 + received[0]
+    return code if code >= 0 else 128 - code
+
+
+def run_ray(options: argparse.Namespace) -> int:
+    index = options.index if options.index is not None else 1 + int(os.environ["SLURM_PROCID"])
+    folder = ray_folder(options.mark, index)
+    interface, address = network.shared_address(options.others)
+    address = options.address or address
+    ports = ray_ports(options.base_port, index)
+    services = [port for name, port in ports.items() if not name.endswith("worker-port")]
+    if busy := network.busy_ports(services):
+        raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
+    env = network.nccl_env(interface) | dict(os.environ)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    head = None if index == 0 else options.head
+    command = ray_command(
+        index,
+        address,
+        options.base_port,
+        folder,
+        gpus=options.gpus,
+        cpus=options.cpus,
+        object_store_bytes=options.object_store_bytes,
+        head=head,
+    )
+    try:
+        return supervise(command, env, node_mark(options.mark, index))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_stage(options: argparse.Namespace) -> int:
+    index = int(os.environ["SLURM_PROCID"])
+    interface, _ = network.shared_address(options.others)
+    env = network.nccl_env(interface) | dict(os.environ) | {"NODE_RANK": str(index)}
+    command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
+    return supervise(command, env, node_mark(options.mark, index))
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Ends what is left of a job on this node."""
+    index = int(os.environ["SLURM_PROCID"])
+    for mark in options.marks:
+        for marked in (node_mark(mark, index), mark):
+            processes.stop(marked, grace_s=3.0)
+        shutil.rmtree(ray_folder(mark, index), ignore_errors=True)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.node", description=__doc__)
+    parts = top.add_subparsers(required=True)
+    ray = parts.add_parser("ray", help="this node's part of the Ray cluster")
+    ray.set_defaults(run=run_ray)
+    ray.add_argument("--index", type=int, help="0 on the head; default: from SLURM_PROCID, the head being no task")
+    ray.add_argument("--address", help="of this node; default: that by which it reaches the others")
+    ray.add_argument("--head", help="address:port of the head")
+    ray.add_argument("--base-port", type=int, required=True)
+    ray.add_argument("--gpus", type=int, required=True)
+    ray.add_argument("--cpus", type=int)
+    ray.add_argument("--object-store-bytes", type=int)
+    stage = parts.add_parser("stage", help="this node's share of a stage that torchrun starts")
+    stage.set_defaults(run=run_stage)
+    stage.add_argument("stage")
+    stage.add_argument("config", type=Path)
+    for part in (ray, stage):
+        part.add_argument("--mark", required=True)
+        part.add_argument("--others", nargs="*", default=[], help="nodes to reach")
+    swept = parts.add_parser("sweep", help="end what is left on this node")
+    swept.set_defaults(run=sweep)
+    swept.add_argument("marks", nargs="+")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except UserError as error:
+        print(f"retool: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

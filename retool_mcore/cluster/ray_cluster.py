@@ -1,0 +1,228 @@
+"""Ray over the nodes of a job: the head here, one worker a node by one srun step, ready when all nodes and GPUs are in.
+
+Nothing sleeps and hopes: a small process of its own joins the head as a driver and says who is there, until all are or
+the deadline passes. It is a process because a driver that loses its head ends itself.
+"""
+
+import json
+import os
+import queue
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retool_mcore import processes
+from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
+
+NODE = [sys.executable, "-m", "retool_mcore.cluster.node"]
+STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
+
+
+class ClusterFailed(Exception):
+    """Ray did not come up in time, or ended before the stage. The message names the nodes."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Ray is told to have on every node; None: what it finds."""
+
+    gpus: int
+    cpus: int | None = None
+    object_store_bytes: int | None = None
+
+    def options(self) -> list[str]:
+        given = {"gpus": self.gpus, "cpus": self.cpus, "object-store-bytes": self.object_store_bytes}
+        return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+@dataclass
+class RayCluster:
+    address: str  # host:port
+    log: Path
+    nodes: Sequence[str]
+    secret: Mapping[str, str]
+    parts: dict[str, subprocess.Popen] = field(default_factory=dict)
+
+    def stage_env(self) -> dict[str, str]:
+        """What a stage's environment needs to join."""
+        return {"RAY_ADDRESS": self.address, **self.secret}
+
+    def fault(self) -> str | None:
+        """What broke, as a sentence, when a part of the cluster has ended; None while all run."""
+        for name, process in self.parts.items():
+            if process.poll() is not None:
+                return f"Ray's {name} ended ({exit_text(process.returncode)}){self._last_words()}; its log: {self.log}"
+        return None
+
+    def _last_words(self) -> str:
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        said = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
+        if said:
+            return f": {said[-1]}"
+        ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
+        return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
+
+
+def exit_text(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+
+
+def ports_needed(nodes: int) -> int:
+    return NODE_PORTS * min(nodes, INDICES)
+
+
+@contextmanager
+def ray_cluster(
+    nodes: Sequence[str],
+    resources: Resources,
+    *,
+    head_address: str,
+    base_port: int,
+    deadline_s: float,
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
+    env: Mapping[str, str],
+    mark: str,
+    log: Path,
+) -> Iterator[RayCluster]:
+    """A Ray cluster over `nodes`, the first being this one; gone from every node afterwards.
+
+    Args:
+        head_address: this node's address on the interface that all nodes share.
+        base_port: first of `ports_needed` free ports.
+        srun: (options of a step, command) -> the command line.
+        env: environment of Ray on every node.
+        mark: unique word of the job, with which its processes and folders are found again.
+        log: takes what Ray says while it starts and stops.
+
+    Raises:
+        ClusterFailed: not all nodes came within `deadline_s`, or a part ended at once.
+    """
+    others = list(nodes[1:])
+    # Nobody else on the network may join; nor does the job depend on a token in somebody's home folder.
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    common = [f"--base-port={base_port}", f"--mark={mark}", *resources.options()]
+    env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
+    env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
+    deadline = time.monotonic() + deadline_s
+    probe = None
+    try:
+        head = [*NODE, "ray", "--index=0", f"--address={head_address}", *common]
+        head += ["--others", *others] if others else []
+        cluster.parts["head"] = processes.start(head, env, log)
+        probe = Probe(cluster.address, env)
+        await_nodes(cluster, probe, 1, resources.gpus, deadline, deadline_s)
+        if others:
+            step = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
+            step += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+            join = [*NODE, "ray", f"--head={cluster.address}", *common, "--others", head_address]
+            cluster.parts["step on the other nodes"] = processes.start(srun(step, join), env, log)
+            await_nodes(cluster, probe, len(nodes), resources.gpus * len(nodes), deadline, deadline_s)
+        probe.close()
+        yield cluster
+    finally:
+        if probe is not None:
+            probe.close()
+        end(list(reversed(cluster.parts.values())))
+
+
+class Probe:
+    """A driver beside us: prints the cluster's nodes, as JSON, whenever they change."""
+
+    def __init__(self, address: str, env: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address]
+        self.process = subprocess.Popen(
+            command,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def nodes(self, timeout_s: float) -> list[dict] | None:
+        """The living nodes when they changed within `timeout_s`: name and gpus of each."""
+        try:
+            return json.loads(self.lines.get(timeout=timeout_s))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, deadline: float, deadline_s: float) -> None:
+    living: list[dict] = []
+    while len(living) < count or sum(node["gpus"] for node in living) < gpus:
+        if fault := cluster.fault():
+            raise ClusterFailed(fault)
+        if probe.process.poll() is not None and probe.lines.empty():
+            raise ClusterFailed(f"Ray's head at {cluster.address} refused a driver; its log: {cluster.log}")
+        if time.monotonic() > deadline:
+            there = {node["name"] for node in living}
+            late = [node for node in cluster.nodes if node not in there] or list(cluster.nodes)
+            found = sum(node["gpus"] for node in living)
+            raise ClusterFailed(
+                f"Ray was not complete after {deadline_s:.0f} s: {len(living)} of {len(cluster.nodes)} nodes with "
+                f"{found:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
+            )
+        changed = probe.nodes(0.5)
+        living = living if changed is None else changed
+
+
+def end(parts: Sequence[subprocess.Popen]) -> None:
+    """SIGTERM to all, which the supervisors hand on, and SIGKILL to those that outlive the time for it."""
+    for process in parts:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + STOP_S
+    for process in parts:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def report_nodes(address: str) -> None:
+    """The probe's process: prints the living nodes whenever they change, as long as its parent lives."""
+    import ray
+
+    parent, said = os.getppid(), None
+    host, _, port = address.rpartition(":")
+    while os.getppid() == parent:
+        try:
+            if not ray.is_initialized():
+                # First of all: ray.init waits long for a head that is not up.
+                socket.create_connection((host, int(port)), 1.0).close()
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            living = [node for node in ray.nodes() if node["Alive"]]
+        except (OSError, RuntimeError):
+            living = []
+        nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
+        nodes.sort(key=lambda node: node["name"])
+        if nodes != said:
+            print(json.dumps(nodes), flush=True)
+            said = nodes
+        time.sleep(0.3)
+
+
+if __name__ == "__main__":
+    report_nodes(sys.argv[1])

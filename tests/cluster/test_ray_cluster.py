@@ -1,0 +1,171 @@
+"""Ray across two nodes: the commands, the supervisor of a node, and (e2e) a real head with a real worker."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from retool_mcore import processes
+from retool_mcore.cluster import network
+from retool_mcore.cluster.node import NODE_PORTS, node_mark, ray_command, ray_folder, ray_ports
+from retool_mcore.cluster.ray_cluster import ClusterFailed, Resources, ports_needed, ray_cluster
+
+PATIENCE_S = 60.0
+
+
+def test_no_two_nodes_of_a_small_cluster_share_a_port():
+    taken = set()
+    for index in range(4):
+        ports = ray_ports(20_000, index)
+        workers = set(range(ports.pop("min-worker-port"), ports.pop("max-worker-port") + 1))
+        mine = workers | set(ports.values())
+        assert len(mine) == len(workers) + len(ports) and len(workers) >= 500
+        assert not mine & taken
+        assert mine <= set(range(20_000, 20_000 + ports_needed(4)))
+        taken |= mine
+
+
+def test_the_ports_of_many_nodes_fit_below_the_ephemeral_range():
+    assert network.FIRST_PORT + ports_needed(500) <= 32_768
+    assert ray_ports(12_000, 1) == ray_ports(12_000, 33)  # never on one machine
+    assert ports_needed(2) == 2 * NODE_PORTS
+
+
+def test_the_commands_of_head_and_worker():
+    head = ray_command(0, "10.0.0.1", 20_000, Path("/tmp/ray-1"), gpus=2)
+    assert {"--head", "--port=20000", "--num-gpus=2", "--include-dashboard=false", "--block"} <= set(head)
+    worker = ray_command(1, "10.0.0.2", 20_000, Path("/tmp/ray-1"), gpus=2, cpus=4, head="10.0.0.1:20000")
+    assert {"--address=10.0.0.1:20000", "--num-cpus=4", "--node-ip-address=10.0.0.2"} <= set(worker)
+    assert not any(word.startswith(("--head", "--port=", "--include-dashboard", "--ray-client")) for word in worker)
+
+
+def test_the_sockets_of_ray_have_short_paths():
+    folder = ray_folder("1234567890-99", 999)
+    assert len(f"{folder}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1") < 108
+
+
+SUPERVISED = """\
+import os, subprocess, sys
+from retool_mcore.cluster.node import supervise
+sys.exit(supervise(["bash", "-c", sys.argv[2]], os.environ, sys.argv[1]))
+"""
+
+
+def supervise(mark: str, script: str, **more) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", SUPERVISED, mark, script], **more)
+
+
+def test_a_supervisor_passes_on_the_exit_code_and_leaves_nothing():
+    mark = uuid.uuid4().hex
+    assert supervise(mark, "setsid sleep 600 & exit 75").wait(PATIENCE_S) == 75
+    assert processes.find(mark) == set()
+
+
+def test_a_supervisor_that_is_ended_leaves_nothing():
+    mark = uuid.uuid4().hex
+    process = supervise(mark, "trap '' TERM; setsid sleep 600 & echo up; wait; sleep 600", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    process.stdout.close()
+    assert processes.find(mark) == set()
+
+
+def test_a_killed_command_has_the_exit_code_of_a_shell():
+    assert supervise(uuid.uuid4().hex, "kill -9 $$").wait(PATIENCE_S) == 128 + signal.SIGKILL
+
+
+def local_step(options: list[str], command: list[str]) -> list[str]:
+    """In the place of srun: the task of the second node, on this machine."""
+    assert "--nodes=1" in options and "--nodelist=localhost" in options
+    return ["env", "SLURM_PROCID=0", "SLURMD_NODENAME=localhost", *command]
+
+
+def absent_step(options: list[str], command: list[str]) -> list[str]:
+    return ["sleep", "600"]
+
+
+def cluster(tmp_path, mark: str, step, base: int, deadline_s: float = 180):
+    return ray_cluster(
+        ["here", "localhost"],
+        Resources(gpus=2, cpus=2, object_store_bytes=100_000_000),
+        head_address=network.main_address(),
+        base_port=base,
+        deadline_s=deadline_s,
+        srun=step,
+        env=os.environ | {"SLURMD_NODENAME": "here"},
+        mark=mark,
+        log=tmp_path / "ray.log",
+    )
+
+
+def assert_gone(mark: str) -> None:
+    for index in (0, 1):
+        assert processes.find(node_mark(mark, index)) == set() and not ray_folder(mark, index).exists()
+
+
+def test_a_busy_port_of_a_node_is_named(tmp_path):
+    mark = uuid.uuid4().hex[:8]
+    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    with socket.socket() as server:
+        server.bind(("", base + 3))
+        server.listen()
+        with (
+            pytest.raises(ClusterFailed, match=f"head ended .*port {base + 3}, which Ray needs on here, is in use"),
+            cluster(tmp_path, mark, local_step, base),
+        ):
+            pass
+    assert_gone(mark)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_two_nodes_come_up_and_go(tmp_path):
+    mark = uuid.uuid4().hex[:8]
+    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    with cluster(tmp_path, mark, local_step, base) as up:
+        assert up.fault() is None
+        program = (
+            "import ray; ray.init(log_to_driver=False)\n"
+            "assert ray.cluster_resources()['GPU'] == 4, ray.cluster_resources()\n"
+            "f = ray.remote(num_gpus=2)(lambda: ray.get_runtime_context().get_node_id())\n"
+            "print(len(set(ray.get([f.remote(), f.remote()]))))"
+        )
+        joined = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | up.stage_env(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert joined.stdout.strip() == "2", joined.stderr
+    assert_gone(mark)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_a_node_that_stays_away_is_named_and_a_killed_raylet_is_noticed(tmp_path):
+    mark = uuid.uuid4().hex[:8]
+    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    with (
+        pytest.raises(ClusterFailed, match="1 of 2 nodes with 2 GPUs are in, missing: localhost"),
+        cluster(tmp_path, mark, absent_step, base, deadline_s=45),
+    ):
+        pass
+    assert_gone(mark)
+    with cluster(tmp_path, mark, local_step, base) as up:
+        for process in processes.find(node_mark(mark, 1)):
+            if b"raylet/raylet" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")[0]:
+                os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while up.fault() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert "step on the other nodes ended" in up.fault()
+    assert_gone(mark)
