@@ -1,0 +1,297 @@
+"""A stage in a Slurm job: runs once, on the first node of the allocation, in the place of the batch script's shell.
+
+In this order: the configuration for this allocation, checks of all nodes, Ray or torchrun over them, the stage by the
+launcher that a laptop uses, and afterwards what the outcome asks for: an end, or back to the queue.
+
+Exit codes: 0 done or back in the queue, 1 failed, 2 wrong input, 75 stopped at a step but not requeueable,
+143 cancelled.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from retool_mcore.cluster import network
+from retool_mcore.cluster.node_check import check_nodes
+from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
+from retool_mcore.cluster.retry import record_failure
+from retool_mcore.cluster.site import Site, load_site, step_command
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.launch import TORCHRUN, Paused, StageFailed, Stopped, is_complete, run_attempt, stage_dir
+from retool_mcore.progress import attempt_files, read_steps
+from retool_mcore.stop import EXIT_CODE
+
+STAGES = ("sft", "rl", "eval", "export")
+PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
+ONE_NODE = ("eval",)
+RAY_DEADLINE_S = 180.0
+SWEEP_TIMEOUT_S = 60.0
+# A step shares everything with the others of the job, and its one task a node may use all of the node.
+STEP = ("--overlap", "--mem=0", "--cpu-bind=none", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm gave to the job."""
+
+    job_id: int
+    restart: int
+    nodes: tuple[str, ...]  # this one first
+    gpus_per_node: int | None
+
+    @property
+    def mark(self) -> str:
+        """Names this attempt's processes and folders on every node."""
+        return f"{self.job_id}-{self.restart}"
+
+
+def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
+    """Raises UserError outside a Slurm job."""
+    if "SLURM_JOB_ID" not in env:
+        raise UserError("this runs inside a Slurm job only: use `retool submit STAGE` or `sbatch slurm/STAGE.sbatch`.")
+    listing = subprocess.run(
+        ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
+    )
+    nodes = listing.stdout.split()
+    if listing.returncode or not nodes:
+        raise UserError(f"scontrol does not tell the nodes of this job: {listing.stderr.strip() or 'no answer'}.")
+    here = env.get("SLURMD_NODENAME", nodes[0])
+    gpus = env.get("SLURM_GPUS_ON_NODE")
+    return Allocation(
+        int(env["SLURM_JOB_ID"]),
+        int(env.get("SLURM_RESTART_COUNT") or 0),
+        (here, *(node for node in nodes if node != here)),
+        int(gpus) if gpus else None,
+    )
+
+
+def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> DictConfig:
+    """The stage's configuration, with as many nodes and GPUs a node as the job has.
+
+    Raises:
+        UserError: the user asked for others, or as `compose`.
+    """
+    config = compose(stage, overrides)
+    given = {"parallel.nodes": len(allocation.nodes)}
+    if config.parallel.device == "cuda":
+        if allocation.gpus_per_node is None:
+            raise UserError("parallel.device=cuda, but the job has no GPUs: submit it with --gpus-per-node.")
+        given["parallel.gpus_per_node"] = allocation.gpus_per_node
+    if stage in ONE_NODE and len(allocation.nodes) > 1:
+        raise UserError(f"{stage} runs on one node, but the job has {len(allocation.nodes)}: submit it with --nodes=1.")
+    differ = {key: value for key, value in given.items() if OmegaConf.select(config, key) != value}
+    for key, value in differ.items():
+        if any(override.lstrip("+").startswith(f"{key}=") for override in overrides):
+            asked = OmegaConf.select(config, key)
+            raise UserError(f"{key}={asked}, but the job has {value}: submit it with as many, or leave {key} out.")
+    return compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())]) if differ else config
+
+
+class Signals:
+    """What Slurm says to the job: SIGUSR1 when the time limit is near, SIGTERM when it must end."""
+
+    def __init__(self, stage: str, folder: Path) -> None:
+        self.stage, self.folder = stage, folder
+        self.asked = self.running = False
+        self.armed = True
+        signal.signal(signal.SIGUSR1, self._time_is_near)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._end)
+
+    def ignore(self) -> None:
+        """From here on the job is ending anyway."""
+        self.armed = False
+
+    def _end(self, signum: int, _) -> None:
+        if self.armed:  # once: a second signal must not keep the cluster from being torn down
+            self.armed = False
+            raise Stopped(signum)
+
+    def _time_is_near(self, signum: int, _) -> None:
+        if self.asked or not self.armed:
+            return
+        self.asked = True
+        say(f"{self.stage}: the time limit is near")
+        if self.running and self.stage in PAUSABLE:
+            (self.folder / "STOP").touch()
+        else:
+            self.armed = False
+            raise Stopped(signum)
+
+
+def run(stage: str, overrides: Sequence[str]) -> int:
+    """The job, from its first line to its exit code. Raises UserError before the stage starts."""
+    allocation = read_allocation()
+    site = load_site()
+    config = configure(stage, overrides, allocation)
+    folder = stage_dir(stage, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_complete(stage, config):
+        return 0
+    signals = Signals(stage, folder)
+    say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
+    try:
+        try:
+            run_on_nodes(stage, config, allocation, site, signals)
+        finally:
+            signals.ignore()
+            sweep(allocation, site)
+    except Paused as paused:
+        return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
+    except Stopped as stopped:
+        if stopped.signum == signal.SIGUSR1:
+            return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)
+        say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
+        return 128 + stopped.signum
+    except (StageFailed, ClusterFailed) as error:
+        say(f"retool: {error}")
+        attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
+        decision = record_failure(folder, attempt, step, str(error), max_attempts=site.max_attempts)
+        return back_to_queue(allocation, f"{stage}: {decision.why}", 1) if decision.requeue else finish(decision.why, 1)
+    return 0
+
+
+def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:
+    from retool_mcore.preflight.run import check  # reads data and models
+
+    path = Path(config.run_dir) / "slurm" / f"{allocation.job_id}-{stage}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, path)
+    srun = partial(step, site)
+    check_nodes(allocation.nodes, config, path, srun([], []), sandbox=stage in ("rl", "eval"))
+    check(stage, config)
+    _, address = network.shared_address(allocation.nodes[1:])
+    seed = allocation.job_id + allocation.restart
+    with ExitStack() as stack:
+        command = None
+        if stage == "rl":
+            cluster = stack.enter_context(start_ray(config, allocation, srun, address, seed))
+            os.environ.update(cluster.stage_env())
+            stack.enter_context(interrupt_at_fault(cluster))
+            say(f"rl: Ray is up on {len(allocation.nodes)} nodes at {cluster.address}")
+        elif stage in TORCHRUN and len(allocation.nodes) > 1:
+            port = network.free_base_port(seed, 1)
+            os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+            command = partial(torchrun_command, stage, allocation, srun, address)
+        stack.callback(signals.ignore)
+        signals.running = True
+        run_attempt(stage, config, command, stage_id=allocation.mark)
+
+
+def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str]:
+    """The command line of a job step, in the site's container."""
+    return step_command(site, [*STEP, *options], command)
+
+
+def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address: str, path: Path) -> list[str]:
+    nodes = allocation.nodes
+    # All tasks end within a moment, well or not; one that does not is waiting for a node that is gone.
+    options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--kill-on-bad-exit=0", "--wait=60"]
+    return srun(options, [*NODE, "stage", stage, str(path), f"--mark={allocation.mark}", "--others", address])
+
+
+def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, seed: int):
+    from retool_mcore.platform.env import stage_env
+
+    parallel = config.parallel
+    count = ports_needed(len(allocation.nodes))
+    given = os.environ.get("RETOOL_RAY_PORT")
+    if given and network.busy_ports([int(given)]):
+        raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
+    return ray_cluster(
+        allocation.nodes,
+        Resources(parallel.gpus_per_node, parallel.ray.num_cpus, parallel.ray.object_store_bytes),
+        head_address=address,
+        base_port=int(given) if given else network.free_base_port(seed, count),
+        deadline_s=float(os.environ.get("RETOOL_RAY_DEADLINE_S", RAY_DEADLINE_S)),
+        srun=srun,
+        env=stage_env(config),
+        mark=allocation.mark,
+        log=Path(config.run_dir) / "slurm" / f"{allocation.job_id}-ray.log",
+    )
+
+
+@contextmanager
+def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
+    """Ends the stage with SIGINT when a part of its cluster breaks: left alone it may wait for the dead part for long.
+
+    Raises:
+        ClusterFailed: in the place of what the stage raised, since its own error only follows from this one.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(1.0):
+            if cluster.fault():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (StageFailed, Stopped) as error:
+        if isinstance(error, Stopped) and error.signum != signal.SIGINT:
+            raise
+        over.wait(3.0)  # Ray looks at its own processes once a second
+        if fault := cluster.fault():
+            raise ClusterFailed(fault) from error
+        raise
+    finally:
+        over.set()
+        watcher.join()
+
+
+def sweep(allocation: Allocation, site: Site) -> None:
+    """Ends what a supervisor that was killed may have left on any node. A node that is gone cannot be swept."""
+    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
+    try:
+        subprocess.run(
+            step(site, options, [*NODE, "sweep", allocation.mark]), timeout=SWEEP_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        say(f"not every node answered within {SWEEP_TIMEOUT_S:.0f} s when its processes were to be ended")
+
+
+def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:
+    """Puts the job back into the queue; its exit code, `otherwise` when Slurm refuses."""
+    done = subprocess.run(["scontrol", "requeue", str(allocation.job_id)], capture_output=True, text=True)
+    if done.returncode == 0:
+        return finish(f"{why}; job {allocation.job_id} is back in the queue.", 0)
+    return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {done.stderr.strip()}", otherwise)
+
+
+def finish(text: str, code: int) -> int:
+    say(text)
+    return code
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if not arguments or arguments[0] not in STAGES:
+            raise UserError(f"name a stage first: {', '.join(STAGES)}.")
+        return run(arguments[0], arguments[1:])
+    except UserError as error:
+        print(f"retool: {error}", file=sys.stderr, flush=True)
+        return 2
+    except Stopped as error:  # before there was anything to stop
+        return 128 + error.signum
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The job on the batch host, with small programs in the place of Slurm's commands; whole jobs: test_slurm_stages.py."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from retool_mcore.cluster import job
+from retool_mcore.cluster.job import Allocation, Signals, back_to_queue, configure, interrupt_at_fault, read_allocation
+from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
+from retool_mcore.errors import UserError
+from retool_mcore.launch import StageFailed, Stopped
+
+ONE = Allocation(7, 0, ("n1",), 8)
+TWO = Allocation(7, 1, ("n1", "n2"), 8)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Puts a shell script of that name first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+
+    def write(name: str, script: str) -> None:
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """A test's signal handlers are its own."""
+    signums = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {signum: signal.getsignal(signum) for signum in signums}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_outside_slurm_it_says_how_to_submit():
+    with pytest.raises(UserError, match="retool submit"):
+        read_allocation({})
+
+
+def test_the_allocation_begins_with_this_node(program):
+    program("scontrol", "echo n1; echo n2; echo n3")
+    env = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n2", "SLURM_RESTART_COUNT": "3"}
+    assert read_allocation(env) == Allocation(12, 3, ("n2", "n1", "n3"), None)
+    assert read_allocation(env | {"SLURM_GPUS_ON_NODE": "4"}).gpus_per_node == 4
+
+
+def test_a_scontrol_that_fails_is_quoted(program):
+    program("scontrol", "echo no controller >&2; exit 1")
+    with pytest.raises(UserError, match="no controller"):
+        read_allocation({"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n1"})
+
+
+def test_the_configuration_takes_the_nodes_and_gpus_of_the_job():
+    layout = configure("rl", ["parallel=1gpu"], TWO).parallel
+    assert (layout.nodes, layout.gpus_per_node) == (2, 8)
+
+
+def test_processes_on_cpu_nodes_are_not_counted_by_their_gpus():
+    layout = configure("rl", ["parallel=cpu-tp2"], ONE).parallel
+    assert (layout.nodes, layout.gpus_per_node) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [("parallel.nodes=4", "parallel.nodes=4, but the job has 2"), ("parallel.gpus_per_node=4", "but the job has 8")],
+)
+def test_a_layout_that_the_job_cannot_hold_is_refused(override, sentence):
+    with pytest.raises(UserError, match=sentence):
+        configure("rl", ["parallel=1gpu", override], TWO)
+
+
+def test_gpus_are_asked_for_on_a_job_without_any():
+    with pytest.raises(UserError, match="--gpus-per-node"):
+        configure("sft", ["parallel=1gpu"], Allocation(7, 0, ("n1",), None))
+
+
+def test_evaluation_is_refused_on_two_nodes():
+    with pytest.raises(UserError, match="--nodes=1"):
+        configure("eval", ["parallel=cpu-tp2"], TWO)
+
+
+def test_usr1_asks_a_running_trainer_to_stop_at_its_step(tmp_path):
+    signals = Signals("rl", tmp_path)
+    signals.running = True
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert (tmp_path / "STOP").exists()
+
+
+@pytest.mark.parametrize(("stage", "running"), [("rl", False), ("eval", True)])
+def test_usr1_ends_what_cannot_stop_at_a_step(tmp_path, stage, running):
+    signals = Signals(stage, tmp_path)
+    signals.running = running
+    with pytest.raises(Stopped) as stopped:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert stopped.value.signum == signal.SIGUSR1 and not (tmp_path / "STOP").exists()
+
+
+def test_a_second_term_does_not_disturb_the_end(tmp_path):
+    Signals("rl", tmp_path)
+    with pytest.raises(Stopped):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def part(*command: str) -> subprocess.Popen:
+    return subprocess.Popen(command)
+
+
+def wait_for_signal() -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_a_broken_cluster_ends_the_stage_with_its_cause(tmp_path):
+    Signals("rl", tmp_path)
+    log = tmp_path / "ray.log"
+    log.write_text("srun: error: n2: task 0: Killed\n")
+    cluster = RayCluster("a:1", log, ["n1", "n2"], {}, {"step on the other nodes": part("false")})
+    with (
+        pytest.raises(ClusterFailed, match=r"Ray's step on the other nodes ended \(exit code 1\) on n2"),
+        interrupt_at_fault(cluster),
+    ):
+        wait_for_signal()
+
+
+def test_an_error_of_the_stage_stays_its_own_while_the_cluster_lives(tmp_path):
+    living = part("sleep", "60")
+    try:
+        cluster = RayCluster("a:1", tmp_path / "ray.log", ["n1"], {}, {"head": living})
+        with pytest.raises(StageFailed, match="loss is nan"), interrupt_at_fault(cluster):
+            raise StageFailed("loss is nan")
+    finally:
+        living.kill()
+        living.wait()
+
+
+def test_the_job_goes_back_to_the_queue(program, tmp_path, capsys):
+    program("scontrol", f"echo $* > {tmp_path}/said")
+    assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 0
+    assert (tmp_path / "said").read_text() == "requeue 7\n"
+    assert "rl: stopped after step 3; job 7 is back in the queue." in capsys.readouterr().out
+
+
+def test_a_job_that_slurm_does_not_requeue_keeps_its_exit_code(program, capsys):
+    program("scontrol", "echo requeue disabled >&2; exit 1")
+    assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 75
+    assert "requeue disabled" in capsys.readouterr().out
+
+
+def test_exit_codes_of_the_command(tmp_path):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    for arguments in (["rl"], ["prepare"], []):
+        command = [sys.executable, "-m", "retool_mcore.cluster.job", *arguments]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=Path(job.__file__).parents[2])
+        assert done.returncode == 2 and done.stderr.startswith("retool: "), done.stderr
