@@ -8,6 +8,8 @@ Adapted places (megatron-core 0.16.1, mbridge 0.15.1):
 - Attention is torch's SDPA, for padded batches and for packed ones (thd): `use_remove_padding` runs as on a GPU.
 - megatron/core/optimizer/distrib_optimizer.py:640: Adam state must exist before a checkpoint is loaded (Transformer
   Engine's and Apex's Adam make it at once, torch's at the first step).
+- megatron/core/optimizer/distrib_optimizer.py:825,911: a loaded checkpoint leaves torch's Adam with one step count,
+  which all parameters share and advance, set back to 0: the bias correction, and with it every later update, is wrong.
 - megatron/core/optimizer/distrib_optimizer.py:940: float32 parameters are copied into leaves outside no_grad.
 
 Imported by `verl_cpu`'s import hook when verl's Megatron engine is imported: trainer processes only.
@@ -155,4 +157,12 @@ def install() -> None:
         return state_dict(self)
 
     optimizer.state_dict = with_adam_state
-    optimizer._set_main_param_and_optimizer_states = torch.no_grad()(optimizer._set_main_param_and_optimizer_states)
+    set_states = torch.no_grad()(optimizer._set_main_param_and_optimizer_states)
+
+    def with_own_step(self, model_param, tensors):
+        group, order = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        state["step"] = state["step"].clone()
+        set_states(self, model_param, tensors | {"step": state["step"]})
+
+    optimizer._set_main_param_and_optimizer_states = with_own_step
