@@ -104,7 +104,8 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
     elif job_state is not None and state not in ("complete", "running"):
         if state == "unknown":
             state, now = "ended", "killed before it could say how it ended"
-        now = f"Slurm: {job_state.state}" if now == "-" else f"{now} (Slurm: {job_state.state})"
+        slurm_says = f"Slurm: {job_state.state}, log: {job['log']}"
+        now = slurm_says if now == "-" else f"{now} ({slurm_says})"
     if state == "running" and (folder / "STOP").exists():
         state, now = "stopping", "ends its step and saves, then goes back to the queue"
     if job is not None and now != "-":

@@ -141,8 +141,10 @@ def check_size(stage: str, config: DictConfig, site: Site) -> None:
 def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
     if stage in SERVICES:
         return compose("doctor", overrides)
+    chosen = any(word.lstrip("+").startswith(("parallel=", "parallel.")) for word in overrides)
+    nodes = [f"parallel.nodes={site.nodes}"] if site.nodes and not chosen and stage != "eval" else []
     try:
-        config = compose(stage, overrides)
+        config = compose(stage, [*overrides, *nodes])  # as cluster/job.py does with the nodes that it finds
     except UserError as error:
         raise UserError(f"{stage}: {error}") from error
     check_size(stage, config, site)

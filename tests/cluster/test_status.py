@@ -122,7 +122,7 @@ def test_a_failed_stage_says_why(tmp_path):
         ("7|PENDING|QOSMaxNodes", "queued", "job 7: Slurm: QOSMaxNodes"),
         ("7|COMPLETING|None", "completing", "job 7: Slurm: COMPLETING"),
         ("7|RUNNING|None", "running", "job 7: the job prepares its nodes"),
-        ("7|CANCELLED|None", "not started", "job 7: Slurm: CANCELLED"),
+        ("7|CANCELLED|None", "not started", "job 7: Slurm: CANCELLED, log: x"),
         ("", "not started", "-"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_submitted_stage_before_its_first_attempt(queue, state, now, tmp_path,
     ("job", "state", "now"),
     [
         ("RUNNING", "running", "job 7: step 3 since 50 s"),
-        ("NODE_FAIL", "ended", "job 7: killed before it could say how it ended (Slurm: NODE_FAIL)"),
+        ("NODE_FAIL", "ended", "job 7: killed before it could say how it ended (Slurm: NODE_FAIL, log: x)"),
         ("REQUEUED", "requeued", "job 7: Slurm: REQUEUED"),
     ],
 )

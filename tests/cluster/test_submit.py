@@ -76,6 +76,13 @@ def test_a_run_on_cpu_asks_for_no_gpu(slurm):
     assert calls(slurm)[0][1][-2:] == ["--nodes=1", "--gpus-per-node=0"]
 
 
+def test_a_layout_that_nobody_chose_takes_the_sites_nodes(slurm):
+    assert cli.main(["submit", "rl", "eval", "--site", "example-pyxis"]) == 0
+    rl, evaluation = calls(slurm)
+    assert {"--nodes=2", "--gpus-per-node=8"} <= set(rl[1]) and rl[3] == []
+    assert "--nodes=1" in evaluation[1]
+
+
 def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
     assert cli.main(["submit", "sft", "rl", "name=r", *BIG, "--dry-run"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -117,7 +124,10 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
         (["rl", "tensorboard"], "tensorboard runs until it is cancelled"),
         (["rl", "train.bach=2"], "rl: unknown key train.bach; the nearest valid key is train.batch."),
         (["sft", "rl", "train.n=2"], "sft: unknown key train.n"),
-        (["rl", "--site", "example-pyxis"], "parallel.nodes=1, but the site example-pyxis gives nodes: 2"),
+        (
+            ["rl", "parallel=1gpu", "--site", "example-pyxis"],
+            "parallel.nodes=1, but the site example-pyxis gives nodes: 2",
+        ),
         (["rl", "--site", "nowhere"], "no site 'nowhere'"),
         (["rl", "name=r", "--after", "sft"], "is queued or running: submit it first"),
         (["rl", "--after", "77"], "Slurm knows no job 77"),
