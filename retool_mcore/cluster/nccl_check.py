@@ -161,7 +161,7 @@ def run(device_type: str, deadline_s: float, floor_gbs: float | None) -> int:
     dist.init_process_group(BACKEND[device_type], timeout=timeout * 2)
     # Connections of their own: that of the process group is taken while a collective is being set up.
     store, watching = (
-        dist.PrefixStore("nccl_check", dist.TCPStore(*address, is_master=False, timeout=timeout)) for _ in range(2)
+        dist.PrefixStore("nccl_check", dist.TCPStore(*address, is_master=False, timeout=timeout * 2)) for _ in range(2)
     )
     store.set(f"name/{rank}", name)
     nodes = [store.get(f"name/{node * per_node}").decode() for node in range(world // per_node)]
@@ -170,7 +170,8 @@ def run(device_type: str, deadline_s: float, floor_gbs: float | None) -> int:
     plan = phases(nodes, per_node)
 
     def look() -> str:
-        at = {other: watching.get(f"phase/{other}").decode() for other in range(world)}
+        keys = [f"phase/{other}" for other in range(world)]
+        at = {i: watching.get(key).decode() if watching.check([key]) else SETTING_UP for i, key in enumerate(keys)}
         stuck = {other: words for other, words in at.items() if words != "done"}
         return hang(stuck, [SETTING_UP, *(words for words, _ in plan)], nodes, per_node)
 

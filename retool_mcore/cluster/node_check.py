@@ -23,7 +23,8 @@ from typing import IO, Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from retool_mcore.cluster.node_report import node_name, report, token_file
+from retool_mcore.cluster import network
+from retool_mcore.cluster.node_report import report, token_file
 from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
 from retool_mcore.errors import UserError
 
@@ -111,11 +112,16 @@ def gather(
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
         timed_out = process.poll() is None
+        ended = time.time()
     finally:
         _stop(process)
     for reader in readers:
         reader.join(5.0)
-    return _reports(nodes, list(lines.queue), launched, f"no answer within {deadline_s:.0f} s" if timed_out else "")
+    if not timed_out:
+        return _reports(nodes, list(lines.queue), launched, "")
+    # What came later are complaints about our ending it.
+    in_time = [line for line in lines.queue if line[1] <= ended]
+    return _reports(nodes, in_time, launched, f"no answer within {deadline_s:.0f} s")
 
 
 def _read(name: str, stream: IO[str], lines: "queue.Queue[tuple[str, float, str]]") -> None:
@@ -138,22 +144,26 @@ def _reports(
     nodes: Sequence[str], lines: Sequence[tuple[str, float, str]], launched: float, late: str
 ) -> list[dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
-    last_words: dict[int | None, str] = {}  # of each task, and of srun itself (None)
+    last_words: dict[int, str] = {}  # of each task
+    errors: list[str] = []  # of srun itself
     for stream, received, line in lines:
         match = LABELLED.fullmatch(line)
-        task, text = (int(match[1]), match[2]) if match else (None, line)
+        text = match[2] if match else line
         if stream == "stdout":
             with suppress(json.JSONDecodeError):
                 answer = json.loads(text)
                 if isinstance(answer, dict) and "node" in answer:
                     answers[answer["node"]] = answer | {"launched": launched, "received": received}
                     continue
-        if text.strip():
-            last_words[task] = text.strip()
+        if match and text.strip():
+            last_words[int(match[1])] = text.strip()
+        elif "error:" in text:
+            errors.append(text.strip())
     for task, node in enumerate(nodes):
         if node not in answers:
             # Slurm numbers the tasks in the order of the nodes.
-            reason = last_words.get(task) or late or last_words.get(None) or "it ended without a report"
+            own = next((error for error in errors if re.search(rf"\b{re.escape(node)}\b", error)), "")
+            reason = last_words.get(task) or own or late or (errors or ["it ended without a report"])[0]
             answers[node] = {"node": node, "no_answer": reason}
     return [answers[node] for node in nodes]
 
@@ -185,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         config = OmegaConf.load(options.config)
     except OSError as error:
-        found = {"node": node_name(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
+        found = {"node": network.host(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
     else:
         ports = [int(port) for port in options.ports.split(",") if port]
         found = report(config, token=options.token, ports=ports, sandbox=not options.no_sandbox)

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
 import retool_mcore
+from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
 from retool_mcore.preflight.model import find_folder
@@ -53,7 +54,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         "shm_free": lambda: free_bytes("/dev/shm"),
         "memory_available": machine.available_memory_bytes,
         "limits": lambda: {name: resource.getrlimit(getattr(resource, name))[1] for name in LOCKABLE},
-        "ports_busy": lambda: busy_ports(ports),
+        "ports_busy": lambda: network.busy_ports(ports),
     }
     if token:
         looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
@@ -61,18 +62,13 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         looks |= {"gpus": gpus, "peers": unreachable_peers, "infiniband": infiniband_ports}
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
-    found: dict[str, Any] = {"node": node_name(), "hostname": socket.gethostname(), "errors": {}}
+    found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
     for name, look in looks.items():
         try:
             found[name] = look()
         except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
             found["errors"][name] = str(error) or type(error).__name__
     return found
-
-
-def node_name() -> str:
-    """Slurm's name of this node: several of its nodes can be one machine, and a node's name need not be its host's."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def device_extra(config: Mapping) -> str:
@@ -145,19 +141,6 @@ def model_files(name: str) -> str:
         return "absent"
     files = sorted(f"{path.name} {path.stat().st_size}" for path in folder.iterdir() if path.is_file())
     return hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
-
-
-def busy_ports(ports: Iterable[int]) -> list[int]:
-    busy = []
-    for port in ports:
-        with socket.socket() as probe:
-            # As servers do: a port that a connection left a minute ago is free, one that is listened on is not.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError:
-                busy.append(port)
-    return busy
 
 
 def timed(look: Callable[[], str]) -> dict[str, Any]:

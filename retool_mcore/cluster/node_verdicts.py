@@ -65,6 +65,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
             advice = f"look at it with `scontrol show node {report['node']}`, or exclude it"
             found.append(Verdict(report["node"], "answer", False, report["no_answer"], advice))
             continue
+        found.append(Verdict(report["node"], "answer", True, "answered"))
         rows = [*_failed_looks(report), *_equal(report, usual), *_shared(report), *_enough(report, config)]
         rows += [*_clock(report), *_ports(report)]
         if device == "cuda":
@@ -202,7 +203,7 @@ def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
     failing = {verdict.node for verdict in found if not verdict.ok}
     shown = [node for node in nodes if len(nodes) <= 4 or node in failing]
     cells = {(verdict.check, verdict.node): verdict for verdict in found}
-    columns = Table("check", *shown, "what to do", title=f"nodes: {len(bad)} checks failed")
+    columns = Table("check", *shown, "what to do", title=f"checks of the nodes that failed: {len(bad)}")
     for check, advice in bad.items():
         row = [cells.get((check, node)) for node in shown]
         columns.add_row(check, *(_cell(verdict) for verdict in row), escape(advice))

@@ -7,6 +7,7 @@ import copy
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -203,7 +204,7 @@ def test_the_refusal_names_node_fault_and_remedy_and_the_table_the_rest():
     console = Console(record=True, width=200, file=io.StringIO())
     console.print(table(found, ["n1", "n2"]))
     text = console.export_text()
-    assert "6379 in use" in text and "[/x]" in text and "ss -ltnp" in text and "2 checks failed" in text
+    assert "6379 in use" in text and "[/x]" in text and "ss -ltnp" in text and "that failed: 2" in text
     assert "package torch" not in text
 
 
@@ -265,12 +266,10 @@ def test_model_files_are_compared_by_name_and_size(tmp_path):
     assert node_report.model_files(str(tmp_path / "three")) == "absent"
 
 
-def test_a_port_is_busy_while_it_is_listened_on():
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def test_a_port_that_is_listened_on_is_reported(config):
+    with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        assert node_report.busy_ports([port]) == [port]
+        assert node_report.report(config, ports=[port], sandbox=False)["ports_busy"] == [port]
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, config):
@@ -330,6 +329,14 @@ def test_what_srun_itself_says_is_the_reason_when_no_task_started(tmp_path):
     srun = ["sh", "-c", "echo 'srun: error: Unable to create step: Invalid partition' >&2; exit 1"]
     (found,) = node_check.gather(["n1"], ["x"], srun, deadline_s=30.0)
     assert "Unable to create step" in found["no_answer"]
+
+
+def test_the_error_of_srun_that_names_the_node_is_its_reason(tmp_path):
+    error = "srun: error: Task launch for StepId=1.0 failed on node n{}: Socket timed out"
+    lines = [error.format(10), error.format(1), "srun: error: Timed out waiting for job step to complete"]
+    srun = ["sh", "-c", f"printf '%s\\n' '{lines[0]}' '{lines[1]}' '{lines[2]}' >&2; exit 1"]
+    reports = node_check.gather(["n1", "n2"], ["x"], srun, deadline_s=30.0)
+    assert [report["no_answer"] for report in reports] == [lines[1], lines[0]]
 
 
 def test_a_missing_srun_is_told(config, config_path, tmp_path):
