@@ -7,15 +7,18 @@ from pathlib import Path
 
 COMMAND = str(Path(sys.executable).with_name("retool"))
 
+# Enough for some of the policy's programs to run; two epochs of the data below.
+SFT_STEPS = 64
+
 # The pipeline at the smallest size that still passes through every part of it.
 SMALL = (
-    "data.arithmetic.sft=640",
+    "data.arithmetic.sft=1120",
     "data.arithmetic.train=64",
     "data.arithmetic.validation=32",
-    "data.sft.steps=16",
+    f"data.sft.steps={SFT_STEPS}",
     "data.sft.warmup_steps=2",
-    "data.sft.save_every=8",
-    "data.sft.eval_every=8",
+    "data.sft.save_every=32",
+    "data.sft.eval_every=32",
     "data.rl.batch=4",
     "data.rl.mini_batch=4",
     "data.rl.n=4",

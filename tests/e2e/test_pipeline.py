@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from e2e_runs import metrics_of, succeed
+from e2e_runs import SFT_STEPS, metrics_of, succeed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -31,8 +31,8 @@ def assert_rl_is_sound(run, steps: int) -> None:
 def test_tp2_text_from_cold_start_to_export(cold_started):
     """TP=2 with sequence parallelism: evaluation, RL, evaluation of its result, export."""
     sft = metrics_of(cold_started / "t/sft")
-    assert sft[16]["train/loss"] < 0.7 * sft[1]["train/loss"]
-    assert sft[16]["val/loss"] < 0.7 * sft[1]["train/loss"]
+    assert sft[SFT_STEPS]["train/loss"] < 0.7 * sft[1]["train/loss"]
+    assert sft[SFT_STEPS]["val/loss"] < 0.7 * sft[1]["train/loss"]
     succeed("rl", cold_started)
     run = succeed("eval", cold_started, "policy=rl", "problems=8")
     assert_rl_is_sound(run, steps=2)

@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from e2e_runs import COMMAND, SMALL, metrics_of, succeed
+from e2e_runs import COMMAND, SFT_STEPS, SMALL, metrics_of, succeed
 
 from retool_mcore.train import checkpoints
 
@@ -29,15 +29,16 @@ def test_the_cold_start_stops_at_a_step_and_goes_on(cold_started, tmp_path):
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 75, output
     last = checkpoints.step_of(checkpoints.latest(folder / "checkpoints"))
-    assert 2 <= last < 16 and sorted(metrics_of(folder)) == list(range(1, last + 1))
+    assert 2 <= last < SFT_STEPS and sorted(metrics_of(folder)) == list(range(1, last + 1))
     assert f"sft: stopped at step {last}, start it again to go on" in output
     assert not (folder / "STOP").exists() and not (folder / "COMPLETE").exists()
 
     resumed = metrics_of(succeed("sft", tmp_path) / "sft")
     lines = [line for path in folder.glob("metrics/*.jsonl") for line in path.read_text().splitlines()]
     trained = [record["step"] for record in map(json.loads, lines) if "train/loss" in record["data"]]
-    assert sorted(trained) == list(range(1, 17))
-    for step in range(1, 17):
+    assert sorted(trained) == list(range(1, SFT_STEPS + 1))
+    for step in range(1, SFT_STEPS + 1):
         for name in ("train/lr", "train/loss", "train/global_tokens"):
             assert resumed[step][name] == pytest.approx(undisturbed[step][name], rel=1e-4), (step, name)
-    assert (folder / "COMPLETE").exists() and checkpoints.policy_folder(folder / "checkpoints/global_step_16").is_dir()
+    assert (folder / "COMPLETE").exists()
+    assert checkpoints.policy_folder(folder / f"checkpoints/global_step_{SFT_STEPS}").is_dir()
