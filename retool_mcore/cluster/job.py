@@ -168,7 +168,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
     srun = partial(step, site)
-    check_nodes(allocation.nodes, config, path, srun([], []), sandbox=stage in ("rl", "eval"))
+    check_nodes(allocation.nodes, config, path, srun, sandbox=stage in ("rl", "eval"))
     check(stage, config)
     _, address = network.shared_address(allocation.nodes[1:])
     seed = allocation.job_id + allocation.restart

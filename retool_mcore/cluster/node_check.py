@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -32,11 +32,15 @@ DEADLINE_S = 120.0
 LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
 
 
+def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
+    return ["srun", *options, *command]
+
+
 def check_nodes(
     nodes: Sequence[str],
     config: DictConfig,
     config_path: Path,
-    srun: Sequence[str] = ("srun",),
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]] = plain_srun,
     *,
     ports: Sequence[int] = (),
     sandbox: bool = True,
@@ -48,7 +52,7 @@ def check_nodes(
     Args:
         nodes: Slurm's names, the first node first.
         config_path: the resolved configuration, on a path that all nodes see.
-        srun: the command and options of our caller; those of a step with one task a node are added here.
+        srun: makes the command line of a job step from its options and its command (in a container, say).
         ports: TCP ports that must be free on every node.
         sandbox: false for a stage that runs no program.
 
@@ -79,20 +83,24 @@ def check_nodes(
 
 
 def gather(
-    nodes: Sequence[str], command: Sequence[str], srun: Sequence[str], deadline_s: float
+    nodes: Sequence[str],
+    command: Sequence[str],
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
+    deadline_s: float,
 ) -> list[dict[str, Any]]:
     """The reports of all nodes, in the order of `nodes`; {"node", "no_answer"} for one that gave none in time.
 
     The first node's clock is added to each: `launched` before srun started, `received` as the report arrived.
     """
-    step = [*srun, f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+    options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}"]
     # --overlap and --mem=0: the step must not wait for what other steps of the job hold.
-    step += ["--ntasks-per-node=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--label", "--unbuffered"]
+    options += ["--ntasks-per-node=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--label", "--unbuffered"]
+    step = srun(options, command)
     launched = time.time()
     deadline = time.monotonic() + deadline_s
     try:
         process = subprocess.Popen(
-            [*step, *command],
+            step,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

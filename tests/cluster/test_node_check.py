@@ -49,7 +49,11 @@ def stand_in(tmp_path, broken=None):
     """The command of an srun whose nodes in `broken` run another command than the one asked for."""
     path = tmp_path / "srun.py"
     path.write_text(f"PYTHON, BROKEN = {sys.executable!r}, {broken or {}!r}\n{SRUN}")
-    return [sys.executable, str(path), "--jobid=7"]
+    return prefixed(sys.executable, str(path))
+
+
+def prefixed(*prefix):
+    return lambda options, command: [*prefix, *options, *command]
 
 
 @pytest.fixture
@@ -326,7 +330,7 @@ def test_a_node_that_never_answers_is_named_at_the_deadline(tmp_path):
 
 
 def test_what_srun_itself_says_is_the_reason_when_no_task_started(tmp_path):
-    srun = ["sh", "-c", "echo 'srun: error: Unable to create step: Invalid partition' >&2; exit 1"]
+    srun = prefixed("sh", "-c", "echo 'srun: error: Unable to create step: Invalid partition' >&2; exit 1")
     (found,) = node_check.gather(["n1"], ["x"], srun, deadline_s=30.0)
     assert "Unable to create step" in found["no_answer"]
 
@@ -334,14 +338,26 @@ def test_what_srun_itself_says_is_the_reason_when_no_task_started(tmp_path):
 def test_the_error_of_srun_that_names_the_node_is_its_reason(tmp_path):
     error = "srun: error: Task launch for StepId=1.0 failed on node n{}: Socket timed out"
     lines = [error.format(10), error.format(1), "srun: error: Timed out waiting for job step to complete"]
-    srun = ["sh", "-c", f"printf '%s\\n' '{lines[0]}' '{lines[1]}' '{lines[2]}' >&2; exit 1"]
+    srun = prefixed("sh", "-c", f"printf '%s\\n' '{lines[0]}' '{lines[1]}' '{lines[2]}' >&2; exit 1")
     reports = node_check.gather(["n1", "n2"], ["x"], srun, deadline_s=30.0)
     assert [report["no_answer"] for report in reports] == [lines[1], lines[0]]
 
 
+def test_the_steps_options_stand_before_the_container_and_the_command(tmp_path):
+    seen = []
+
+    def srun(options, command):
+        seen.append((options, command))
+        return ["true"]
+
+    node_check.gather(["n1", "n2"], ["look"], srun, deadline_s=30.0)
+    ((options, command),) = seen
+    assert {"--nodes=2", "--nodelist=n1,n2", "--overlap", "--label"} < set(options) and command == ["look"]
+
+
 def test_a_missing_srun_is_told(config, config_path, tmp_path):
     with pytest.raises(UserError, match="inside a Slurm allocation"):
-        node_check.check_nodes(["n1"], config, config_path, [str(tmp_path / "srun")])
+        node_check.check_nodes(["n1"], config, config_path, prefixed(str(tmp_path / "srun")))
 
 
 def test_a_configuration_that_a_node_does_not_see_is_told(config, tmp_path):
@@ -352,7 +368,7 @@ def test_a_configuration_that_a_node_does_not_see_is_told(config, tmp_path):
 def test_the_doctor_looks_at_all_nodes_of_an_allocation(config, tmp_path, monkeypatch, roomy):
     tools = tmp_path / "bin"
     tools.mkdir()
-    interpreter, script, _ = stand_in(tmp_path, {"n2": ["false"]})
+    interpreter, script = stand_in(tmp_path, {"n2": ["false"]})([], [])
     for name, line in (("srun", f'exec {interpreter} {script} "$@"'), ("scontrol", "printf 'n1\\nn2\\n'")):
         (tools / name).write_text(f"#!/bin/sh\n{line}\n")
         (tools / name).chmod(0o755)

@@ -35,9 +35,9 @@ except UserError as error:
 # n1 answers, n2 works on without an end; the job outlives the check.
 HANG = """\
 import time
-from retool_mcore.cluster.node_check import gather
+from retool_mcore.cluster.node_check import gather, plain_srun
 answer = '''case $SLURMD_NODENAME in n1) echo '{"node": "n1"}';; *) exec sleep 600;; esac'''
-print(gather(["n1", "n2"], ["bash", "-c", answer], ["srun"], deadline_s=5.0)[1], flush=True)
+print(gather(["n1", "n2"], ["bash", "-c", answer], plain_srun, deadline_s=5.0)[1], flush=True)
 time.sleep(100)
 """
 
