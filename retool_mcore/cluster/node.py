@@ -33,6 +33,8 @@ SERVICES = (
 HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
 NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
 INDICES = 32  # nodes with the same remainder share ports: they are never on one machine
+# Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
+FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LABEL = "slurm-node"  # Ray's own names are addresses
 GRACE_S = 12.0  # less than the time that Slurm (KillWait) and our own launcher give
 
@@ -84,6 +86,12 @@ def ray_command(
     )
 
 
+def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of this node's part: ours, with what NCCL must know of the network where we do not say."""
+    kept = {name: value for name, value in env.items() if name not in FOREIGN}
+    return network.nccl_env(interface) | kept
+
+
 def supervise(command: Sequence[str], env: Mapping[str, str], mark: str) -> int:
     """Runs `command` to its end, or until SIGTERM or SIGINT; afterwards no process with `mark` is left here.
 
@@ -116,7 +124,7 @@ def run_ray(options: argparse.Namespace) -> int:
     services = [port for name, port in ports.items() if not name.endswith("worker-port")]
     if busy := network.busy_ports(services):
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
-    env = network.nccl_env(interface) | dict(os.environ)
+    env = node_env(interface)
     folder.mkdir(mode=0o700, exist_ok=True)
     head = None if index == 0 else options.head
     command = ray_command(
@@ -138,7 +146,7 @@ def run_ray(options: argparse.Namespace) -> int:
 def run_stage(options: argparse.Namespace) -> int:
     index = int(os.environ["SLURM_PROCID"])
     interface, _ = network.shared_address(options.others)
-    env = network.nccl_env(interface) | dict(os.environ) | {"NODE_RANK": str(index)}
+    env = node_env(interface) | {"NODE_RANK": str(index)}
     command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
     return supervise(command, env, node_mark(options.mark, index))
 

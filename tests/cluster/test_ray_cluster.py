@@ -13,7 +13,7 @@ import pytest
 
 from retool_mcore import processes
 from retool_mcore.cluster import network
-from retool_mcore.cluster.node import NODE_PORTS, node_mark, ray_command, ray_folder, ray_ports
+from retool_mcore.cluster.node import NODE_PORTS, node_env, node_mark, ray_command, ray_folder, ray_ports
 from retool_mcore.cluster.ray_cluster import ClusterFailed, Resources, ports_needed, ray_cluster
 
 PATIENCE_S = 60.0
@@ -48,6 +48,13 @@ def test_the_commands_of_head_and_worker():
 def test_the_sockets_of_ray_have_short_paths():
     folder = ray_folder("1234567890-99", 999)
     assert len(f"{folder}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1") < 108
+
+
+def test_a_node_drops_the_variables_of_other_makers_gpus():
+    env = {"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1", "NCCL_SOCKET_IFNAME": "mine"}
+    found = node_env("eth7", env)
+    assert "ROCR_VISIBLE_DEVICES" not in found and found["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert found["NCCL_SOCKET_IFNAME"] == "mine" and found["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
 SUPERVISED = """\
