@@ -92,7 +92,7 @@ def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict
     return network.nccl_env(interface) | kept
 
 
-def supervise(command: Sequence[str], env: Mapping[str, str], mark: str) -> int:
+def supervise(command: Sequence[str], env: Mapping[str, str], mark: str, grace_s: float = GRACE_S) -> int:
     """Runs `command` to its end, or until SIGTERM or SIGINT; afterwards no process with `mark` is left here.
 
     Returns the exit code as a shell would give it.
@@ -109,7 +109,7 @@ def supervise(command: Sequence[str], env: Mapping[str, str], mark: str) -> int:
         except subprocess.TimeoutExpired:
             known |= processes.find(mark, known)
     code = process.returncode
-    processes.stop(mark, known, leader=process, grace_s=GRACE_S)
+    processes.stop(mark, known, leader=process, grace_s=grace_s)
     if received:
         return 128 + received[0]
     return code if code >= 0 else 128 - code

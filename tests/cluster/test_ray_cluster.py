@@ -60,7 +60,7 @@ def test_a_node_drops_the_variables_of_other_makers_gpus():
 SUPERVISED = """\
 import os, subprocess, sys
 from retool_mcore.cluster.node import supervise
-sys.exit(supervise(["bash", "-c", sys.argv[2]], os.environ, sys.argv[1]))
+sys.exit(supervise(["bash", "-c", sys.argv[2]], os.environ, sys.argv[1], grace_s=1.0))
 """
 
 
