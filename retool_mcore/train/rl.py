@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ray
 from omegaconf import OmegaConf, open_dict
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -75,7 +76,12 @@ def main(config_path: str) -> None:
     validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
     if "RAY_ADDRESS" in os.environ:
         join_cluster(verl)
-    run_ppo(verl, task_runner_class=ray.remote(Runner))
+        # On this node, where the launcher sees it: Ray would put it anywhere.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        runner = ray.remote(scheduling_strategy=here)(Runner)
+    else:
+        runner = ray.remote(Runner)
+    run_ppo(verl, task_runner_class=runner)
     ray.shutdown()
     if stop.stopped_after(stage_dir) is not None:
         sys.exit(stop.EXIT_CODE)
