@@ -157,7 +157,8 @@ def run(stage: str, overrides: Sequence[str]) -> int:
         say(f"retool: {error}")
         attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
         decision = record_failure(folder, attempt, step, str(error), max_attempts=site.max_attempts)
-        return back_to_queue(allocation, f"{stage}: {decision.why}", 1) if decision.requeue else finish(decision.why, 1)
+        why = f"{stage}: {decision.why}".removesuffix(".")
+        return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
     return 0
 
 
