@@ -203,6 +203,9 @@ def end(parts: Sequence[subprocess.Popen]) -> None:
 
 def report_nodes(address: str) -> None:
     """The probe's process: prints the living nodes whenever they change, as long as its parent lives."""
+    # Ray, too, writes to the standard output now and then; only our own lines may arrive there.
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     import ray
 
     parent, said = os.getppid(), None
@@ -219,7 +222,7 @@ def report_nodes(address: str) -> None:
         nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
         nodes.sort(key=lambda node: node["name"])
         if nodes != said:
-            print(json.dumps(nodes), flush=True)
+            print(json.dumps(nodes), file=lines, flush=True)
             said = nodes
         time.sleep(0.3)
 
