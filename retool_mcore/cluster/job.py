@@ -21,10 +21,12 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.cluster import network
+from retool_mcore.cluster.nccl_check import nccl_command
 from retool_mcore.cluster.node_check import check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
 from retool_mcore.cluster.retry import record_failure
 from retool_mcore.cluster.site import Site, load_site, step_command
+from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.launch import TORCHRUN, Paused, StageFailed, Stopped, is_complete, run_attempt, stage_dir
@@ -48,6 +50,7 @@ class Allocation:
     restart: int
     nodes: tuple[str, ...]  # this one first
     gpus_per_node: int | None
+    log: str = ""  # where Slurm writes this job's output, as slurm/*.sbatch ask for it
 
     @property
     def mark(self) -> str:
@@ -72,6 +75,7 @@ def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
         int(env.get("SLURM_RESTART_COUNT") or 0),
         (here, *(node for node in nodes if node != here)),
         int(gpus) if gpus else None,
+        f"{env.get('SLURM_SUBMIT_DIR', '')}/slurm-{env['SLURM_JOB_ID']}-{env.get('SLURM_JOB_NAME', '')}.out",
     )
 
 
@@ -139,6 +143,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     if is_complete(stage, config):
         return 0
     signals = Signals(stage, folder)
+    record(stage, config, str(allocation.job_id), allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
     try:
         try:
@@ -173,6 +178,8 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     check(stage, config)
     _, address = network.shared_address(allocation.nodes[1:])
     seed = allocation.job_id + allocation.restart
+    if config.parallel.device == "cuda" and len(allocation.nodes) > 1:
+        check_links(config, allocation, srun, address, network.free_base_port(seed, 1))
     with ExitStack() as stack:
         command = None
         if stage == "rl":
@@ -187,6 +194,13 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         stack.callback(signals.ignore)
         signals.running = True
         run_attempt(stage, config, command, stage_id=allocation.mark)
+
+
+def check_links(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int) -> None:
+    """One all-reduce over all GPUs: a link that hangs or is slow is named before a training stands still."""
+    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}"]
+    if subprocess.run(srun(options, nccl_command(config, address=address, port=port)), check=False).returncode:
+        raise ClusterFailed("the all-reduce over the nodes failed: the lines above name where.")
 
 
 def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -51,7 +51,9 @@ def test_outside_slurm_it_says_how_to_submit():
 def test_the_allocation_begins_with_this_node(program):
     program("scontrol", "echo n1; echo n2; echo n3")
     env = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n2", "SLURM_RESTART_COUNT": "3"}
-    assert read_allocation(env) == Allocation(12, 3, ("n2", "n1", "n3"), None)
+    log = {"SLURM_SUBMIT_DIR": "/home/me", "SLURM_JOB_NAME": "retool-rl"}
+    found = read_allocation(env | log)
+    assert found == Allocation(12, 3, ("n2", "n1", "n3"), None, "/home/me/slurm-12-retool-rl.out")
     assert read_allocation(env | {"SLURM_GPUS_ON_NODE": "4"}).gpus_per_node == 4
 
 
