@@ -19,7 +19,7 @@ def cold_started(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def fork_of_cold_start(cold_started, tmp_path) -> Path:
-    """A copy of `cold_started` to train on. Paths inside checkpoints are relative, configs are written anew."""
+    """A copy of `cold_started` to train on, which itself stays as it is: other tests start from it in any order."""
     shutil.copytree(cold_started, tmp_path / "runs", symlinks=True)
     return tmp_path / "runs"
 

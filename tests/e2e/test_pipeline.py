@@ -30,17 +30,18 @@ def assert_rl_is_sound(run, steps: int) -> None:
     assert list((run / "rl/tensorboard").glob("events.*"))
 
 
-def test_tp2_text_from_cold_start_to_export(cold_started):
+def test_tp2_text_from_cold_start_to_export(fork_of_cold_start):
     """TP=2 with sequence parallelism: evaluation, RL, evaluation of its result, export."""
-    sft = metrics_of(cold_started / "t/sft")
+    runs = fork_of_cold_start
+    sft = metrics_of(runs / "t/sft")
     assert sft[SFT_STEPS]["train/loss"] < 0.7 * sft[1]["train/loss"]
     assert sft[SFT_STEPS]["val/loss"] < 0.7 * sft[1]["train/loss"]
-    succeed("rl", cold_started)
-    run = succeed("eval", cold_started, "policy=rl", "problems=8")
+    succeed("rl", runs)
+    run = succeed("eval", runs, "policy=rl", "problems=8")
     assert_rl_is_sound(run, steps=2)
     result = json.loads((run / "eval/rl/metrics.json").read_text())
     assert result["samples"] == 8 and result["step"] == 2 and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
-    succeed("export", cold_started, "policy=rl")
+    succeed("export", runs, "policy=rl")
     report = json.loads((run / "export/policy/export.json").read_text())
     assert report["max_log_prob_difference"] < 1e-4 and report["step"] == 2
 
