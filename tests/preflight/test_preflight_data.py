@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from refused import refusal
 
 from retool_mcore.data import arithmetic
 from retool_mcore.data.formats import FORMATS
@@ -10,7 +11,6 @@ from retool_mcore.data.prepare import write_problems, write_traces
 from retool_mcore.data.prompts import TEMPLATES
 from retool_mcore.data.schema import check_rl
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.errors import UserError
 from retool_mcore.preflight import data
 
 
@@ -21,14 +21,6 @@ def files(tmp_path):
     for path, rows in zip(paths, (5, 3), strict=True):
         write_problems(arithmetic.problems(rows, seed=1), path, template="tiny", split="train")
     return paths
-
-
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message and message.endswith(".")
-    return message
 
 
 def test_one_path_or_several(files):

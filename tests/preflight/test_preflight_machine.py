@@ -3,17 +3,9 @@
 import os
 
 import pytest
+from refused import refusal
 
-from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
-
-
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message and message.endswith(".")
-    return message
 
 
 def test_gpus_are_counted_by_the_drivers_own_tool(tmp_path):

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from refused import refusal
 
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.errors import UserError
 from retool_mcore.preflight.model import check_tokenizer, check_vocabulary, find_folder, read_model
 
 
@@ -18,14 +18,6 @@ def edit(path, **changes):
     """Set keys of a JSON file; None removes one."""
     value = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: entry for key, entry in value.items() if entry is not None}))
-
-
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message and message.endswith(".")
-    return message
 
 
 def test_the_tiny_model_passes_and_its_shape_is_read(folder):

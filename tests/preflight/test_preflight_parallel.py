@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from refused import refusal
 
-from retool_mcore.errors import UserError
 from retool_mcore.preflight import limits, parallel
 from retool_mcore.preflight.model import Model
 
@@ -12,14 +12,6 @@ from retool_mcore.preflight.model import Model
 def model(heads=40, kv_heads=8, layers=64, vocab=152064) -> Model:
     """Qwen2.5-32B unless told otherwise."""
     return Model(Path("."), heads, kv_heads, layers, vocab, max_positions=32768, parameters=32_800_000_000)
-
-
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message and message.endswith(".")
-    return message
 
 
 LAYOUT = {"nodes": 2, "gpus_per_node": 8, "tp": 8, "pp": 2, "sequence_parallel": True}
