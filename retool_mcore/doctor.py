@@ -71,7 +71,7 @@ def examine(config: DictConfig) -> list[Finding]:
     cpu = layout.device == "cpu"
     findings = [
         python_version("cpu" if cpu else "gpu"),
-        *pins(metadata.requires(DISTRIBUTION) or [], "cpu" if cpu else "gpu"),
+        *package("cpu" if cpu else "gpu"),
     ]
     findings += cpu_libraries() if cpu else gpu_libraries()
     if not cpu:
@@ -99,6 +99,14 @@ def python_version(extra: str) -> Finding:
     return Finding(
         "Python", ".".join(map(str, found)), found == expected, f"the {extra} environment needs {wanted}: {SETUP}"
     )
+
+
+def package(extra: str) -> list[Finding]:
+    """This package's own requirements. Run from a source tree that was never installed, nobody knows them."""
+    try:
+        return pins(metadata.requires(DISTRIBUTION) or [], extra)
+    except metadata.PackageNotFoundError:
+        return [Finding(DISTRIBUTION, "not installed", False, SETUP)]
 
 
 def pins(requirements: Iterable[str], extra: str) -> list[Finding]:

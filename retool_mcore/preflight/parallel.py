@@ -25,6 +25,15 @@ def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:
         raise UserError(f"{key}={size} does not divide the model's vocabulary of {model.vocab} tokens.")
 
 
+def check_dtype(*, device: str, dtype: str) -> None:
+    """`dtype`: of the policy in trainer and engine. float32 is the CPU's only."""
+    allowed = ("bfloat16", "float16") if device == "cuda" else ("float32", "bfloat16")
+    if dtype not in allowed:
+        raise UserError(
+            f"model.dtype={dtype} does not train on parallel.device={device}: choose one of {', '.join(allowed)}."
+        )
+
+
 def check_layout(model: Model, *, nodes: int, gpus_per_node: int, tp: int, pp: int, sequence_parallel: bool) -> int:
     """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp)."""
     check_tensor_parallel(model, size=tp, key="parallel.tp")

@@ -128,6 +128,7 @@ def read_named_policy(config: DictConfig) -> Model:
 
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
+    parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     return parallel.check_layout(
         model,
         nodes=layout.nodes,

@@ -121,3 +121,9 @@ def test_gpu_libraries_are_looked_for_without_importing_them(tmp_path, monkeypat
     assert findings["Megatron Bridge"].found == "0.5.1" and findings["Transformer Engine"].ok
     monkeypatch.setattr(sys, "path", [])
     assert not any(finding.ok for finding in doctor.gpu_libraries() if "Apex" not in finding.name)
+
+
+def test_a_source_tree_that_was_never_installed_is_a_finding(monkeypatch):
+    monkeypatch.setattr(doctor, "DISTRIBUTION", "no-such-distribution")
+    (finding,) = doctor.package("cpu")
+    assert not finding.ok and finding.found == "not installed"

@@ -60,6 +60,13 @@ def test_an_engine_replica_fits_in_a_node():
     assert "parallel.rollout_tp=16" in refusal(parallel.check_rollout_layout, model(), gpus_per_node=16, rollout_tp=16)
 
 
+def test_the_policys_type_is_one_that_the_device_trains():
+    parallel.check_dtype(device="cuda", dtype="bfloat16")
+    parallel.check_dtype(device="cpu", dtype="float32")
+    assert "model.dtype=float32" in refusal(parallel.check_dtype, device="cuda", dtype="float32")
+    assert "model.dtype=int8" in refusal(parallel.check_dtype, device="cpu", dtype="int8")
+
+
 def test_batches_are_multiples_of_the_data_parallel_ranks():
     parallel.check_sft_batch(batch=32, dp=4)
     assert "train.batch=30" in refusal(parallel.check_sft_batch, batch=30, dp=4)
