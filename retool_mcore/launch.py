@@ -28,9 +28,9 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore import processes, stop
 from retool_mcore.config import config_hash
 from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
 from retool_mcore.progress import Progress, attempt_files
-from retool_mcore.stage_log import last_error
-from retool_mcore.train.checkpoints import write_atomically
+from retool_mcore.stage_log import killed_by, last_error
 from retool_mcore.watchdog import Watchdog, dump_stacks
 
 POLICIES = ("init", "sft", "rl")  # policies of a run that eval and export know by name
@@ -126,12 +126,14 @@ def run_attempt(
     config: DictConfig,
     command: Callable[[Path], list[str]] | None = None,
     stage_id: str | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
 ) -> None:
     """One attempt at a stage whose configuration was found good. Raises as `launch` does.
 
     Args:
         command: gives the command for a configuration file; default: `stage_command`.
         stage_id: marks the stage's processes; default: one of its own.
+        stop_asked: whether this very attempt was asked to stop before it began: earlier requests do not count.
     """
     folder = stage_dir(stage, config)
     complete = folder / "COMPLETE"
@@ -140,6 +142,8 @@ def run_attempt(
     with _alone(stage, folder, stage_id):
         complete.unlink(missing_ok=True)
         stop.clear(folder)
+        if stop_asked():
+            stop.request(folder)
         attempt = max(attempt_files(folder), default=0) + 1
         (folder / "metrics").mkdir(exist_ok=True)
         (folder / "metrics" / f"attempt_{attempt:03d}.jsonl").touch()
@@ -231,9 +235,7 @@ def _failure(stage: str, code: int, log: Path, start: int) -> Exception:
         return UserError(message)
     how = f"exit code {code}"
     if code < 0:
-        how = f"killed by {signal.Signals(-code).name}" + (
-            ", often for lack of memory" if code == -signal.SIGKILL else ""
-        )
+        how = killed_by(-code)
     return StageFailed(f"{stage} failed ({how}): {message or 'it printed nothing'}\nThe whole log: {log}")
 
 

@@ -1,6 +1,7 @@
 """Finds in the log of a failed stage the line that says why it failed."""
 
 import re
+import signal
 from pathlib import Path
 
 _TAIL_BYTES = 4_000_000
@@ -16,21 +17,35 @@ _FATAL = re.compile(r"^Fatal Python error: ")
 _SECONDARY = re.compile(
     r"ChildFailedError|SystemExit|KeyboardInterrupt|ActorDiedError|ActorUnavailableError|WorkerCrashedError"
     r"|DistBackendError|RayTaskError|Connection closed by peer|Connection reset by peer|Broken pipe|EOFError"
-    r"|SignalException|EngineDeadError"
+    r"|SignalException|EngineDeadError|SocketError"
 )
+# torchrun's report of the rank that ended first on its node. SIGTERM is how torchrun ends the others.
+_RANK = re.compile(
+    r"^\s*host\s*: (?P<host>\S+)\s+rank\s*: (?P<rank>\d+).*\s+exitcode\s*: -(?P<signum>\d+) ", re.MULTILINE
+)
+_BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
+NODE_LINE = "retool-node: "  # what the supervisor of a node says (cluster/node.py)
+_SRUN = re.compile(r"^srun: error: (?P<host>\S+): task.* (?P<how>Killed|Segmentation fault|Bus error)")
+OUT_OF_MEMORY = ", often for lack of memory"
+
+
+def killed_by(signum: int) -> str:
+    """ "killed by SIGKILL, often for lack of memory", to stand after the name of what was."""
+    return f"killed by {signal.Signals(signum).name}" + (OUT_OF_MEMORY if signum == signal.SIGKILL else "")
 
 
 def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     """(the last meaningful error line after byte `start`, whether it is a UserError's message).
 
-    Errors that follow from another process's failure count only when there is no other; without any exception it is the
-    last line with text, and "" for an empty log.
+    A process that was killed is named before any exception: those of the others follow from it. Errors that follow from
+    another process's failure count only when there is no other; without any exception it is the last line with text,
+    and "" for an empty log.
     """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
         text = _ANSI.sub("", file.read().decode(errors="replace"))
     lines = [_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
-    secondary = last = ""
+    primary = secondary = last = ""
     for line in reversed(lines):
         if line.startswith("retool: "):
             return line.removeprefix("retool: "), True
@@ -38,9 +53,24 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
         if match and match["name"] == "UserError":
             return match["message"] or "", True
         if (match or _FATAL.match(line)) and not _SECONDARY.search(line):
-            return line, False
+            primary = line
+            break
         if match and not secondary:
             secondary = line
         if line.strip() and not last:
             last = line.strip()
-    return secondary or last, False
+    return _killed(text, lines) or primary or _ended_by_slurm(lines) or secondary or last, False
+
+
+def _killed(text: str, lines: list[str]) -> str:
+    """What was killed, by torchrun or by the supervisor of its node, whichever says so; "" when nothing was."""
+    for match in _RANK.finditer(text):
+        if (signum := int(match["signum"])) not in _BY_OTHERS:
+            return f"rank {match['rank']} on {match['host']} was {killed_by(signum)}"
+    return next((line.removeprefix(NODE_LINE) for line in lines if line.startswith(NODE_LINE)), "")
+
+
+def _ended_by_slurm(lines: list[str]) -> str:
+    """Slurm's own word on a node's task; its supervisor was killed, or srun waited in vain for it."""
+    found = next((match for match in map(_SRUN.match, lines) if match), None)
+    return f"the supervisor on {found['host']} ended ({found['how'].lower()})" if found else ""

@@ -18,6 +18,10 @@ class StopRequested(Exception):
         self.step = step
 
 
+def request(stage_dir: Path) -> None:
+    (stage_dir / "STOP").touch()
+
+
 def requested(stage_dir: Path) -> bool:
     return (stage_dir / "STOP").exists()
 

@@ -20,6 +20,7 @@ from retool_mcore import processes
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.launch import stage_command
+from retool_mcore.stage_log import NODE_LINE, killed_by
 
 WORKER_PORTS = 630  # of one node: every process that Ray starts there listens on one
 SERVICES = (
@@ -58,6 +59,12 @@ def ray_ports(base: int, index: int) -> dict[str, int]:
     return ports | {"min-worker-port": workers, "max-worker-port": workers + WORKER_PORTS - 1}
 
 
+def ray_service_ports(base: int, nodes: int) -> list[int]:
+    """What `nodes` nodes listen on besides their worker processes, each node's own ports among all."""
+    ports = [item for index in range(min(nodes, INDICES)) for item in ray_ports(base, index).items()]
+    return [port for name, port in ports if not name.endswith("worker-port")]
+
+
 def ray_command(
     index: int,
     address: str,
@@ -92,10 +99,13 @@ def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict
     return network.nccl_env(interface) | kept
 
 
-def supervise(command: Sequence[str], env: Mapping[str, str], mark: str, grace_s: float = GRACE_S) -> int:
+def supervise(
+    command: Sequence[str], env: Mapping[str, str], mark: str, name: str = "its command", grace_s: float = GRACE_S
+) -> int:
     """Runs `command` to its end, or until SIGTERM or SIGINT; afterwards no process with `mark` is left here.
 
-    Returns the exit code as a shell would give it.
+    Says that it was killed when it was (stage_log.py looks for the line); `name` is what the line calls it. Returns the
+    exit code as a shell would give it.
     """
     received: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -109,6 +119,8 @@ def supervise(command: Sequence[str], env: Mapping[str, str], mark: str, grace_s
         except subprocess.TimeoutExpired:
             known |= processes.find(mark, known)
     code = process.returncode
+    if not received and code < 0:
+        print(f"{NODE_LINE}{name} on {network.host()} was {killed_by(-code)}", flush=True)
     processes.stop(mark, known, leader=process, grace_s=grace_s)
     if received:
         return 128 + received[0]
@@ -138,7 +150,7 @@ def run_ray(options: argparse.Namespace) -> int:
         head=head,
     )
     try:
-        return supervise(command, env, node_mark(options.mark, index))
+        return supervise(command, env, node_mark(options.mark, index), "ray start")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -148,7 +160,7 @@ def run_stage(options: argparse.Namespace) -> int:
     interface, _ = network.shared_address(options.others)
     env = node_env(interface) | {"NODE_RANK": str(index)}
     command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
-    return supervise(command, env, node_mark(options.mark, index))
+    return supervise(command, env, node_mark(options.mark, index), "torchrun")
 
 
 def sweep(options: argparse.Namespace) -> int:
