@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 STAGE_ID = "RETOOL_STAGE_ID"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Loaded here: between fork and exec it is too late.
+_LIBC = ctypes.CDLL(None, use_errno=True) if Path("/proc/self").exists() else None
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,6 @@ def start(command: list[str], env: dict[str, str], output: Path | None = None) -
 
     The kernel sends it SIGTERM should this process be killed: a stage must not go on without its launcher.
     """
-    libc = ctypes.CDLL(None, use_errno=True) if Path("/proc/self").exists() else None
-
-    def end_with_launcher() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
     with output.open("ab") if output is not None else nullcontext() as log:
         return subprocess.Popen(
             command,
@@ -46,8 +43,23 @@ def start(command: list[str], env: dict[str, str], output: Path | None = None) -
             stdout=log,
             stderr=subprocess.STDOUT if output is not None else None,
             start_new_session=True,
-            preexec_fn=end_with_launcher,
+            preexec_fn=partial(signal_at_parents_death, signal.SIGTERM),
         )
+
+
+def read(pid: int) -> Process | None:
+    """The living process with this number; None when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else Process(pid, int(fields[19]))
+
+
+def signal_at_parents_death(signum: int) -> None:
+    """Have the kernel send this process `signum` when its parent (the thread that forked it) dies."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signum)
 
 
 def find(stage_id: str, known: Iterable[Process] = ()) -> set[Process]:

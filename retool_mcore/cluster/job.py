@@ -20,9 +20,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.cluster import network
+from retool_mcore.cluster import network, slurm
+from retool_mcore.cluster.guard import guarded
+from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.nccl_check import nccl_command
-from retool_mcore.cluster.node_check import check_nodes
+from retool_mcore.cluster.node import ray_service_ports
+from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
 from retool_mcore.cluster.retry import record_failure
 from retool_mcore.cluster.site import Site, load_site, step_command
@@ -34,12 +37,11 @@ from retool_mcore.progress import attempt_files, read_steps
 from retool_mcore.stop import EXIT_CODE
 
 STAGES = ("sft", "rl", "eval", "export")
-PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
 ONE_NODE = ("eval",)
 RAY_DEADLINE_S = 180.0
 SWEEP_TIMEOUT_S = 60.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
-STEP = ("--overlap", "--mem=0", "--cpu-bind=none", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
+STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
 
 
 @dataclass(frozen=True)
@@ -101,38 +103,6 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     return compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())]) if differ else config
 
 
-class Signals:
-    """What Slurm says to the job: SIGUSR1 when the time limit is near, SIGTERM when it must end."""
-
-    def __init__(self, stage: str, folder: Path) -> None:
-        self.stage, self.folder = stage, folder
-        self.asked = self.running = False
-        self.armed = True
-        signal.signal(signal.SIGUSR1, self._time_is_near)
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, self._end)
-
-    def ignore(self) -> None:
-        """From here on the job is ending anyway."""
-        self.armed = False
-
-    def _end(self, signum: int, _) -> None:
-        if self.armed:  # once: a second signal must not keep the cluster from being torn down
-            self.armed = False
-            raise Stopped(signum)
-
-    def _time_is_near(self, signum: int, _) -> None:
-        if self.asked or not self.armed:
-            return
-        self.asked = True
-        say(f"{self.stage}: the time limit is near")
-        if self.running and self.stage in PAUSABLE:
-            (self.folder / "STOP").touch()
-        else:
-            self.armed = False
-            raise Stopped(signum)
-
-
 def run(stage: str, overrides: Sequence[str]) -> int:
     """The job, from its first line to its exit code. Raises UserError before the stage starts."""
     allocation = read_allocation()
@@ -143,8 +113,28 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     if is_complete(stage, config):
         return 0
     signals = Signals(stage, folder)
+    signals.watch_parent()
     record(stage, config, str(allocation.job_id), allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
+    guard = guarded(
+        partial(step, site),
+        job_id=allocation.job_id,
+        pid=os.getpid(),
+        stage=stage,
+        folder=folder,
+        mark=allocation.mark,
+        max_attempts=site.max_attempts,
+        node=allocation.nodes[0],
+        log=os.path.realpath("/proc/self/fd/1"),
+    )
+    with guard:
+        return run_attempt_on_nodes(stage, config, allocation, site, signals, folder)
+
+
+def run_attempt_on_nodes(
+    stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals, folder: Path
+) -> int:
+    """One attempt and what its outcome asks for; the exit code. Raises UserError as `run` does."""
     try:
         try:
             run_on_nodes(stage, config, allocation, site, signals)
@@ -156,6 +146,8 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     except Stopped as stopped:
         if stopped.signum == signal.SIGUSR1:
             return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)
+        if stopped.signum == signal.SIGHUP:
+            return back_to_queue(allocation, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
         say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
         return 128 + stopped.signum
     except (StageFailed, ClusterFailed) as error:
@@ -174,26 +166,40 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
     srun = partial(step, site)
-    check_nodes(allocation.nodes, config, path, srun, sandbox=stage in ("rl", "eval"))
+    port = choose_port(stage, allocation)
+    ports = ray_service_ports(port, len(allocation.nodes)) if stage == "rl" else [port]
+    try:
+        check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
+    except NodesBroken as error:
+        raise ClusterFailed(str(error)) from error
     check(stage, config)
     _, address = network.shared_address(allocation.nodes[1:])
-    seed = allocation.job_id + allocation.restart
     if config.parallel.device == "cuda" and len(allocation.nodes) > 1:
-        check_links(config, allocation, srun, address, network.free_base_port(seed, 1))
+        check_links(config, allocation, srun, address, port)
     with ExitStack() as stack:
         command = None
         if stage == "rl":
-            cluster = stack.enter_context(start_ray(config, allocation, srun, address, seed))
+            cluster = stack.enter_context(start_ray(config, allocation, srun, address, port))
             os.environ.update(cluster.stage_env())
             stack.enter_context(interrupt_at_fault(cluster))
             say(f"rl: Ray is up on {len(allocation.nodes)} nodes at {cluster.address}")
         elif stage in TORCHRUN and len(allocation.nodes) > 1:
-            port = network.free_base_port(seed, 1)
             os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
             command = partial(torchrun_command, stage, allocation, srun, address)
         stack.callback(signals.ignore)
         signals.running = True
-        run_attempt(stage, config, command, stage_id=allocation.mark)
+        run_attempt(stage, config, command, stage_id=allocation.mark, stop_asked=lambda: signals.asked)
+
+
+def choose_port(stage: str, allocation: Allocation) -> int:
+    """The first of the ports that the stage's processes meet on, free on this node; another one at every start."""
+    given = os.environ.get("RETOOL_RAY_PORT") if stage == "rl" else None
+    if given is None:
+        count = ports_needed(len(allocation.nodes)) if stage == "rl" else 1
+        return network.free_base_port(allocation.job_id + allocation.restart, count)
+    if network.busy_ports([int(given)]):
+        raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
+    return int(given)
 
 
 def check_links(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int) -> None:
@@ -205,7 +211,8 @@ def check_links(config: DictConfig, allocation: Allocation, srun: Callable, addr
 
 def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str]:
     """The command line of a job step, in the site's container."""
-    return step_command(site, [*STEP, *options], command)
+    unbound = ["--cpu-bind=none"] if slurm.binds_cpus() else []
+    return step_command(site, [*STEP, *unbound, *options], command)
 
 
 def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address: str, path: Path) -> list[str]:
@@ -215,19 +222,15 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
     return srun(options, [*NODE, "stage", stage, str(path), f"--mark={allocation.mark}", "--others", address])
 
 
-def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, seed: int):
+def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int):
     from retool_mcore.platform.env import stage_env
 
     parallel = config.parallel
-    count = ports_needed(len(allocation.nodes))
-    given = os.environ.get("RETOOL_RAY_PORT")
-    if given and network.busy_ports([int(given)]):
-        raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
     return ray_cluster(
         allocation.nodes,
         Resources(parallel.gpus_per_node, parallel.ray.num_cpus, parallel.ray.object_store_bytes),
         head_address=address,
-        base_port=int(given) if given else network.free_base_port(seed, count),
+        base_port=port,
         deadline_s=float(os.environ.get("RETOOL_RAY_DEADLINE_S", RAY_DEADLINE_S)),
         srun=srun,
         env=stage_env(config),

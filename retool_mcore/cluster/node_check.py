@@ -29,7 +29,12 @@ from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
 from retool_mcore.errors import UserError
 
 DEADLINE_S = 120.0
+PASSING = {"answer", "ports"}  # checks whose failure other nodes, or a later start, may not meet
 LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
+
+
+class NodesBroken(UserError):
+    """A node is silent or a port taken: nothing that the user gave is wrong, and another start may go well."""
 
 
 def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -58,6 +63,7 @@ def check_nodes(
 
     Raises:
         UserError: names the first node that is unfit, what is wrong and what to do.
+        NodesBroken: the same, when all that is wrong may pass.
     """
     console = console or Console()
     token = secrets.token_hex(8)
@@ -77,7 +83,8 @@ def check_nodes(
     found = verdicts(reports, config)
     if message := refusal(found):
         console.print(table(found, nodes))
-        raise UserError(message)
+        failed = {verdict.check for verdict in found if not verdict.ok}
+        raise NodesBroken(message) if failed <= PASSING else UserError(message)
     checks = len({verdict.check for verdict in found})
     console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
 

@@ -1,5 +1,6 @@
-"""What Slurm says about jobs: squeue for those it still holds, sacct for ended ones where accounting is on."""
+"""What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself."""
 
+import functools
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
         if number in jobs and state:
             found[number] = JobState(state, "" if reason == "None" else reason)
     return found
+
+
+@functools.cache
+def binds_cpus() -> bool:
+    """Whether this Slurm binds a step's tasks to cores: one that cannot complains of every --cpu-bind."""
+    plugins = next((line for line in _lines(["scontrol", "show", "config"]) if line.startswith("TaskPlugin ")), "")
+    return "affinity" in plugins or "cgroup" in plugins
 
 
 def _lines(command: list[str]) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from retool_mcore.cluster import job
-from retool_mcore.cluster.job import Allocation, Signals, back_to_queue, configure, interrupt_at_fault, read_allocation
+from retool_mcore.cluster.job import Allocation, back_to_queue, configure, interrupt_at_fault, read_allocation
+from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.errors import UserError
 from retool_mcore.launch import StageFailed, Stopped
@@ -36,7 +37,7 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def handlers():
     """A test's signal handlers are its own."""
-    signums = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    signums = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
     before = {signum: signal.getsignal(signum) for signum in signums}
     yield
     for signum, handler in before.items():

@@ -1,0 +1,98 @@
+"""Puts a job whose own process was killed outright back into the queue: Slurm would only do so for a lost node.
+
+A step of its own on the job's first node, since Slurm ends what the batch script left at once, but a step only after
+KillWait (30 s by default). While the job's process lives, a SIGTERM to the guard is the job's orderly end.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from retool_mcore import processes
+from retool_mcore.cluster.node import node_mark
+from retool_mcore.cluster.retry import record_failure
+from retool_mcore.progress import attempt_files, read_steps
+
+POLL_S = 0.3
+KILLED = "the job's own process was killed, often for lack of memory"
+
+
+@contextmanager
+def guarded(
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
+    *,
+    job_id: int,
+    pid: int,
+    stage: str,
+    folder: Path,
+    mark: str,
+    max_attempts: int,
+    node: str,
+    log: str,
+) -> Iterator[None]:
+    """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same."""
+    options = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
+    command = [sys.executable, "-m", "retool_mcore.cluster.guard", f"--job={job_id}", f"--pid={pid}"]
+    command += [f"--stage={stage}", f"--folder={folder}", f"--mark={mark}", f"--max-attempts={max_attempts}"]
+    guard = subprocess.Popen(
+        srun(options, [*command, f"--log={log}"]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.terminate()
+        try:
+            guard.wait(10.0)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
+
+
+def watch(pid: int, asked: threading.Event) -> bool:
+    """Waits for the end of process `pid` or for `asked`; whether the process was gone first."""
+    watched = processes.read(pid)
+    while watched is not None and processes.read(pid) == watched:
+        if asked.is_set():
+            return False
+        time.sleep(POLL_S)
+    return watched is not None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.guard", description=__doc__)
+    for name in ("job", "pid", "max-attempts"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("stage", "mark", "log"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="of the stage")
+    options = parser.parse_args(arguments)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    if not watch(options.pid, asked):
+        return 0
+    for mark in (node_mark(options.mark, 0), options.mark):
+        processes.stop(mark, grace_s=1.0)
+    folder = options.folder
+    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
+    decision = record_failure(folder, attempt, step, KILLED, max_attempts=options.max_attempts)
+    said = f"retool: {KILLED}\n{options.stage}: {decision.why}"
+    if decision.requeue:
+        done = subprocess.run(["scontrol", "requeue", str(options.job)], capture_output=True, text=True)
+        said += f" job {options.job} is back in the queue." if done.returncode == 0 else f" {done.stderr.strip()}"
+    with suppress(OSError), open(options.log, "a") as log:
+        log.write(f"{said}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
