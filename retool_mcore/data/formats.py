@@ -9,6 +9,7 @@ rollout cannot re-encode what the policy sampled, so SFT must not merge tokens o
 - `none`: text only, the baseline without an interpreter.
 """
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,11 @@ class Format:
         """The token that closes a policy turn before an observation; None when observations stand inside the turn."""
         return None
 
+    @property
+    def observation_open(self) -> str:
+        """The text that opens an observation, by which a policy that imitates one is known; "" without observations."""
+        return ""
+
     def _render(self, messages: Sequence[Mapping], add_generation_prompt: bool = False) -> str:
         return self.tokenizer.apply_chat_template(
             list(messages),
@@ -136,6 +142,7 @@ class TextFormat(Format):
 
     name = "text"
     stop = ("</code>",)
+    observation_open = "<interpreter>"
 
     def parse(self, turn_text: str) -> list[ToolCall]:
         end = turn_text.find("</code>")
@@ -173,6 +180,11 @@ class HermesFormat(Format):
     @property
     def turn_end(self) -> int | None:
         return self.eos_id
+
+    @functools.cached_property
+    def observation_open(self) -> str:
+        whole = self._render(self._with_tools(["OUTPUT-0"]), add_generation_prompt=True)
+        return whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
     def parse(self, turn_text: str) -> list[ToolCall]:
         calls = []

@@ -24,6 +24,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
+from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Sandbox
@@ -71,9 +72,9 @@ class RetoolAgentLoop(AgentLoopBase):
         """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
 
         `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` (what the
-        reward reads), `trajectory` (`Trajectory.to_record` as JSON text, since TransferQueue carries strings
-        unchanged), `finish`, `num_calls` and `response_length` in tokens. Raises UserError when the prompt is longer
-        than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
+        reward reads), `trajectory` (`Trajectory.to_record` as text, rollout/packed.py, since TransferQueue carries
+        strings unchanged), `finish`, `num_calls` and `response_length` in tokens. Raises UserError when the prompt is
+        longer than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
         """
         # Under full determinism verl names the request itself; it arrives as a numpy integer.
         priority = int(priority)
@@ -129,7 +130,7 @@ class RetoolAgentLoop(AgentLoopBase):
                 # The oldest weights wrote the first turn, the newest the last: verl's staleness control needs both.
                 **{key: last[key] for key in ("global_steps", "max_global_steps") if key in last},
                 "policy_text": answer_text(trajectory, self.tokenizer),
-                "trajectory": json.dumps(trajectory.to_record()),
+                "trajectory": pack(trajectory.to_record()),
                 "finish": trajectory.finish,
                 "num_calls": len(trajectory.calls),
                 "response_length": len(trajectory.response_ids),

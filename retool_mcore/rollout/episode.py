@@ -12,10 +12,12 @@ from dataclasses import dataclass, fields
 
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
-from retool_mcore.rollout.trajectory import Call, Span, Trajectory
+from retool_mcore.reward.answer import last_boxed
+from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, prose
 from retool_mcore.sandbox.base import Result, Sandbox
 
 _MIN_OBSERVATION_TOKENS = 32
+_MAX_FAKES = 8  # of one turn; to place one the turn is decoded a dozen times
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,26 @@ async def run_episode(
     trajectory = Trajectory(
         list(prompt_ids), [], [], [], spans=[], calls=[], turns=0, finish="", generate_s=0.0, tool_s=0.0
     )
+    trajectory.started = time.time()
     while trajectory.finish == "":
         turn_start = len(trajectory.response_ids)
         room = limits.max_response_tokens - turn_start
         max_tokens = min(limits.max_turn_tokens, room)
         clock = time.perf_counter()
         turn = await generate(trajectory.prompt_ids + trajectory.response_ids, max_tokens)
-        trajectory.generate_s += time.perf_counter() - clock
+        generate_s = time.perf_counter() - clock
+        trajectory.generate_s += generate_s
         _check(turn, max_tokens, trajectory)
         _append(trajectory, "policy", turn.ids, turn.logprobs)
-        calls = fmt.parse(fmt.decode(turn.ids))
+        text = fmt.decode(turn.ids)
+        calls = fmt.parse(text)
+        note = Turn(
+            programs=sum(call.code is not None for call in calls),
+            boxed=last_boxed(prose(text)) is not None,
+            fakes=_fakes(fmt, turn.ids, text, turn_start),
+            generate_s=generate_s,
+        )
+        trajectory.turn_notes.append(note)
 
         if not calls and turn.ids[-1] in fmt.eos_ids:
             trajectory.finish = "answer"
@@ -99,12 +111,13 @@ async def run_episode(
             for call in calls:
                 clock = time.perf_counter()
                 result = None if call.error else await sandbox.run(call.code, timeout_s=timeout_s)
-                trajectory.tool_s += time.perf_counter() - clock
+                note.tool_s += time.perf_counter() - clock
                 text = call.error if result is None else result.observation()
                 text, truncated = cut_observation(fmt, tokenizer, text, limits.max_observation_tokens)
                 start = turn_start + _token_at(fmt, turn.ids, call.start)
                 trajectory.calls.append(_note(call, result, trajectory.turns - 1, start, truncated))
                 observations.append(text)
+            trajectory.tool_s += note.tool_s
             ids = fmt.observation_ids(observations)
             if fmt.turn_end is not None and turn.ids[-1] != fmt.turn_end:
                 # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
@@ -160,6 +173,15 @@ def cut_observation(fmt: Format, tokenizer, text: str, max_tokens: int) -> tuple
 def _token_at(fmt: Format, ids: list[int], character: int) -> int:
     """Index of the token of `ids` that holds this character of their text, found without encoding anything."""
     return bisect.bisect_right(range(1, len(ids)), character, key=lambda count: len(fmt.decode(ids[:count])))
+
+
+def _fakes(fmt: Format, ids: list[int], text: str, turn_start: int) -> list[int]:
+    """Offsets in the response of the policy's tokens in which it opens an interpreter's block itself."""
+    found, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
+    while position >= 0 and len(found) < _MAX_FAKES:
+        found.append(turn_start + _token_at(fmt, ids, position))
+        position = text.find(fmt.observation_open, position + 1)
+    return found
 
 
 def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:

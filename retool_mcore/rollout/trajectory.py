@@ -1,7 +1,7 @@
 """What one episode leaves behind: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 # A block that is never closed reaches to the end of its turn: half a program is not an answer either.
 _NOT_PROSE = re.compile(
@@ -42,6 +42,22 @@ class Call:
 
 
 @dataclass
+class Turn:
+    """One policy turn, as it was read when it was sampled.
+
+    `programs` counts complete calls, run or not; `boxed` says that the turn's prose holds a boxed answer; `fakes` are
+    the offsets in the response of the tokens in which the policy opens a block that only the interpreter may write.
+    `generate_s` and `tool_s` are the seconds that it waited for the engine and then for the sandbox.
+    """
+
+    programs: int
+    boxed: bool
+    fakes: list[int]
+    generate_s: float
+    tool_s: float = 0.0
+
+
+@dataclass
 class Trajectory:
     """One episode. `response_ids`, `response_mask` and `logprobs` are aligned token by token.
 
@@ -57,7 +73,8 @@ class Trajectory:
       stay;
     - "max_turns": the policy called again after its last allowed call; that turn's calls are not run.
 
-    `generate_s` and `tool_s` are seconds spent waiting for the engine and for the sandbox.
+    `generate_s` and `tool_s` are seconds spent waiting for the engine and for the sandbox; `started` is when the
+    episode began, in seconds since 1970. `turn_notes` has one entry a policy turn.
     """
 
     prompt_ids: list[int]
@@ -70,6 +87,8 @@ class Trajectory:
     finish: str
     generate_s: float
     tool_s: float
+    started: float = 0.0
+    turn_notes: list[Turn] = field(default_factory=list)
 
     def to_record(self) -> dict:
         """Plain dicts and lists, ready for JSON."""
@@ -83,8 +102,14 @@ class Trajectory:
             | {
                 "spans": [Span(**span) for span in record["spans"]],
                 "calls": [Call(**call) for call in record["calls"]],
+                "turn_notes": [Turn(**turn) for turn in record["turn_notes"]],
             }
         )
+
+
+def prose(turn_text: str) -> str:
+    """A policy turn without code blocks and without blocks that imitate an interpreter's output."""
+    return _NOT_PROSE.sub("", turn_text)
 
 
 def answer_text(trajectory: Trajectory, tokenizer) -> str:
@@ -98,7 +123,7 @@ def answer_text(trajectory: Trajectory, tokenizer) -> str:
         if span.kind == "policy":
             ids = trajectory.response_ids[span.start : span.end]
             text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            text = _NOT_PROSE.sub("", text)
+            text = prose(text)
             for token in special:
                 text = text.replace(token, "")
             turns.append(text)

@@ -1,7 +1,6 @@
 """The adapter against verl's own classes: instantiated by hydra from a config entry, as AgentLoopWorker does."""
 
 import asyncio
-import json
 
 import hydra
 import pytest
@@ -14,6 +13,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout import agent_loop
+from retool_mcore.rollout.packed import unpack
 from retool_mcore.rollout.trajectory import Trajectory
 
 TOKENIZER = make_tokenizer()
@@ -108,8 +108,12 @@ def test_the_output_is_what_verl_trains_on(sandbox):
         "num_calls": 1,
     }
     assert [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [11, 12]
-    record = Trajectory.from_record(json.loads(output.extra_fields["trajectory"]))
-    assert record.response_ids == output.response_ids and record.calls[0].code == "print(6 * 7)"
+    record = unpack(output.extra_fields["trajectory"])
+    assert record["response_ids"].tolist() == output.response_ids and record["prompt_ids"].tolist() == output.prompt_ids
+    assert record["logprobs"].tolist() == output.response_logprobs
+    trajectory = Trajectory.from_record(record | {"response_mask": output.response_mask})
+    assert trajectory.calls[0].code == "print(6 * 7)"
+    assert [(turn.programs, turn.boxed) for turn in trajectory.turn_notes] == [(1, False), (0, True)]
 
     # The way of a sample through TransferQueue.
     packed = list_of_dict_to_tensordict([output.as_dict(), output.as_dict()])
