@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from retool_mcore.metrics.behaviour import behaviour
+from retool_mcore.metrics.behaviour import behaviour, by_source, histograms, void_turns
 
 
 def call(code="print(1)", status="success", start=0, **changes) -> dict:
@@ -20,13 +20,18 @@ def call(code="print(1)", status="success", start=0, **changes) -> dict:
     } | changes
 
 
-def record(calls=(), tokens=10, observed=0, acc=1.0, finish="answer", turns=1) -> dict:
+def turn(programs=0, boxed=False, fakes=()) -> dict:
+    return {"programs": programs, "boxed": boxed, "fakes": list(fakes), "generate_s": 0.5, "tool_s": 0.1}
+
+
+def record(calls=(), tokens=10, observed=0, acc=1.0, finish="answer", turns=1, notes=()) -> dict:
+    spans = [("policy", 0, tokens - observed), ("observation", tokens - observed, tokens)]
     return {
         "prompt_ids": [1, 2],
         "response_ids": list(range(tokens)),
-        "response_mask": [1] * (tokens - observed) + [0] * observed,
         "logprobs": [0.0] * tokens,
-        "spans": [],
+        "spans": [{"kind": kind, "start": start, "end": end} for kind, start, end in spans],
+        "turn_notes": list(notes),
         "calls": list(calls),
         "turns": turns,
         "finish": finish,
@@ -88,6 +93,53 @@ def test_a_failure_of_the_sandbox_is_not_the_policys():
     assert metrics["tool_success_rate"] == 1
     assert metrics["last_code_pass/correct"] == 1
     assert metrics["code_ratio"] == 1
+
+
+def test_void_turns():
+    """A program, run or not, or a box makes a turn count; a malformed call does not."""
+    voids = record(notes=[turn(programs=1), turn(), turn(boxed=True), turn()])
+    assert void_turns(voids) == [False, True, False, True]
+    metrics = behaviour([voids, record(notes=[turn(boxed=True)])])
+    assert metrics["void_turn_ratio"] == 2 / 5
+    assert metrics["void_response_ratio"] == 1 / 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([("x", "error"), ("y", "success")], 1.0),
+        ([("x", "timeout"), ("z", "error"), ("y", "success")], 1.0),
+        ([("x", "error"), ("x\n", "success")], 0.0),  # the same program: luck, not a correction
+        ([("x", "error"), ("y", "error")], 0.0),
+        ([("y", "success"), ("x", "error")], 0.0),
+        ([("x", "error"), ("y", "sandbox_error")], 0.0),
+        ([("x", "success"), ("y", "success")], None),
+        ([("x", "sandbox_error"), ("y", "success")], None),
+        ([], None),
+    ],
+)
+def test_self_correction(runs, expected):
+    assert behaviour([record([call(*run) for run in runs])]).get("self_correction_rate") == expected
+
+
+def test_tool_time_overlong_and_fakes():
+    metrics = behaviour([record(finish="length", notes=[turn(fakes=[3, 7])]), record(finish="turn_length"), record()])
+    assert metrics["tool_time_share"] == pytest.approx(0.1 / 1.1)
+    assert metrics["overlong_share"] == pytest.approx(1 / 3)
+    assert metrics["faked_block_ratio"] == pytest.approx(1 / 3)
+    assert metrics["fake_blocks"] == pytest.approx(2 / 3)
+
+
+def test_sources_and_histograms():
+    records = [
+        record() | {"data_source": "b"},
+        record(tokens=4) | {"data_source": "a"},
+        record() | {"data_source": "b"},
+    ]
+    assert {source: len(own) for source, own in by_source(records).items()} == {"a": 1, "b": 2}
+    drawn = histograms(records)
+    assert drawn["response_length"] == [10, 4, 10]
+    assert "invocation_timing" not in drawn and "tool_latency_s" not in drawn
 
 
 def test_empty_denominators_are_left_out():
