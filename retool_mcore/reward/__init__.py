@@ -1,1 +1,3 @@
-"""From the text that the policy wrote to a number. May be imported by: train. Imports only errors."""
+"""From the text that the policy wrote to a number. May be imported by: algo, rollout, train.
+
+Imports only errors, and the trajectory's record from rollout."""

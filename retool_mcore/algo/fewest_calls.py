@@ -1,0 +1,45 @@
+"""OTC's memory: the fewest calls with which a prompt was ever answered right, over the epochs of a run."""
+
+import json
+from pathlib import Path
+
+from retool_mcore.files import write_atomically
+
+
+class FewestCalls:
+    """A running minimum by prompt, on disk as one line a change: {"step", "prompt", "calls"}.
+
+    `path` is read at the start. What steps from `first_step` on wrote is forgotten: they are run again after a resume,
+    and must see what they saw before.
+    """
+
+    def __init__(self, path: Path, first_step: int):
+        self.path = path
+        self._fewest: dict[str, int] = {}
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        # A line that a kill cut short is of a step that was not finished.
+        entries = [json.loads(line) for line in lines if line.endswith("\n")]
+        kept = [entry for entry in entries if entry["step"] < first_step]
+        if len(kept) < len(lines):
+            write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        for entry in kept:
+            self._fewest[entry["prompt"]] = entry["calls"]
+
+    def get(self, prompt: str) -> int | None:
+        """The minimum so far; None while the prompt was never answered right."""
+        return self._fewest.get(prompt)
+
+    def update(self, step: int, minima: dict[str, int | None]) -> None:
+        """Take over the minima of a step, by prompt; None and what is no improvement change nothing."""
+        better = {
+            prompt: calls
+            for prompt, calls in minima.items()
+            if calls is not None and calls < self._fewest.get(prompt, calls + 1)
+        }
+        self._fewest |= better
+        if better:
+            with self.path.open("a") as file:
+                file.writelines(
+                    json.dumps({"step": step, "prompt": prompt, "calls": calls}) + "\n"
+                    for prompt, calls in better.items()
+                )

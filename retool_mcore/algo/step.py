@@ -1,0 +1,134 @@
+"""What a recipe does to a batch in the trainer, where whole groups are visible: before and after the advantages."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transfer_queue
+from tensordict import TensorDict
+
+from retool_mcore.algo.fewest_calls import FewestCalls
+from retool_mcore.reward.named import find_reward
+from retool_mcore.reward.otc import fewest_calls, tool_productivity
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trajectory of the batch: its key in TransferQueue, prompt (source and index), and what its reward said."""
+
+    key: str
+    prompt: str
+    acc: float
+    calls: int
+    overlong: float
+    drop: str
+
+    @property
+    def group(self) -> str:
+        return self.key.split("_")[0]
+
+
+class RecipeStep:
+    """`recipe` is the recipe's section of the configuration, `stage_dir` the folder of the RL stage."""
+
+    def __init__(self, recipe: Mapping, stage_dir: Path):
+        self.recipe = recipe
+        self.stage_dir = stage_dir
+        self._fewest: FewestCalls | None = None
+
+    def before_advantages(self, batch, step: int) -> dict[str, float]:
+        """Give rewards that need the group, take the dropped samples out of the masks; returns the counts as metrics.
+
+        A dropped sample still has its reward in the group's baseline. Its response_mask and loss_mask become 0, so that
+        neither numerator nor denominator of a token mean counts it.
+        """
+        rows = read_rows(batch)
+        if self.recipe["group_reward"]["name"]:
+            self._reward_groups(batch, rows, step)
+        dropped = [row.key for row in rows if row.drop]
+        zero_masks(batch, dropped)
+        reasons = Counter(row.drop for row in rows)
+        metrics = {f"filters/samples/{name}": reasons[name] for name in self.recipe["filters"]["samples"]}
+        metrics["filters/samples/kept"] = reasons[""]
+        productivity = tool_productivity([row.acc for row in rows], [row.calls for row in rows])
+        return metrics | ({} if productivity is None else {"reward/tool_productivity": productivity})
+
+    def after_advantages(self, batch) -> None:
+        """Write alpha into the advantages of observation tokens, for the loss to find (algo/losses.py)."""
+        alpha = self.recipe["observation_weight"]
+        keys = [row.key for row in read_rows(batch) if not row.drop] if alpha > 0 else []
+        if not keys:
+            return
+        fields = ["advantages", "response_mask"]
+        data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+        weights = [
+            advantages + alpha * (mask == 0)
+            for advantages, mask in zip(data["advantages"].unbind(), data["response_mask"].unbind(), strict=True)
+        ]
+        put(batch, keys, advantages=weights)
+
+    def _reward_groups(self, batch, rows: list[Row], step: int) -> None:
+        if self._fewest is None:
+            self._fewest = FewestCalls(self.stage_dir / "fewest_calls.jsonl", first_step=step)
+        group_reward = self.recipe["group_reward"]
+        reward = find_reward(group_reward["name"])
+        groups: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[row.group].append(row)
+        values: dict[str, float] = {}
+        minima: dict[str, int | None] = {}
+        for group in groups.values():
+            prompt = group[0].prompt
+            accs, calls = [row.acc for row in group], [row.calls for row in group]
+            fewest = self._fewest.get(prompt)
+            rewards = reward(accs, calls, fewest=fewest, **group_reward["args"])
+            values |= {row.key: value + row.overlong for row, value in zip(group, rewards, strict=True)}
+            minima[prompt] = fewest_calls(accs, calls, minima.get(prompt, fewest))
+        self._fewest.update(step, minima)
+        keys = list(values)
+        data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
+        scores = [torch.zeros_like(old) for old in data["rm_scores"].unbind()]
+        for score, key in zip(scores, keys, strict=True):
+            score[-1] = values[key]  # where verl puts the score of an outcome
+        put(batch, keys, rm_scores=scores)
+
+
+def read_rows(batch) -> list[Row]:
+    """The batch's trajectories, verl's padding left out."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    fields = ["extra_fields", "data_source", "index"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+    columns = [[getattr(value, "data", value) for value in data[field]] for field in fields]
+    rows = []
+    for key, extra, source, index in zip(keys, *columns, strict=True):
+        outcome = extra["reward_extra_info"]
+        rows.append(
+            Row(
+                key=key,
+                prompt=f"{source}/{int(index)}",
+                acc=float(outcome["acc"]),
+                calls=int(extra["num_calls"]),
+                overlong=float(outcome["overlong"]),
+                drop=str(outcome["drop"]),
+            )
+        )
+    return rows
+
+
+def zero_masks(batch, keys: list[str]) -> None:
+    """Set response_mask and loss_mask of the samples `keys` to 0 in TransferQueue."""
+    if not keys:
+        return
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["response_mask"])
+    zeros = [torch.zeros_like(mask) for mask in data["response_mask"].unbind()]
+    put(batch, keys, response_mask=zeros, loss_mask=zeros)
+
+
+def put(batch, keys: list[str], **columns: list[torch.Tensor]) -> None:
+    """Write one tensor a sample and column to TransferQueue."""
+    fields = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
+    transfer_queue.kv_batch_put(
+        keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys))
+    )
