@@ -51,8 +51,8 @@ VERL_FREE = (
     "data.predict_observations",
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
 )
-# Our own section that becomes verl's engine section: its keys are checked there.
-FREE = ("parallel.megatron",)
+# A section that becomes verl's engine section, whose keys are checked there, and arguments of the user's own rewards.
+FREE = ("parallel.megatron", "recipe.reward.args", "recipe.group_reward.args")
 
 
 def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG_DIR) -> DictConfig:

@@ -14,7 +14,7 @@ from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
 from retool_mcore.reward.answer import last_boxed
 from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, prose
-from retool_mcore.sandbox.base import Result, Sandbox
+from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox
 
 _MIN_OBSERVATION_TOKENS = 32
 _MAX_FAKES = 8  # of one turn; to place one the turn is decoded a dozen times
@@ -26,17 +26,21 @@ class Limits:
 
     max_turns: calls in the whole trajectory, malformed ones included; 0 allows none. max_turn_tokens: one policy turn.
     max_response_tokens: the response, observations included. max_observation_tokens: the text of one observation,
-    before tags or headers; a longer one keeps its head and its tail. Raises UserError for values that no episode can
-    honour.
+    before tags or headers; a longer one keeps its head and its tail. Before that, `max_observation_chars` keeps an
+    observation's first characters (None: all) and `error_lines` the last lines of an error. Raises
+    UserError for values that no episode can honour.
     """
 
     max_turns: int
     max_turn_tokens: int
     max_response_tokens: int
     max_observation_tokens: int
+    max_observation_chars: int | None = None
+    error_lines: int = ERROR_LINES
 
     def __post_init__(self):
-        if self.max_turns < 0 or self.max_turn_tokens < 1 or self.max_response_tokens < 1:
+        sizes = [self.max_turn_tokens, self.max_response_tokens, self.error_lines, self.max_observation_chars or 1]
+        if self.max_turns < 0 or min(sizes) < 1:
             raise UserError(f"Limits must be positive (max_turns may be 0), got {self}.")
         if self.max_observation_tokens < _MIN_OBSERVATION_TOKENS:
             raise UserError(
@@ -112,8 +116,10 @@ async def run_episode(
                 clock = time.perf_counter()
                 result = None if call.error else await sandbox.run(call.code, timeout_s=timeout_s)
                 note.tool_s += time.perf_counter() - clock
-                text = call.error if result is None else result.observation()
-                text, truncated = cut_observation(fmt, tokenizer, text, limits.max_observation_tokens)
+                whole = call.error if result is None else result.observation(limits.error_lines)
+                head = whole[: limits.max_observation_chars]
+                text, truncated = cut_observation(fmt, tokenizer, head, limits.max_observation_tokens)
+                truncated |= len(head) < len(whole)
                 start = turn_start + _token_at(fmt, turn.ids, call.start)
                 trajectory.calls.append(_note(call, result, trajectory.turns - 1, start, truncated))
                 observations.append(text)

@@ -35,12 +35,15 @@ class Result:
     value: str | None
     duration_s: float
 
-    def observation(self) -> str:
-        """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty."""
+    def observation(self, error_lines: int = ERROR_LINES) -> str:
+        """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty.
+
+        Of an error the last `error_lines` lines are kept.
+        """
         parts = [self.stdout, self.value or ""]
         reason = self.stderr.rstrip().split("\n")
         if self.status is Status.ERROR:
-            parts.append("\n".join(reason[-ERROR_LINES:]))
+            parts.append("\n".join(reason[-error_lines:]))
         elif self.status not in (Status.SUCCESS, Status.OUTPUT):
             parts.append(reason[-1])
         return "\n".join(part.rstrip("\n") for part in parts if part.strip())

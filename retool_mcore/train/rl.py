@@ -47,11 +47,12 @@ def verl_config(config, stage_dir: Path):
         verl = config.verl
         verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
         verl.reward.custom_reward_function.reward_kwargs = {
-            "overlong_buffer": config.recipe.overlong_buffer,
+            "recipe": config.recipe,
             "max_response_tokens": config.rollout.max_response_tokens,
         }
         verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
         verl.retool = {
+            "recipe": config.recipe,
             "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,

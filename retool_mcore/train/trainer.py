@@ -10,6 +10,8 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from retool_mcore import stop
+from retool_mcore.algo.replay import build_replay_buffer
+from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.records import write_step
 from retool_mcore.train import checkpoints
@@ -29,6 +31,7 @@ class RetoolTrainer(PPOTrainerSync):
 
     def __init__(self, config):
         super().__init__(config)
+        self.recipe_step = RecipeStep(config.retool.recipe, Path(config.retool.stage_dir))
         # verl looks every 2 s whether the rollouts are done: half of a short step is then waiting.
         self.replay_buffer.poll_interval = POLL_S
 
@@ -52,6 +55,15 @@ class RetoolTrainer(PPOTrainerSync):
     def _save_checkpoint(self):
         super()._save_checkpoint()
         self.saved_step = self.global_steps
+
+    def _build_replay_buffer(self):
+        return build_replay_buffer(self)
+
+    def _compute_advantage(self, batch, metrics):
+        metrics |= self.recipe_step.before_advantages(batch, self.global_steps)
+        batch = super()._compute_advantage(batch, metrics)
+        self.recipe_step.after_advantages(batch)
+        return batch
 
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
