@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from retool_mcore.train.checkpoints import write_atomically
+from retool_mcore.files import write_atomically
 
 FAILURES = "failures.jsonl"
 # What differs between two occurrences of one error, most specific first.

@@ -4,7 +4,6 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.split import split_by_problem
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,7 @@ def _write_report(report: Report) -> None:
         "malformed": [{"row": m.row, "reason": m.reason} for m in report.malformed],
     }
     report.path.parent.mkdir(parents=True, exist_ok=True)
-    partial = report.path.with_name(f".report.{os.getpid()}.partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, report.path)
+    write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:

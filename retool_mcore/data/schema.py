@@ -1,6 +1,5 @@
 """The two parquet schemas that everything downstream reads, the writer for both, and the quick check before a run."""
 
-import os
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retool_mcore.errors import UserError
+from retool_mcore.files import replacing
 
 # Small enough that a check of the first row group is instant, large enough that reading the file is not slower for it.
 _ROW_GROUP_ROWS = 1024
@@ -40,12 +40,8 @@ SFT_SCHEMA = pa.schema(
 def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
     """Write rows in the schema; the file appears whole or not at all (written beside its place, then renamed)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), partial, row_group_size=_ROW_GROUP_ROWS)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as part:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), part, row_group_size=_ROW_GROUP_ROWS)
 
 
 def check_rl(path: str | Path) -> None:

@@ -18,6 +18,7 @@ from vllm.inputs import TokensPrompt
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from retool_mcore.data.formats import get_format
+from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.metrics.tensorboard import write_scalars
@@ -27,7 +28,7 @@ from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.train.checkpoints import policy_step, write_atomically
+from retool_mcore.train.checkpoints import policy_step
 
 TRAJECTORIES = "trajectories.jsonl"
 
