@@ -52,7 +52,7 @@ def _call_score(predicted: dict, truth: dict, granularity: Granularity, refined:
     if granularity == "intermediate":
         return float(_same(predicted, truth))
     equal = sum(name in predicted and _same(predicted[name], value) for name, value in truth.items())
-    return jaccard(truth, predicted, refined) + equal
+    return jaccard(list(truth), list(predicted), refined) + equal
 
 
 def _same(first, second) -> bool:
