@@ -4,6 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from retool_mcore.algo.check import check_recipe
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
@@ -66,6 +67,7 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
+    check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     files = check_prompts(config, ("train_files", "validation_files"))
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
