@@ -39,6 +39,7 @@ def guarded(
     """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same."""
     options = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
     command = [sys.executable, "-m", "retool_mcore.cluster.guard", f"--job={job_id}", f"--pid={pid}"]
+    command.append(f"--started={processes.read(pid).started}")
     command += [f"--stage={stage}", f"--folder={folder}", f"--mark={mark}", f"--max-attempts={max_attempts}"]
     guard = subprocess.Popen(
         srun(options, [*command, f"--log={log}"]),
@@ -58,19 +59,18 @@ def guarded(
             guard.wait()
 
 
-def watch(pid: int, asked: threading.Event) -> bool:
-    """Waits for the end of process `pid` or for `asked`; whether the process was gone first."""
-    watched = processes.read(pid)
-    while watched is not None and processes.read(pid) == watched:
+def watch(process: processes.Process, asked: threading.Event) -> bool:
+    """Waits for the end of the process or for `asked`; whether the process was gone first."""
+    while processes.read(process.pid) == process:
         if asked.is_set():
             return False
         time.sleep(POLL_S)
-    return watched is not None
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.guard", description=__doc__)
-    for name in ("job", "pid", "max-attempts"):
+    for name in ("job", "pid", "started", "max-attempts"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("stage", "mark", "log"):
         parser.add_argument(f"--{name}", required=True)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    if not watch(options.pid, asked):
+    if not watch(processes.Process(options.pid, options.started), asked):
         return 0
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)

@@ -99,6 +99,18 @@ def test_a_users_mistake_found_by_the_stage(run):
         run("from retool_mcore.errors import UserError; raise UserError('no such file: x')")
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_request_to_stop_counts_when_this_attempt_was_meant(tmp_path, asked):
+    config = OmegaConf.create({"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}})
+    folder = stage_dir("probe", config)
+    folder.mkdir()
+    (folder / "STOP").touch()  # of an earlier attempt, or of this one just before it began
+    program = "import os, sys; open('seen', 'w').write(str(os.path.exists('STOP')))"
+    command = [sys.executable, "-c", f"import os; os.chdir({str(folder)!r}); {program}"]
+    run_attempt("probe", config, lambda _: command, stop_asked=lambda: asked)
+    assert (folder / "seen").read_text() == str(asked)
+
+
 def test_a_killed_stage_says_so(run):
     with pytest.raises(StageFailed, match="killed by SIGKILL, often for lack of memory"):
         run("import os; os.kill(os.getpid(), 9)")

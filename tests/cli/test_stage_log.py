@@ -10,6 +10,16 @@ TORCHRUN = (
     "============================================================\n"
     "Root Cause (first observed failure):\n  error_file: <N/A>\n"
 )
+GLOO = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer\n"
+
+
+def report(rank: int, host: str, exit_code: int) -> str:
+    """torchrun's, of the rank that ended first on a node."""
+    return (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nRoot Cause (first observed failure):\n"
+        f"  time      : 2026-01-01_00:00:00\n  host      : {host}\n  rank      : {rank} (local_rank: 0)\n"
+        f"  exitcode  : {exit_code} (pid: 7)\n  error_file: <N/A>\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,6 +45,18 @@ TORCHRUN = (
         ),
         ("ray.exceptions.ActorDiedError: The actor died.\nbye\n", "ray.exceptions.ActorDiedError: The actor died."),
         ("Fatal Python error: Segmentation fault\n\nThread 0x1:\n", "Fatal Python error: Segmentation fault"),
+        (
+            GLOO + report(0, "n1", 1) + report(1, "n2", -9),
+            "rank 1 on n2 was killed by SIGKILL, often for lack of memory",
+        ),
+        ("ValueError: why\n" + report(0, "n1", -11), "rank 0 on n1 was killed by SIGSEGV"),
+        ("ValueError: why\n" + report(0, "n1", -15), "ValueError: why"),
+        (
+            "retool-node: torchrun on n2 was killed by SIGKILL\n" + GLOO + report(0, "n1", 1),
+            "torchrun on n2 was killed by SIGKILL",
+        ),
+        (GLOO + "srun: error: n2: task 1: Killed\n" + report(0, "n1", 1), "the supervisor on n2 ended (killed)"),
+        ("ValueError: why\nsrun: error: n1: task 0: Killed\n", "ValueError: why"),
         ("one\ntwo\n\n", "two"),
         ("", ""),
     ],

@@ -96,6 +96,17 @@ class Cluster:
     def start_slurmd(self, node: str) -> None:
         self.on(node, "slurmd", "-N", node)
 
+    def lose(self, node: str) -> None:
+        """Ends the node as a power cut does: all its processes, its memory and its network. slurm_here.start_node
+        brings it back."""
+        end(self.holders[node])
+        end(self.inits[node])
+        subprocess.run(
+            ["ip", "link", "delete", f"{self.bridge}h{NODES.index(node) + 1}"],
+            capture_output=True,
+            env={"PATH": search_path()},
+        )
+
     def down(self) -> None:
         """Ends every process of the cluster and removes its network. Files stay, for whoever looks for a cause."""
         for holder in self.holders.values():

@@ -34,7 +34,7 @@ SlurmctldPort={port}
 SlurmdPort=6818
 AuthType=auth/munge
 # Slurm lets a requeued job wait until the credentials of its last start have expired.
-AuthInfo=socket={folder}/munge.socket,cred_expire=10
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
@@ -119,15 +119,14 @@ def up(folder: Path, timeout_s: float = 60) -> Cluster:
     cluster = Cluster(str(folder), bridge, munged, {}, {})
     try:
         _write_files(folder, net)
-        for index, node in enumerate(NODES, start=1):
-            _start_node(cluster, node, index, net, env)
+        for node in NODES:
+            start_node(cluster, node)
         # Slurm's controller insists on running on a host of the name in its configuration.
         controller = f"hostname ctl; mount --bind {folder}/hosts /etc/hosts; exec slurmctld"
         with (folder / "slurmctld.out").open("w") as out:
             subprocess.run(
                 ["unshare", "--uts", "--mount", "bash", "-c", controller], env=env, stdout=out, stderr=out, timeout=30
             )
-        (folder / "cluster.json").write_text(json.dumps(asdict(cluster)))
         _wait_idle(cluster, time.monotonic() + timeout_s)
     except BaseException:
         cluster.down()
@@ -187,15 +186,17 @@ def _start_munged(folder: Path, env: dict[str, str]) -> int:
     return int((folder / "munge.pid").read_text())
 
 
-def _start_node(cluster: Cluster, node: str, number: int, net: str, env: dict[str, str]) -> None:
-    folder = Path(cluster.folder)
+def start_node(cluster: Cluster, node: str) -> None:
+    """Starts a node, or starts it again after Cluster.lose. Raises CannotStart."""
+    folder, number = Path(cluster.folder), NODES.index(node) + 1
+    net = f"10.213.{cluster.bridge.removeprefix('retool')}"
     link = f"{cluster.bridge}n{number}"
     (folder / node / "entered").unlink(missing_ok=True)
     script = NODE_SCRIPT.format(node=node, folder=folder, number=number, net=net, link=link)
     with (folder / node / "init.log").open("w") as log:
         holder = subprocess.Popen(
             ["unshare", "--fork", "--kill-child", *NAMESPACES, "bash", "-c", script],
-            env=env,
+            env=cluster.env(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -211,6 +212,7 @@ def _start_node(cluster: Cluster, node: str, number: int, net: str, env: dict[st
     _ip("link", "add", f"{cluster.bridge}h{number}", "type", "veth", "peer", "name", link)
     _ip("link", "set", f"{cluster.bridge}h{number}", "master", cluster.bridge, "up")
     _ip("link", "set", link, "netns", str(cluster.inits[node]))
+    (folder / "cluster.json").write_text(json.dumps(asdict(cluster)))  # for `down` by hand
 
 
 def _wait_idle(cluster: Cluster, deadline: float) -> None:

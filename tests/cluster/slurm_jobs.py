@@ -41,8 +41,8 @@ COMPARED = {
 TOLERANCE = 1e-4  # relative
 
 
-def retool(cluster: Cluster, *arguments: str) -> str:
-    return cluster.run(RETOOL, *arguments, env=ENV, timeout_s=300)
+def retool(cluster: Cluster, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    return cluster.run(RETOOL, *arguments, env=ENV | dict(env or {}), timeout_s=300)
 
 
 def prepare(cluster: Cluster, runs: Path, *overrides: str) -> None:
@@ -65,6 +65,7 @@ class Job:
     id: str
     stage: str
     runs: Path
+    overrides: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -97,10 +98,10 @@ class Job:
         return ended
 
 
-def submit(cluster: Cluster, stage: str, runs: Path, *overrides: str) -> Job:
+def submit(cluster: Cluster, stage: str, runs: Path, *overrides: str, env: Mapping[str, str] | None = None) -> Job:
     """Submits a stage of the run `t` as a user does."""
-    said = retool(cluster, "submit", stage, "name=t", f"runs_dir={runs}", *SIZE, *overrides)
-    return Job(cluster, re.search(rf"^{stage}: job (\d+)", said, re.MULTILINE)[1], stage, runs)
+    said = retool(cluster, "submit", stage, "name=t", f"runs_dir={runs}", *SIZE, *overrides, env=env)
+    return Job(cluster, re.search(rf"^{stage}: job (\d+)", said, re.MULTILINE)[1], stage, runs, overrides)
 
 
 def wrong_steps(

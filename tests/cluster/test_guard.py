@@ -1,0 +1,84 @@
+"""The guard of a job's own process: what it does when that is killed, and that it leaves an orderly end alone."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from retool_mcore import processes
+from retool_mcore.cluster.guard import KILLED, guarded, watch
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch) -> Path:
+    """A stand-in for Slurm's command, which writes down how it was called."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "scontrol"
+    program.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/said\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return tmp_path / "said"
+
+
+@pytest.fixture
+def job():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_that_is_gone_is_told_from_an_orderly_end(job):
+    asked = threading.Event()
+    asked.set()
+    process = processes.read(job.pid)
+    assert watch(process, asked) is False
+    asked.clear()
+    threading.Timer(0.5, job.kill).start()
+    assert watch(process, asked) is True
+
+
+def guard(job: subprocess.Popen, folder: Path):
+    return guarded(
+        lambda options, command: command,
+        job_id=7,
+        pid=job.pid,
+        stage="sft",
+        folder=folder / "sft",
+        mark="7-0-test-guard",
+        max_attempts=3,
+        node="n1",
+        log=str(folder / "log"),
+    )
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_job_goes_back_into_the_queue_but_not_for_ever(job, scontrol, tmp_path):
+    log = tmp_path / "log"
+    with guard(job, tmp_path):
+        job.kill()
+        wait_for(log.exists)
+    assert scontrol.read_text() == "requeue 7\n"
+    assert log.read_text().startswith(f"retool: {KILLED}\nsft: to be started again")
+    assert "job 7 is back in the queue." in log.read_text()
+    (failure,) = [json.loads(line) for line in (tmp_path / "sft/failures.jsonl").read_text().splitlines()]
+    assert failure["message"] == KILLED and failure["step"] == 0
+
+
+def test_the_end_of_the_body_is_the_end_of_the_guard(job, scontrol, tmp_path):
+    with guard(job, tmp_path):
+        pass
+    job.kill()
+    assert not scontrol.exists() and not (tmp_path / "log").exists()
