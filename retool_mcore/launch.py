@@ -26,14 +26,14 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore import processes, stop
-from retool_mcore.config import config_hash
+from retool_mcore.config import STAGE_POLICIES, config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.progress import Progress, attempt_files
-from retool_mcore.stage_log import killed_by, last_error
+from retool_mcore.stage_log import killed_by, last_error, names_error
 from retool_mcore.watchdog import Watchdog, dump_stacks
 
-POLICIES = ("init", "sft", "rl")  # policies of a run that eval and export know by name
+POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
 NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -235,7 +235,8 @@ def _failure(stage: str, code: int, log: Path, start: int) -> Exception:
         return UserError(message)
     how = f"exit code {code}"
     if code < 0:
-        how = killed_by(-code)
+        how = f"its first process was {killed_by(-code)}"
+        message = message if names_error(message) else f"it printed last: {message}" if message else ""
     return StageFailed(f"{stage} failed ({how}): {message or 'it printed nothing'}\nThe whole log: {log}")
 
 

@@ -34,6 +34,11 @@ def killed_by(signum: int) -> str:
     return f"killed by {signal.Signals(signum).name}" + (OUT_OF_MEMORY if signum == signal.SIGKILL else "")
 
 
+def names_error(line: str) -> bool:
+    """Whether the line is an exception's, and no other output."""
+    return bool(_EXCEPTION.match(line) or _FATAL.match(line))
+
+
 def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     """(the last meaningful error line after byte `start`, whether it is a UserError's message).
 

@@ -1,6 +1,9 @@
 """SFT and RL on two nodes, as a user submits them: to the end, stopped near the time limit, killed, and refused."""
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,20 @@ def test_a_wrong_path_is_refused_with_its_sentence(cluster, fresh):
     assert ended["ExitCode"] == "2:0" and ended["Restarts"] == "0", said
     assert re.search(r"^retool: .*/no/such/model", said, re.MULTILINE), said
     assert "Traceback" not in said
+
+
+def test_tensorboard_prints_the_tunnel_and_answers_at_its_end(cluster, prepared):
+    job = submit(cluster, "tensorboard", prepared)
+    page = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).status)"
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            host, port = re.search(r"^  ssh -N -L 6006:(\w+):(\d+) \S+@\S+$", job.output(), re.MULTILINE).groups()
+            assert cluster.on("n2", sys.executable, "-c", page, f"http://{host}:{port}/") == "200\n"
+            break
+        except (AttributeError, subprocess.CalledProcessError):
+            assert time.monotonic() < deadline, job.output()
+            time.sleep(0.5)
 
 
 @pytest.mark.e2e
