@@ -1,4 +1,5 @@
-"""The command line: `retool prepare | sft | rl | eval | export | doctor | submit | status | summary`.
+"""The command line: `retool prepare | sft | rl | eval | export | doctor | submit | status | summary |
+view | sandbox`.
 
 Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
 """
@@ -150,6 +151,76 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a 
     from retool_mcore.cluster import status as report
 
     report.print_table(run)
+    return 0
+
+
+@app.command(epilog=_examples("retool view runs/quickstart", "retool view runs/r32 --port 8010"))
+def view(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port.")] = 8008,
+) -> int:
+    """Look at the trajectories of a run in a browser: text by role, the mask over the tokens, probabilities, the
+    interpreter's output and times; two side by side, one problem over the steps, and a single HTML file to send on."""
+    from retool_mcore.view import server
+
+    server.serve(run, host=host, port=port)
+    return 0
+
+
+services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")
+app.add_typer(services)
+
+
+@services.command(
+    epilog=_examples(
+        "retool sandbox serve",
+        "retool sandbox serve --host 0.0.0.0 --workers 128 --register runs/sandbox-hosts sandbox.memory_mb=2048",
+    )
+)
+def serve(
+    overrides: Overrides = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port; 0: a free one.")] = 8080,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers.")
+    ] = None,
+    queue: Annotated[int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")] = 1024,
+    register: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
+    ] = None,
+) -> int:
+    """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. There is no
+    authentication. SIGTERM lets what runs finish first."""
+    import asyncio
+
+    from retool_mcore.sandbox.service import serve as service
+
+    config = OmegaConf.to_container(compose("doctor", overrides or ()).sandbox)
+    config |= {} if workers is None else {"workers": workers}
+    asyncio.run(
+        service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise)
+    )
+    return 0
+
+
+@services.command("probe", epilog=_examples("retool sandbox probe http://node1:8080"))
+def probe_service(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
+) -> int:
+    """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
+    import asyncio
+
+    from retool_mcore.sandbox.service.probe import probe_url
+
+    print(asyncio.run(probe_url(url)))
     return 0
 
 

@@ -1,0 +1,97 @@
+"""The viewer's web server: one page, the index of a run's trajectories, and one trajectory at a time. Local only."""
+
+import json
+from pathlib import Path
+
+from aiohttp import web
+
+from retool_mcore.errors import UserError
+from retool_mcore.view.source import Source
+
+PAGE = Path(__file__).with_name("page")
+# The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that.
+POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+
+
+def page(embedded: dict | None = None) -> str:
+    """The whole page as one HTML text; with `embedded` it needs no server (see `export`)."""
+    # `</` ends a script element wherever it stands, also inside of a string.
+    data = f"window.EMBEDDED = {json.dumps(embedded)};".replace("</", "<\\/") if embedded else ""
+    html = (PAGE / "page.html").read_text()
+    for mark, text in (
+        ("/*CSS*/", (PAGE / "page.css").read_text()),
+        ("/*JS*/", (PAGE / "page.js").read_text()),
+        ("/*DATA*/", data),
+    ):
+        html = html.replace(mark, text, 1)
+    return html
+
+
+def export(source: Source, places: list[tuple[int, int]]) -> str:
+    """One self-contained HTML file with the trajectories at `places`, [(step, row), ...]; two are side by side.
+
+    Raises UserError when there is no such trajectory.
+    """
+    addresses = [f"{step}/{row}" for step, row in places]
+    return page(
+        {
+            "index": source.index(places),
+            "details": {address: source.detail(*place) for address, place in zip(addresses, places, strict=True)},
+            "start": f"#/{'t' if len(places) == 1 else 'c'}/{'/'.join(addresses)}",
+        }
+    )
+
+
+def application(source: Source) -> web.Application:
+    """The server's routes: /, /api/index, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html"""
+
+    @web.middleware
+    async def answer(request: web.Request, handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except UserError as error:
+            return web.Response(status=404, text=str(error))
+        response.headers["Content-Security-Policy"] = POLICY
+        return response
+
+    async def show_page(_: web.Request) -> web.Response:
+        return web.Response(text=page(), content_type="text/html")
+
+    async def index(_: web.Request) -> web.Response:
+        return _json(source.index())
+
+    async def trajectory(request: web.Request) -> web.Response:
+        return _json(source.detail(int(request.match_info["step"]), int(request.match_info["row"])))
+
+    async def exported(request: web.Request) -> web.Response:
+        numbers = [int(part) for part in request.match_info["places"].split("/")]
+        places = list(zip(numbers[::2], numbers[1::2], strict=True))
+        return web.Response(text=export(source, places), content_type="text/html")
+
+    app = web.Application(middlewares=[answer])
+    app.router.add_get("/", show_page)
+    app.router.add_get("/api/index", index)
+    app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)
+    app.router.add_get(r"/export/{places:\d+/\d+(?:/\d+/\d+)?}.html", exported)
+    return app
+
+
+def _json(value: dict) -> web.Response:
+    response = web.Response(text=json.dumps(value), content_type="application/json")
+    response.enable_compression()
+    return response
+
+
+def serve(run: Path, *, host: str, port: int) -> None:
+    """Serve the run until Ctrl-C. Raises UserError when there is nothing to show or the port is taken."""
+    source = Source(run)
+    count = len(source.index()["step"])
+    address = f"http://{host}:{port}/"
+    print(
+        f"{count} trajectories of {run} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)",
+        flush=True,
+    )
+    try:
+        web.run_app(application(source), host=host, port=port, print=None)
+    except OSError as error:
+        raise UserError(f"port {port} cannot be used ({error.strerror}): give another with --port.") from None

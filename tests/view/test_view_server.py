@@ -1,0 +1,76 @@
+import asyncio
+import shutil
+import subprocess
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from made_run import make_run, record
+
+from retool_mcore.errors import UserError
+from retool_mcore.metrics.records import write_step
+from retool_mcore.view.server import application, export
+from retool_mcore.view.source import Source
+
+
+def ask(run, *paths: str) -> list[tuple[int, object]]:
+    async def answers():
+        async with TestClient(TestServer(application(Source(run)))) as client:
+            found = []
+            for path in paths:
+                reply = await client.get(path)
+                is_json = reply.content_type == "application/json"
+                found.append((reply.status, await (reply.json() if is_json else reply.text())))
+            return found
+
+    return asyncio.run(answers())
+
+
+def test_index_has_one_value_a_trajectory_in_every_column(tmp_path):
+    ((status, index),) = ask(make_run(tmp_path / "run"), "/api/index")
+    assert status == 200 and index.pop("run") == "run"
+    assert {len(values) for values in index.values()} == {16}
+    assert index["row"] == [*range(8)] * 2 and index["seconds"] == [2.0] * 16
+    assert index["index"][:5] == [0, 0, 0, 0, 1]
+
+
+def test_a_trajectory_and_places_that_are_not_there(tmp_path):
+    run = make_run(tmp_path / "run")
+    answers = ask(run, "/api/trajectory/2/7", "/api/trajectory/3/0", "/api/trajectory/2/8", "/api/trajectory/x/1")
+    assert [status for status, _ in answers] == [200, 404, 404, 404]
+    assert answers[0][1]["calls"][0]["status"] == "error"
+    assert "no trajectories of step 3: it has 1, 2" in answers[1][1]
+
+
+def test_what_a_policy_wrote_cannot_end_the_script_of_the_exported_page(tmp_path):
+    run = make_run(tmp_path / "run")
+    write_step(run / "rl" / "trajectories", 3, [record(3, 0, pred="</script><script>alert(1)</script>")])
+    html = export(Source(run), [(3, 0)])
+    assert "</script><script>alert" not in html
+    assert html.count("</script>") == 2
+
+
+def test_a_run_without_trajectories_or_tokenizer_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no trajectories"):
+        Source(tmp_path)
+    run = make_run(tmp_path / "run")
+    shutil.rmtree(run / "model")
+    with pytest.raises(UserError, match="tokenizer.json"):
+        Source(run)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_exported_page_draws_itself_in_a_browser(tmp_path):
+    file = tmp_path / "two.html"
+    file.write_text(export(Source(make_run(tmp_path / "run")), [(1, 0), (2, 5)]))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=250)
+    assert done.stdout.count('<section class="pane">') == 2, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.count("call 2, turn 2") == 2
+    assert 'class="t code trained"' in done.stdout and 'class="t error"' in done.stdout
+    assert 'class="t error trained"' not in done.stdout
+    assert "SyntaxError" in done.stdout
