@@ -85,12 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.folder
     attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
     decision = record_failure(folder, attempt, step, KILLED, max_attempts=options.max_attempts)
-    said = f"retool: {KILLED}\n{options.stage}: {decision.why}"
+    said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
         done = subprocess.run(["scontrol", "requeue", str(options.job)], capture_output=True, text=True)
-        said += f" job {options.job} is back in the queue." if done.returncode == 0 else f" {done.stderr.strip()}"
+        said += f"; job {options.job} is back in the queue" if done.returncode == 0 else f"; {done.stderr.strip()}"
     with suppress(OSError), open(options.log, "a") as log:
-        log.write(f"{said}\n")
+        log.write(f"{said}.\n")
     return 0
 
 

@@ -53,7 +53,7 @@ class Fault:
     repair: Callable[[Job], Job | None] | None = None
     repair_after_s: float = 60.0  # when nobody noticed by then
     when: str = "steps"  # "start": before the first step of an attempt
-    delay_s: float = 5.0  # a random part of it is waited for
+    delay_s: float = 15.0  # a random part of it is waited for
     deadline_s: float = 300.0
 
 
