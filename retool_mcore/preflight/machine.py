@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.sandbox.create import create_sandbox, probe
-from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.sandbox.create import create_sandbox, describe, probe
 
 GIB = 2**30
 
@@ -102,6 +101,6 @@ def check_sandbox(config: Mapping) -> str:
             ) from error
         finally:
             await sandbox.close()
-        return f"isolation: {sandbox.level}" if isinstance(sandbox, LocalSandbox) else f"service at {config['url']}"
+        return describe(sandbox)
 
     return asyncio.run(start_and_probe())

@@ -1,6 +1,7 @@
 """What a sandbox is to its callers: a program goes in, a `Result` comes out, and nothing the program does raises."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -25,7 +26,8 @@ class Result:
     """What one run printed and how it ended.
 
     `stdout` and `stderr` are clipped to the sandbox's `max_output_bytes`; `value` is the repr of a final bare
-    expression (None when there was none or it was None); `duration_s` is wall time. Whenever `status` is neither
+    expression (None when there was none or it was None); `duration_s` is wall time; `exit_code` as the shell gives it
+    (None when it is not known); `files` the contents of those `fetch_files` that exist. Whenever `status` is neither
     SUCCESS nor OUTPUT the last line of `stderr` says why, in words, with the limit that was hit.
     """
 
@@ -34,6 +36,8 @@ class Result:
     stderr: str
     value: str | None
     duration_s: float
+    exit_code: int | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     def observation(self, error_lines: int = ERROR_LINES) -> str:
         """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty.
@@ -52,8 +56,21 @@ class Result:
 class Sandbox(Protocol):
     """Runs programs. Safe to use from many tasks at once and from several event loops one after another."""
 
-    async def run(self, code: str, *, timeout_s: float | None = None, stdin: str = "") -> Result:
-        """Run `code` and wait for its end; `timeout_s` replaces the sandbox's own limit.
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch_files: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Result:
+        """Run `code` and wait for its end; `timeout_s` and `memory_mb` replace the sandbox's own limits.
+
+        `files` are put into the program's folder before, `fetch_files` read from it afterwards. Runs of one `session`
+        share their variables.
 
         Never raises for what the program does; trouble of the sandbox itself is Status.SANDBOX. Raises UserError only
         when this machine cannot give what the configuration asks for.

@@ -4,24 +4,31 @@ from collections.abc import Mapping
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
+from retool_mcore.sandbox.cache import CachedSandbox
 from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.isolation import LEVELS
 from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.sandbox.service.pool import PoolSandbox, check_hosts
 
-_COMMON = {"timeout_s", "memory_mb", "max_output_bytes"}
+_COMMON = {"timeout_s", "memory_mb", "cache_mb"}
+_REMOTE = _COMMON | {"concurrency", "patience_s"}
 KINDS = {
-    "local": (LocalSandbox, _COMMON | {"workers", "min_isolation", "preload"}),
-    "fusion": (FusionSandbox, _COMMON | {"url", "concurrency"}),
+    "local": (LocalSandbox, _COMMON | {"max_output_bytes", "workers", "min_isolation", "preload"}),
+    "fusion": (FusionSandbox, _REMOTE | {"max_output_bytes", "url"}),
+    "pool": (PoolSandbox, _REMOTE | {"hosts", "hosts_from"}),
 }
-_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency")
+_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s")
 PROBE_TIMEOUT_S = 10.0
+# During training a service may be gone for a while and come back; one that is not there at the start never was.
+PROBE_PATIENCE_S = 3.0
 
 
 def create_sandbox(config: Mapping) -> Sandbox:
     """The sandbox that `config` describes; keys left out have the back-end's defaults. Starts nothing yet.
 
-    Keys: kind ("local" or "fusion"), timeout_s, memory_mb, max_output_bytes; local: workers, min_isolation, preload;
-    fusion: url, concurrency. Raises UserError for an unknown kind or key and for a value that makes no sense.
+    Keys: kind ("local", "fusion" or "pool"), timeout_s, memory_mb, cache_mb (0: no cache); local: workers,
+    min_isolation, preload, max_output_bytes; fusion: url, max_output_bytes; pool: hosts, hosts_from; both: concurrency,
+    patience_s. Raises UserError for an unknown kind or key and for a value that makes no sense.
     """
     options = dict(config)
     kind = options.pop("kind", None)
@@ -36,20 +43,39 @@ def create_sandbox(config: Mapping) -> Sandbox:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if key in _POSITIVE and not (is_number and value > 0):
             raise UserError(f"sandbox.{key} is {value!r}; it must be a number above 0.")
+        if key == "cache_mb" and not (is_number and value >= 0):
+            raise UserError(f"sandbox.cache_mb is {value!r}; it must be a number, 0 for no cache.")
     if options.get("min_isolation", "none") not in LEVELS:
         raise UserError(
             f"sandbox.min_isolation is {options['min_isolation']!r}; it must be one of {', '.join(LEVELS)}."
         )
     if kind == "fusion" and not str(options.get("url", "")).startswith(("http://", "https://")):
         raise UserError("sandbox.url must be the http:// address of a SandboxFusion service.")
-    return back_end(**options)
+    if kind == "pool":
+        check_hosts(options.get("hosts", ()), options.get("hosts_from"))
+    cache_mb = options.pop("cache_mb", 0)
+    sandbox = back_end(**options)
+    return CachedSandbox(sandbox, cache_mb) if cache_mb else sandbox
 
 
 async def probe(sandbox: Sandbox) -> None:
     """Run one tiny program. Raises UserError, in one sentence, when the sandbox does not give the right answer."""
-    result = await sandbox.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
+    asked = without_cache(sandbox)
+    if isinstance(asked, PoolSandbox):
+        asked = asked.impatient(PROBE_PATIENCE_S)
+    result = await asked.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
     if result.status is not Status.SUCCESS or result.stdout.strip() != "2":
         reason = result.observation().strip().replace("\n", " ") or "no output"
         raise UserError(
             f"The sandbox is down: print(1+1) gave {result.status} ({reason}). Start it or correct sandbox.*."
         )
+
+
+def describe(sandbox: Sandbox) -> str:
+    """What answered a probe, in words."""
+    sandbox = without_cache(sandbox)
+    return sandbox.describe() if isinstance(sandbox, PoolSandbox) else f"isolation: {sandbox.level}"
+
+
+def without_cache(sandbox: Sandbox) -> Sandbox:
+    return sandbox.inner if isinstance(sandbox, CachedSandbox) else sandbox

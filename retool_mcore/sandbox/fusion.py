@@ -2,30 +2,26 @@
 
 Isolation and limits are the service's; only the display of a final expression, the clipping of output and the retries
 are done here. Reply: {status: "Success" | "Failed" | "SandboxError", message, run_result: {status: "Finished" |
-"Error" | "TimeLimitExceeded", stdout, stderr, return_code, execution_time}}.
+"Error" | "TimeLimitExceeded", stdout, stderr, return_code, execution_time}, files}.
 """
 
-import asyncio
+import base64
 import re
-import secrets
-import time
+from collections.abc import Mapping, Sequence
 
-import aiohttp
-
+from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.clip import clip
-from retool_mcore.sandbox.concurrency import PerLoopSemaphore
 from retool_mcore.sandbox.display import displayed, final_expression, strip_fences
+from retool_mcore.sandbox.service.pool import PoolSandbox
 
-ATTEMPTS = 3
-BACK_OFF_S = 0.3
-CONNECT_TIMEOUT_S = 2.0
-# The service also starts an interpreter and may queue the run before its own clock starts.
-REPLY_GRACE_S = 60.0
+_MARKER = "value-{}:"
 
 
-class FusionSandbox:
-    """Runs programs in a remote service. Holds no connection between runs, so any event loop or fork may use it."""
+class FusionSandbox(PoolSandbox):
+    """Runs programs in one foreign service, which knows neither request ids nor sessions."""
+
+    health_path = "/v1/ping"
 
     def __init__(
         self,
@@ -35,63 +31,61 @@ class FusionSandbox:
         memory_mb: int = 1024,
         max_output_bytes: int = 16384,
         concurrency: int = 16,
+        patience_s: float = 600.0,
     ):
-        self.url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+        super().__init__(
+            hosts=[url], timeout_s=timeout_s, memory_mb=memory_mb, concurrency=concurrency, patience_s=patience_s
+        )
         self.max_output_bytes = max_output_bytes
-        self._limit = PerLoopSemaphore(concurrency)
 
-    async def run(self, code: str, *, timeout_s: float | None = None, stdin: str = "") -> Result:
-        """See Sandbox.run. A service that cannot be reached, or answers with an HTTP error, is asked ATTEMPTS times."""
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        marker = f"value-{secrets.token_hex(8)}:"
-        request = {
-            "code": with_marked_value(strip_fences(code), marker),
-            "language": "python",
-            "run_timeout": timeout_s,
-            "memory_limit_MB": self.memory_mb,
-            "stdin": stdin,
-        }
-        async with self._limit.slot():
-            started = time.monotonic()
-            reason = ""
-            for attempt in range(ATTEMPTS):
-                if attempt:
-                    await asyncio.sleep(BACK_OFF_S * 2**attempt)
-                try:
-                    reply = await self._post(request, timeout_s)
-                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                    reason = str(error) or type(error).__name__
-                    continue
-                return self._result(reply, marker, timeout_s, time.monotonic() - started)
-        reason = f"{self.url} did not answer in {ATTEMPTS} attempts: {reason}\n"
-        return Result(Status.SANDBOX, "", reason, None, time.monotonic() - started)
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch_files: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Result:
+        """See Sandbox.run. Raises UserError for a session, which SandboxFusion does not have."""
+        if session is not None:
+            raise UserError("SandboxFusion has no sessions: set sandbox.kind to local or pool.")
+        return await super().run(
+            strip_fences(code),
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            stdin=stdin,
+            files=files,
+            fetch_files=fetch_files,
+        )
 
-    async def close(self) -> None:
-        """Nothing to release."""
+    def _identified(self, request: dict, request_id: str, key: str) -> dict:
+        return request | {"marker": _MARKER.format(request_id)}
 
-    async def _post(self, request: dict, timeout_s: float) -> dict:
-        limits = aiohttp.ClientTimeout(total=timeout_s + REPLY_GRACE_S, sock_connect=CONNECT_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=limits) as session, session.post(self.url, json=request) as response:
-            response.raise_for_status()
-            return await response.json()
+    def _payload(self, request: dict) -> dict:
+        fields = {name: value for name, value in request.items() if name != "marker"}
+        return fields | {"code": with_marked_value(request["code"], request["marker"])}
 
-    def _result(self, reply: dict, marker: str, timeout_s: float, elapsed_s: float) -> Result:
+    def _result(self, reply: dict, request: dict, elapsed_s: float) -> Result:
         """A reply in terms of ours; one that is not SandboxFusion's is the sandbox's fault."""
+        if not isinstance(reply, dict):
+            raise ValueError("the reply is not an object")
         ran = reply.get("run_result") or {}
         service, ending = reply.get("status"), ran.get("status")
-        stdout, value = _split_value(ran.get("stdout") or "", marker)
+        stdout, value = _split_value(ran.get("stdout") or "", request["marker"])
         stderr = ran.get("stderr") or ""
         last_line = stderr.rstrip().split("\n")[-1]
         code = ran.get("return_code")
         if service not in ("Success", "Failed") or ending not in ("Finished", "Error", "TimeLimitExceeded"):
             message = reply.get("message") or "it has no run_result"
-            status, reason = Status.SANDBOX, f"the reply of {self.url} was {service}: {message}"
+            status, reason = Status.SANDBOX, f"the reply of the service was {service}: {message}"
         elif ending == "TimeLimitExceeded":
-            status, reason = Status.TIMEOUT, f"the program ran longer than {timeout_s:g} s and was stopped"
+            status, reason = Status.TIMEOUT, f"the program ran longer than {request['run_timeout']:g} s and was stopped"
         elif last_line.startswith(("MemoryError", "numpy._core._exceptions._ArrayMemoryError")):
-            status, reason = Status.MEMORY, f"MemoryError: the program needed more than {self.memory_mb} MB"
+            limit_mb = request["memory_limit_MB"]
+            status, reason = Status.MEMORY, f"MemoryError: the program needed more than {limit_mb} MB"
         elif code is not None and (code < 0 or code > 128):
             number = -code if code < 0 else code - 128
             status, reason = Status.KILLED, f"the program was killed by signal {number}"
@@ -105,7 +99,9 @@ class FusionSandbox:
             status = Status.OUTPUT
         if reason:
             stderr += f"\n{reason}\n"
-        return Result(status, stdout, stderr, value and shown, float(ran.get("execution_time") or elapsed_s))
+        files = {path: base64.b64decode(text) for path, text in (reply.get("files") or {}).items()}
+        duration_s = float(ran.get("execution_time") or elapsed_s)
+        return Result(status, stdout, stderr, value and shown, duration_s, code, files)
 
 
 def with_marked_value(code: str, marker: str) -> str:

@@ -1,0 +1,165 @@
+"""The HTTP server: POST /run_code as SandboxFusion has it (schema.py), GET /health, /metrics and /, DELETE /session/ID.
+
+There is no authentication: whoever reaches the port can run programs in the sandbox. It is as good a wall as the
+isolation level that /health names.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import OrderedDict
+
+from aiohttp import web
+
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.base import Sandbox, Status
+from retool_mcore.sandbox.service import schema
+from retool_mcore.sandbox.service.metrics import CONTENT_TYPE, ServiceMetrics
+from retool_mcore.sandbox.service.queue import FairQueue, QueueFull
+from retool_mcore.sandbox.service.runs import Runs
+
+MAX_BODY_BYTES = 32 * 2**20
+MAX_TIMEOUT_S = 300.0
+MAX_SESSIONS = 20_000
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """The routes over one sandbox. `level` says how isolated its programs are, `limits` what a request may ask for."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        slots: int,
+        max_waiting: int,
+        limits: schema.Limits,
+        level: str = "unknown",
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ):
+        self.sandbox = sandbox
+        self.limits = limits
+        self.level = level
+        self.queue = FairQueue(slots, max_waiting)
+        self.runs = Runs()
+        self.metrics = ServiceMetrics(self.queue, self.runs, level)
+        self.max_body_bytes = max_body_bytes
+        self.draining = False
+        self._started = time.time()
+        self._mean_run_s = 0.1
+        self._sessions: OrderedDict[str, None] = OrderedDict()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=self.max_body_bytes, middlewares=[self._explain])
+        app.router.add_post("/run_code", self._run_code)
+        app.router.add_delete("/session/{id}", self._end_session)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/ping", self._ping)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/", self._about)
+        return app
+
+    async def drain(self) -> None:
+        """Take no new runs, and wait for those that were taken."""
+        self.draining = True
+        while self.runs.active:
+            await asyncio.sleep(0.02)
+
+    @web.middleware
+    async def _explain(self, request: web.Request, handler) -> web.StreamResponse:
+        """Whatever goes wrong is one sentence in JSON."""
+        try:
+            response = await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            self.metrics.refused("invalid")
+            response = _problem(413, f"the body has more than {self.max_body_bytes} bytes; send less, or smaller files")
+        except web.HTTPException as error:
+            response = _problem(error.status, f"{request.method} {request.path}: {error.reason}")
+        except schema.BadRequest as error:
+            self.metrics.refused("invalid")
+            response = _problem(422, str(error))
+        except Exception as error:
+            log.exception("%s %s", request.method, request.path)
+            response = _problem(500, f"the service failed ({type(error).__name__}); its log says more")
+        response.headers[schema.LOAD_HEADER] = f"{self.queue.running} {self.queue.waiting} {self.queue.slots}"
+        return response
+
+    async def _run_code(self, request: web.Request) -> web.Response:
+        run = schema.read_request(await request.read(), self.limits)
+        if run.language not in schema.LANGUAGES:
+            message = f"language {run.language!r} is not supported; supported: {', '.join(schema.LANGUAGES)}"
+            return web.json_response(schema.error_reply(message))
+        if not self.runs.knows(run.request_id):
+            if self.draining:
+                self.metrics.refused("draining")
+                return self._come_back("the service is shutting down and takes no new runs")
+            if run.session_resume and run.session not in self._sessions:
+                self.metrics.refused("session")
+                return _problem(409, f"session {run.session!r} is not known here; run its programs again")
+        key = run.trajectory or run.session or request.remote
+        try:
+            reply = await self.runs.reply(run.request_id, lambda: self._execute(run, key))
+        except QueueFull:
+            self.metrics.refused("full")
+            return self._come_back(f"{self.queue.waiting} runs wait already", status=429)
+        return web.Response(text=reply, content_type="application/json")
+
+    async def _execute(self, run: schema.RunRequest, key: str) -> tuple[str, bool]:
+        asked = time.monotonic()
+        async with self.queue.slot(key):
+            started = time.monotonic()
+            if run.session:
+                self._note_session(run.session)
+            try:
+                result = await self.sandbox.run(run.code, **run.options())
+            except UserError as error:
+                return json.dumps(schema.error_reply(str(error))), False
+        run_s = time.monotonic() - started
+        self._mean_run_s += 0.05 * (run_s - self._mean_run_s)
+        self.metrics.ended(result.status, started - asked, run_s)
+        return json.dumps(schema.reply_of(result, run.display)), result.status is not Status.SANDBOX
+
+    def _note_session(self, session: str) -> None:
+        self._sessions[session] = None
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+
+    async def _end_session(self, request: web.Request) -> web.Response:
+        session = request.match_info["id"]
+        if session in self._sessions:
+            del self._sessions[session]
+            await self.sandbox.end_session(session)
+        return web.json_response({"session": session})
+
+    def _come_back(self, reason: str, status: int = 503) -> web.Response:
+        wait_s = self._mean_run_s * self.queue.waiting / self.queue.slots
+        return _problem(status, reason, {"Retry-After": str(min(30, math.ceil(wait_s)) or 1)})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        state = {
+            "status": "draining" if self.draining else "ok",
+            "level": self.level,
+            "running": self.queue.running,
+            "queued": self.queue.waiting,
+            "slots": self.queue.slots,
+            "draining": self.draining,
+            "uptime_s": round(time.time() - self._started, 1),
+        }
+        return web.json_response(state, status=503 if self.draining else 200)
+
+    async def _ping(self, request: web.Request) -> web.Response:
+        return web.json_response("pong")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _about(self, request: web.Request) -> web.Response:
+        what = "POST /run_code runs Python as SandboxFusion does"
+        return web.Response(text=f"retool_mcore sandbox service, isolation: {self.level}; {what}.\n")
+
+
+def _problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"detail": f"{sentence}."}, status=status, headers=headers)
