@@ -33,6 +33,9 @@ VERL_BASE = {
     "rl": ("ppo_trainer", ("model_engine=megatron",)),
 }
 
+# Policies that eval and export know by a word: the link to each in the run's folder.
+STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
+
 # Sections of verl's configuration that are handed on to another library, or read with .get: any key may stand there.
 VERL_FREE = (
     "*.override_transformer_config",
@@ -49,6 +52,7 @@ VERL_FREE = (
     "ray_kwargs.ray_init",
     "data.format",  # ours, read by our SFT data set
     "data.predict_observations",
+    "checkpoint.async_save",  # a field of CheckpointConfig (trainer/config/config.py) that SFT's YAML leaves out
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
 )
 # A section that becomes verl's engine section, whose keys are checked there, and arguments of the user's own rewards.
@@ -106,12 +110,11 @@ def register_resolvers() -> None:
 
 
 def policy_path(policy: str, init: str, run_dir: str) -> str:
-    """The Hugging Face folder of a policy: `init` is the model before SFT, `sft` and `rl` a stage's result.
+    """The Hugging Face folder of a policy: `init` is the model before SFT, STAGE_POLICIES are what the stages made.
 
-    A stage links its last whole checkpoint there (train/checkpoints.py). Any other policy is a path itself.
+    A stage links its last whole checkpoint there, and its best (train/checkpoints.py). Any other is a path itself.
     """
-    stages = {stage: f"{run_dir}/{stage}/policy" for stage in ("sft", "rl")}
-    return ({"init": init} | stages).get(policy, policy)
+    return ({"init": init} | {word: f"{run_dir}/{link}" for word, link in STAGE_POLICIES.items()}).get(policy, policy)
 
 
 def _divide(a: int, b: int) -> int:

@@ -10,7 +10,14 @@ from retool_mcore.errors import UserError
 from retool_mcore.progress import metric, read_steps
 
 # Row, folder of its evaluation, stage that led there.
-ROWS = (("before SFT", "init", None), ("after SFT", "sft", "sft"), ("after RL", "rl", "rl"))
+ROWS = (
+    ("before SFT", "init", None),
+    ("after SFT", "sft", "sft"),
+    ("best of SFT", "sft-best", None),
+    ("after RL", "rl", "rl"),
+    ("best of RL", "rl-best", None),
+)
+OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
 # Right panel of the picture: legend, metric of the RL steps (train/trainer.py names the last two).
 RL_CURVES = (("reward", "critic/score/mean"), ("accuracy", "reward/accuracy"), ("code ratio", "code_ratio"))
 
@@ -30,6 +37,8 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []
     for title, name, stage in ROWS:
+        if name in OPTIONAL and not scores[name]:
+            continue
         ratio, length = (_over_sources(scores[name], figure) for figure in ("code_ratio", "response_length"))
         cells.append(
             [

@@ -201,9 +201,12 @@ def _median(steps: list[dict[str, float]], figure: Callable) -> float | None:
 
 def _checkpoint(root: Path, now_s: float) -> str:
     last = checkpoints.latest(root)
+    best = checkpoints.best(root)
     if last is None:
         return "-"
-    return f"step {checkpoints.step_of(last)}, {_age((last / checkpoints.MARK).stat().st_mtime, now_s)} ago"
+    return f"step {checkpoints.step_of(last)}, {_age((last / checkpoints.MARK).stat().st_mtime, now_s)} ago" + (
+        f", best: step {best['step']} ({best['metric']} {best['value']:.4g})" if best else ""
+    )
 
 
 def _total(config: Path) -> int | None:

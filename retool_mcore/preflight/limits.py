@@ -70,6 +70,19 @@ def check_engine_batch(*, longest: int, max_num_batched_tokens: int, chunked_pre
         )
 
 
+def check_kept(*, keep_checkpoints: int | None, keep_best: str | None, best_is: str, eval_every: int) -> None:
+    """At least one checkpoint stays, and there is validation where it decides which is the best."""
+    if not isinstance(keep_checkpoints, int) or keep_checkpoints < 1:
+        raise UserError(f"train.keep_checkpoints={keep_checkpoints}: expected 1 or more.")
+    if best_is not in ("highest", "lowest"):
+        raise UserError(f"train.best_is={best_is}: expected highest or lowest.")
+    if keep_best is not None and keep_best.startswith("val") and eval_every < 1:
+        raise UserError(
+            f"train.keep_best={keep_best} is a metric of the validation, which train.eval_every={eval_every} turns "
+            "off: set one of the two; train.keep_best=null keeps no best."
+        )
+
+
 def check_schedule(*, steps: int, warmup_steps: int) -> None:
     """Megatron's scheduler asserts that warm-up ends before the run does."""
     check_positive({"train.steps": steps})

@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.algo.check import check_recipe
+from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
@@ -61,7 +62,7 @@ def check_sft_stage(config: DictConfig) -> None:
     parallel.check_sft_batch(batch=train.batch, dp=dp)
     limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     limits.check_micro_batch(longest=train.max_length, micro_batch_tokens=config.parallel.micro_batch_tokens)
-    check_room(config, model, train.keep_checkpoints)
+    check_checkpoints(config, model)
     load_format(config, model)
 
 
@@ -80,7 +81,7 @@ def check_rl_stage(config: DictConfig) -> None:
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     limits.check_micro_batch(longest=longest, micro_batch_tokens=config.parallel.micro_batch_tokens)
-    check_room(config, model, train.keep_checkpoints)
+    check_checkpoints(config, model)
     check_interpreter(config)
     check_prompt_lengths(config, model, files)
 
@@ -94,8 +95,10 @@ def check_eval_stage(config: DictConfig) -> None:
 
 
 def check_export_stage(config: DictConfig) -> None:
-    if config.policy not in ("sft", "rl"):
-        raise UserError(f"policy={config.policy}: only the checkpoints of sft and rl can be exported.")
+    if config.policy not in STAGE_POLICIES:
+        raise UserError(
+            f"policy={config.policy}: only the checkpoints of sft and rl can be exported: {', '.join(STAGE_POLICIES)}."
+        )
     model = read_named_policy(config)
     check_trainer_layout(config, model)
     check_room(config, model, keep_checkpoints=0)
@@ -118,13 +121,14 @@ def read_policy(name: str, key: str, rollout_format: str, advice: str) -> Model:
 
 
 def read_named_policy(config: DictConfig) -> Model:
-    """The policy that eval or export names: init, sft, rl or a folder."""
+    """The policy that eval or export names: init, a word of STAGE_POLICIES or a folder."""
     if config.policy == "init":
         advice = MODEL_ADVICE
-    elif config.policy in ("sft", "rl"):
-        advice = f"run `retool {config.policy}` first"
+    elif config.policy in STAGE_POLICIES:
+        stage, _, best = config.policy.partition("-")
+        advice = f"run `retool {stage}` first" + (" with a metric in train.keep_best" if best else "")
     else:
-        advice = "give init, sft, rl or the folder of a Hugging Face model"
+        advice = f"give init, {', '.join(STAGE_POLICIES)} or the folder of a Hugging Face model"
     return read_policy(config.policy_path, f"policy={config.policy}", config.rollout.format, advice)
 
 
@@ -162,6 +166,18 @@ def check_rollout(config: DictConfig, model: Model) -> None:
 def check_room(config: DictConfig, model: Model, keep_checkpoints: int) -> None:
     needed = machine.checkpoint_disk_bytes(parameters=model.parameters, keep_checkpoints=keep_checkpoints)
     machine.check_disk(config.run_dir, needed_bytes=needed)
+
+
+def check_checkpoints(config: DictConfig, model: Model) -> None:
+    """Which checkpoints stay, and room for them."""
+    train = config.train
+    limits.check_kept(
+        keep_checkpoints=train.keep_checkpoints,
+        keep_best=train.keep_best,
+        best_is=train.best_is,
+        eval_every=train.eval_every,
+    )
+    check_room(config, model, train.keep_checkpoints + (train.keep_best is not None))
 
 
 def check_interpreter(config: DictConfig) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from verl.trainer.sft_trainer import SFTTrainer
 from verl.utils import tensordict_utils
 from verl.utils.checkpoint import CheckpointHandler
@@ -21,16 +21,37 @@ from verl.utils.distributed import destroy_global_process_group, initialize_glob
 from retool_mcore import stop
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.train import checkpoints
+from retool_mcore.train.async_save import AsyncCheckpointManager
 
 
 class MarkingHandler(CheckpointHandler):
     """verl's handler; a checkpoint is declared whole after every rank has written its part."""
 
+    rotation: dict  # arguments of checkpoints.rotate
+    async_save = False
+    save_seconds = 0.0  # what saving has cost the steps since the last one that was logged
+
     def save_checkpoint(self, step):
+        start = time.monotonic()
+        self.finish(blocking=True)
         super().save_checkpoint(step)  # ends with a barrier
-        if self.rank == 0:
-            checkpoints.mark_complete(Path(self.default_local_dir) / f"global_step_{step}")
         self.saved_step = step
+        if not self.async_save:
+            self._declare_whole([step])
+        self.save_seconds += time.monotonic() - start
+
+    def finish(self, blocking: bool) -> None:
+        """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait). All ranks call it."""
+        if self.async_save:
+            self._declare_whole(self.engine.checkpoint_mananager.finish(blocking))
+
+    def _declare_whole(self, steps: list[int]) -> None:
+        if self.rank != 0:
+            return
+        root = Path(self.default_local_dir)
+        for step in steps:
+            checkpoints.mark_complete(root / f"global_step_{step}")
+        checkpoints.rotate(root.parent, **self.rotation)
 
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
@@ -47,10 +68,18 @@ class ColdStart(SFTTrainer):
             needed = math.ceil(self.config.trainer.total_training_steps / len(self.train_dataloader))
             self.config.trainer.total_epochs = max(needed, 1)
         super()._init_engine()
+        if self.checkpoint_config.async_save:
+            AsyncCheckpointManager.take_over(self.engine)
 
     def _build_ckpt_handler(self):
         super()._build_ckpt_handler()
         self.ckpt_handler.__class__ = MarkingHandler
+        self.ckpt_handler.rotation = self.config.retool.rotation
+        self.ckpt_handler.async_save = self.checkpoint_config.async_save
+
+    def fit(self):
+        super().fit()
+        self.ckpt_handler.finish(blocking=True)
 
     def _build_engine(self):
         super()._build_engine()
@@ -64,14 +93,18 @@ class ColdStart(SFTTrainer):
     def _train_batch(self, train_batch, data):
         """One step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
         if self.stopping:
+            self.ckpt_handler.finish(blocking=True)
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
         output = train_batch(data=data)
+        self.ckpt_handler.finish(blocking=False)
         seconds = time.monotonic() - start
         if self.engine.is_mp_src_rank_with_outputs():
             metrics = tensordict_utils.get(output, "metrics")
             metrics["timing/step_seconds"] = seconds
+            metrics["timing/save_seconds"] = self.ckpt_handler.save_seconds  # of the save after the step before
             metrics["perf/tokens_per_second"] = tokens * self.engine.get_data_parallel_size() / seconds
+        self.ckpt_handler.save_seconds = 0.0
         self.stopping = self._all_asked_to_stop()
         if self.stopping:
             self.save_freq = 1  # verl's loop, which logs and validates first, then saves this very step
@@ -94,6 +127,8 @@ def main(config_path: str) -> None:
     if first:
         checkpoints.repair(stage_dir / "checkpoints")
     torch.distributed.barrier()
+    with open_dict(config):
+        config.verl.retool = {"rotation": checkpoints.rotation(config.train)}
     try:
         ColdStart(config.verl).fit()
     except stop.StopRequested as stopped:
@@ -108,4 +143,7 @@ def main(config_path: str) -> None:
 
 
 if __name__ == "__main__":
+    # Megatron's queue of write results is a spawned process, which would import this module, and all of verl with it,
+    # again: 10 s within the first save. multiprocessing/spawn.py:_fixup_main_from_name passes over such a name.
+    __spec__.name += ".__main__"
     main(sys.argv[1])

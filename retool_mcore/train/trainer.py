@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import ray
 import transfer_queue
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
@@ -15,25 +17,42 @@ from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.records import write_step
 from retool_mcore.train import checkpoints
+from retool_mcore.train.async_save import SavingWorker
 
 POLL_S = 0.05
 
 
 class MarkComplete(CheckpointCallback):
-    """Called by verl after the last file of a checkpoint is written."""
+    """Called by verl after the last file of a checkpoint is written or, with async_save, scheduled."""
 
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
-        checkpoints.mark_complete(Path(checkpoint_dir))
+        if async_save:
+            trainer.being_written = True
+        else:
+            checkpoints.mark_complete(Path(checkpoint_dir))
 
 
 class RetoolTrainer(PPOTrainerSync):
-    """PPOTrainerSync; `config.retool` holds `stage_dir`, `trajectories` (a folder) and `keep_trajectory_bytes`."""
+    """PPOTrainerSync; `config.retool` holds `stage_dir`, `trajectories` (a folder), `keep_trajectory_bytes` and
+    `rotation`, the arguments of checkpoints.rotate."""
+
+    being_written = False  # whether a checkpoint's writes are under way
 
     def __init__(self, config):
         super().__init__(config)
         self.recipe_step = RecipeStep(config.retool.recipe, Path(config.retool.stage_dir))
         # verl looks every 2 s whether the rollouts are done: half of a short step is then waiting.
         self.replay_buffer.poll_interval = POLL_S
+
+    def _init_resource_pool_mgr(self):
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping |= {
+            role: ray.remote(SavingWorker) for role in (Role.ActorRollout, Role.ActorRolloutRef) if role in self.mapping
+        }
+
+    def fit(self, agent_loop_manager):
+        super().fit(agent_loop_manager)
+        self.finish_saves(blocking=True)
 
     def on_train_begin(self):
         super().on_train_begin()
@@ -42,8 +61,10 @@ class RetoolTrainer(PPOTrainerSync):
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
+        self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
+            self.finish_saves(blocking=True)
             raise stop.StopRequested(self.saved_step)
 
     def on_step_end(self):
@@ -53,8 +74,18 @@ class RetoolTrainer(PPOTrainerSync):
         super().on_step_end()
 
     def _save_checkpoint(self):
+        self.finish_saves(blocking=True)
         super()._save_checkpoint()
         self.saved_step = self.global_steps
+
+    def finish_saves(self, blocking: bool) -> None:
+        """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait for them), and rotate."""
+        stage_dir = Path(self.config.retool.stage_dir)
+        if self.being_written:
+            for step in self.actor_rollout_wg.finish_saves(blocking)[0]:
+                checkpoints.mark_complete(stage_dir / "checkpoints" / f"global_step_{step}")
+                self.being_written = False
+        checkpoints.rotate(stage_dir, **self.config.retool.rotation)
 
     def _build_replay_buffer(self):
         return build_replay_buffer(self)

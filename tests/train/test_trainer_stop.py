@@ -18,6 +18,7 @@ from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
 STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
+ROTATION = {"keep_last": 2, "keep_best": None, "best_is": "highest"}
 
 
 class Journal:
@@ -39,7 +40,14 @@ class Journal:
 
 
 class Engine:
-    """One rank; its checkpoints hold no weights."""
+    """One rank, and verl's worker group; its checkpoints hold no weights.
+
+    With async_save the writes of one end at the second poll, or when they are waited for.
+    """
+
+    def __init__(self, async_save: bool):
+        self.async_save, self.checkpoint_mananager = async_save, self
+        self.written, self.polls = None, 0
 
     def is_mp_src_rank_with_outputs(self):
         return True
@@ -54,7 +62,21 @@ class Engine:
         return None
 
     def save_checkpoint(self, local_path, *_, **__):
+        assert self.written is None, "one save at a time"
         (Path(local_path) / "model/huggingface").mkdir(parents=True)
+        if self.async_save:
+            self.written, self.polls = Path(str(local_path).removesuffix("/actor")), 0
+
+    def finish(self, blocking):
+        self.polls += 1
+        if self.written is None or (self.polls < 2 and not blocking):
+            return []
+        assert not (self.written / checkpoints.MARK).exists(), "declared whole before its writes ended"
+        step, self.written = checkpoints.step_of(self.written), None
+        return [step]
+
+    def finish_saves(self, blocking):
+        return [self.finish(blocking)]
 
     def load_checkpoint(self, *_, **__):
         pass
@@ -69,7 +91,7 @@ def _one_rank():
         torch.distributed.destroy_process_group()
 
 
-def cold_start(folder: Path, journal: Journal, patch) -> None:
+def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     """One attempt at SFT, as train/sft.py's main does it."""
     for name in ("aggressive_empty_cache", "log_gpu_memory_usage"):
         patch.setattr(sft_trainer, name, lambda *_, **__: None)
@@ -86,7 +108,7 @@ def cold_start(folder: Path, journal: Journal, patch) -> None:
     }
     trainer.config = OmegaConf.create({"trainer": settings, "data": sizes, "model": {"use_remove_padding": True}})
     trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
-    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine()
+    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
     trainer.val_dataloader = None
     trainer.train_sampler = DistributedSampler(range(12), num_replicas=1, rank=0, drop_last=True)
     trainer.train_dataloader = StatefulDataLoader(
@@ -105,6 +127,7 @@ def cold_start(folder: Path, journal: Journal, patch) -> None:
     trainer.ckpt_handler = MarkingHandler(
         trainer.engine, trainer.train_dataloader, default_local_dir=settings["default_local_dir"], max_ckpt_to_keep=2
     )
+    trainer.ckpt_handler.rotation, trainer.ckpt_handler.async_save = ROTATION, async_save
     trainer.resume_global_step = trainer.ckpt_handler.load_checkpoint()
     trainer.fit()
 
@@ -113,7 +136,7 @@ def collate(items: list[int]) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.nested.as_nested_tensor([torch.tensor([i]) for i in items], layout=torch.jagged)}
 
 
-def reinforce(folder: Path, journal: Journal, patch) -> None:
+def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     """One attempt at RL, from a trainer that is set up."""
     patch.setattr(trainer_base, "Tracking", journal.tracking)
     patch.setattr(trainer_base.SkipManager, "init", lambda config: None)
@@ -126,13 +149,13 @@ def reinforce(folder: Path, journal: Journal, patch) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-            "retool": {"stage_dir": str(folder)},
-            "actor_rollout_ref": {"actor": {}},
+            "retool": {"stage_dir": str(folder), "rotation": ROTATION},
+            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
             "global_profiler": {"steps": None},
         }
     )
     trainer.use_critic, trainer.trainer_mode = False, "sync"
-    trainer.actor_rollout_wg = Engine()
+    trainer.actor_rollout_wg = Engine(async_save)
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.checkpoint_callback = MarkComplete()
     order = torch.utils.data.SequentialSampler(range(12))
@@ -158,7 +181,10 @@ def batches_of(trainer):
         yield from trainer.train_dataloader
 
 
-@pytest.fixture(params=[cold_start, reinforce])
+@pytest.fixture(
+    params=[(stage, async_save) for stage in (cold_start, reinforce) for async_save in (False, True)],
+    ids=lambda param: f"{param[0].__name__}-{'async' if param[1] else 'sync'}",
+)
 def attempt(request, tmp_path, monkeypatch):
     """Runs one attempt of a stage in tmp_path with a journal; returns the step that it stopped at, None at the end."""
 
@@ -166,7 +192,8 @@ def attempt(request, tmp_path, monkeypatch):
         journal.stage_dir = tmp_path / name
         (journal.stage_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         try:
-            request.param(journal.stage_dir, journal, monkeypatch)
+            stage, async_save = request.param
+            stage(journal.stage_dir, journal, monkeypatch, async_save)
         except stop.StopRequested as stopped:
             stop.honour(journal.stage_dir, stopped.step)
             return stopped.step
