@@ -1,30 +1,51 @@
-"""Trajectories on disk, one JSONL file a step: a run can be read, replayed and scored again without engines."""
+"""Trajectories on disk, one parquet file a step: a run can be read, replayed and scored again without engines."""
 
 import json
-import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow
+import pyarrow.compute
+from pyarrow import parquet
+
 from retool_mcore.errors import UserError
+from retool_mcore.files import replacing
+from retool_mcore.metrics import schema
 
-_STEP_FILE = re.compile(r"step_([0-9]+)\.jsonl")
+_STEP_FILE = re.compile(r"step_([0-9]+)\.parquet")
+_GROUP_TOKENS = 1 << 20  # a row group: small enough to read one trajectory, large enough to list many files quickly
+_FLOATS = [name for name, dtype in schema.ARRAYS.items() if dtype.kind == "f"]
+_WORDS = ["data_source", "finish", "statuses.list.element", "spans.list.element.kind", "calls.list.element.status"]
+# Column of the index, column of the file.
+INDEX = {name: name for name in ("step", "uid", "sample", "data_source", "index", "score", "acc", "turns")}
+INDEX |= {"generate_s": "generate_s", "tool_s": "tool_s"}
+INDEX |= {"calls": "num_calls", "finish": "finish", "tokens": "tokens", "statuses": "statuses"}
 
 
-def write_step(folder: Path | str, step: int, records: list[dict], keep_bytes: int | None = None) -> Path:
-    """Write `folder/step_000012.jsonl`, one record a line, and return its path; the file is there whole or not at all.
+def write_step(folder: Path | str, step: int, records: Sequence[Mapping], keep_bytes: int | None = None) -> Path:
+    """Write `folder/step_000012.parquet`, one record a row, and return its path; the file is there whole or not at all.
 
-    A step that is run again after a resume replaces its file. keep_bytes: afterwards the files of the lowest steps are
-    removed until all files together are no larger; the one just written always stays. One writer a folder. NaN and
-    infinities are written as Python's json does (a broken log-prob is what one wants to find here); other parsers may
-    refuse them.
+    records: `Trajectory.to_record()` or `rollout.packed.unpack`, with the columns of metrics/schema.py; what a record
+    has beyond them must be JSON. A step that is run again after a resume replaces its file. keep_bytes: afterwards the
+    files of the lowest steps are removed until all files together are no larger; the one just written always stays. One
+    writer a folder.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{step:06d}.jsonl"
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-    os.replace(unfinished, path)
+    path = folder / f"step_{step:06d}.parquet"
+    table = schema.to_table(records)
+    tokens = pyarrow.compute.sum(table.column("tokens")).as_py() or 1
+    with replacing(path) as part:
+        parquet.write_table(
+            table,
+            part,
+            row_group_size=max(16, _GROUP_TOKENS * len(table) // tokens),
+            compression="zstd",
+            # The bytes of a log-probability compress by position: the exponents are alike, the mantissas are not.
+            use_dictionary=_WORDS,
+            column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _FLOATS},
+        )
     if keep_bytes is not None:
         _remove_oldest(folder, keep_bytes, path)
     return path
@@ -32,16 +53,78 @@ def write_step(folder: Path | str, step: int, records: list[dict], keep_bytes: i
 
 def step_files(folder: Path | str) -> dict[int, Path]:
     """The step files of `folder` by step, ascending; empty when there are none."""
-    matches = ((_STEP_FILE.fullmatch(path.name), path) for path in Path(folder).glob("step_*.jsonl"))
+    matches = ((_STEP_FILE.fullmatch(path.name), path) for path in Path(folder).glob("step_*.parquet"))
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
-def read_step(path: Path | str) -> list[dict]:
-    """The records of one step file, in order. Raises UserError naming the line that is not a JSON object."""
+def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequence[str] | None = None) -> list[dict]:
+    """The records of one step file, in order; of an evaluation's trajectories.jsonl as well.
+
+    Token columns (schema.ARRAYS) are numpy arrays, also those that were written as lists. rows: only these, read
+    without the others' tokens; columns: only these keys. Raises UserError for a file that is missing or broken.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"There is no trajectory file {path}.")
+    if path.suffix == ".jsonl":
+        table = schema.to_table(_read_lines(path))
+        table = table if rows is None else table.take(list(rows))
+        return schema.from_table(table if columns is None else table.select(list(columns)))
+    file = _open(path)
     try:
-        lines = Path(path).read_bytes().splitlines()
-    except FileNotFoundError:
-        raise UserError(f"There is no trajectory file {path}.") from None
+        if rows is None:
+            return schema.from_table(file.read(columns=columns))
+        found = {}
+        first = 0
+        for number in range(file.num_row_groups):
+            end = first + file.metadata.row_group(number).num_rows
+            wanted = sorted({row for row in rows if first <= row < end})
+            if wanted:
+                group = file.read_row_group(number, columns=columns).take([row - first for row in wanted])
+                found |= dict(zip(wanted, schema.from_table(group), strict=True))
+            first = end
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(path, error) from None
+    if missing := [row for row in rows if row not in found]:
+        raise UserError(f"{path} holds {first} trajectories, there is no row {missing[0]} (rows count from 0).")
+    return [found[row] for row in rows]
+
+
+def index(run_dir: Path | str) -> pyarrow.Table:
+    """One row a trajectory of a run, without its tokens: the columns INDEX and `row`, its number in the step's file.
+
+    run_dir: RUN, or a folder of step files. calls: int, of the trajectory; tokens: of the response; statuses: list of
+    the calls' statuses. Raises UserError when there is no step file, or a broken one.
+    """
+    folder = Path(run_dir) / "rl" / "trajectories"
+    folder = folder if folder.is_dir() else Path(run_dir)
+    files = step_files(folder)
+    if not files:
+        raise UserError(f"There are no trajectories in {folder}: give the folder of a run whose RL has ended a step.")
+    tables = []
+    for path in files.values():
+        try:
+            table = _open(path).read(columns=list(INDEX.values())).select(list(INDEX.values()))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise _broken(path, error) from None
+        table = table.rename_columns(list(INDEX))
+        tables.append(table.append_column("row", pyarrow.array(range(len(table)), pyarrow.int32())))
+    return pyarrow.concat_tables(tables)
+
+
+def _open(path: Path) -> parquet.ParquetFile:
+    try:
+        return parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(path, error) from None
+
+
+def _broken(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a whole trajectory file ({' '.join(str(error).split())}). Remove it.")
+
+
+def _read_lines(path: Path) -> list[dict]:
+    lines = path.read_bytes().splitlines()
     return [_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 

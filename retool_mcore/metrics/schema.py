@@ -1,0 +1,114 @@
+"""What a trajectory file holds: one row a trajectory, and how a record becomes a row and comes back."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow
+
+_TEXT, _INT, _REAL, _FLAG = pyarrow.string(), pyarrow.int32(), pyarrow.float64(), pyarrow.bool_()
+
+
+def _structs(**fields: pyarrow.DataType) -> pyarrow.DataType:
+    return pyarrow.list_(pyarrow.struct(list(fields.items())))
+
+
+SCALARS = {
+    "step": _INT,
+    "uid": _TEXT,  # of the group: the samples of one prompt in one step
+    "sample": _INT,  # number in the group
+    "index": pyarrow.int64(),  # of the problem in its data set
+    "data_source": _TEXT,
+    "score": _REAL,
+    "acc": _REAL,
+    "pred": _TEXT,
+    "ground_truth": _TEXT,
+    "turns": _INT,
+    "finish": _TEXT,
+    "generate_s": _REAL,
+    "tool_s": _REAL,
+    "started": _REAL,
+}
+# One value a token: of the prompt, then all others of the response.
+ARRAYS = {
+    "prompt_ids": np.dtype(np.int32),
+    "response_ids": np.dtype(np.int32),
+    "response_mask": np.dtype(np.bool_),  # verl's, as the loss received it; what the spans say is another column
+    "logprobs": np.dtype(np.float32),  # the rollout engine's
+    "old_log_probs": np.dtype(np.float32),  # the trainer's, before the update
+    "advantages": np.dtype(np.float32),
+    "is_weights": np.dtype(np.float32),  # truncated importance weights of the rollout correction
+}
+STRUCTS = {
+    "spans": _structs(kind=_TEXT, start=_INT, end=_INT),
+    "calls": _structs(
+        code=_TEXT,
+        malformed=_FLAG,
+        status=_TEXT,
+        stdout=_TEXT,
+        stderr=_TEXT,
+        value=_TEXT,
+        duration_s=_REAL,
+        turn=_INT,
+        start=_INT,
+        truncated=_FLAG,
+    ),
+    "turn_notes": _structs(programs=_INT, boxed=_FLAG, fakes=pyarrow.list_(_INT), generate_s=_REAL, tool_s=_REAL),
+}
+# For the index alone, so that listing touches neither tokens nor programs.
+DERIVED = {"tokens": _INT, "num_calls": _INT, "statuses": pyarrow.list_(_TEXT)}
+_EXTRA = "extra"  # JSON of whatever else a record holds
+
+
+def to_table(records: Sequence[Mapping]) -> pyarrow.Table:
+    """One row a record; what a record lacks is null. Raises TypeError or ValueError for values of another type."""
+    columns = {name: pyarrow.array([r.get(name) for r in records], kind) for name, kind in (SCALARS | STRUCTS).items()}
+    columns |= {name: _arrays([r.get(name) for r in records], dtype) for name, dtype in ARRAYS.items()}
+    calls = [record.get("calls") or [] for record in records]
+    derived = {
+        "tokens": [len(record["response_ids"]) if "response_ids" in record else None for record in records],
+        "num_calls": [len(own) for own in calls],
+        "statuses": [[call["status"] for call in own] for own in calls],
+    }
+    columns |= {name: pyarrow.array(derived[name], kind) for name, kind in DERIVED.items()}
+    known = columns.keys()
+    extras = [{key: value for key, value in record.items() if key not in known} for record in records]
+    columns[_EXTRA] = pyarrow.array([json.dumps(extra) if extra else None for extra in extras], _TEXT)
+    return pyarrow.table(columns)
+
+
+def from_table(table: pyarrow.Table) -> list[dict]:
+    """The records of `to_table`: token columns are arrays of their dtype, everything else plain Python values."""
+    records: list[dict] = [{} for _ in range(len(table))]
+    for name in table.column_names:
+        if name in DERIVED:
+            continue
+        column = table.column(name).combine_chunks()
+        values = _rows(column) if name in ARRAYS else column.to_pylist()
+        for record, value in zip(records, values, strict=True):
+            if value is None:
+                continue
+            if name == _EXTRA:
+                record |= json.loads(value)
+            else:
+                record[name] = value
+    return records
+
+
+def _arrays(rows: list, dtype: np.dtype) -> pyarrow.Array:
+    """A list column from arrays (tokens,) or None, by one copy of all values."""
+    missing = np.array([row is None for row in rows], bool)
+    arrays = [np.asarray([] if row is None else row, dtype) for row in rows]
+    offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays])]).astype(np.int64)
+    values = pyarrow.array(np.concatenate(arrays) if arrays else np.empty(0, dtype))
+    return pyarrow.LargeListArray.from_arrays(offsets, values, mask=pyarrow.array(missing))
+
+
+def _rows(column: pyarrow.Array) -> list[np.ndarray | None]:
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = pyarrow.concat_arrays(column.chunks)
+    values, offsets = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
+    return [
+        values[start:end] if valid else None
+        for start, end, valid in zip(offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True)
+    ]
