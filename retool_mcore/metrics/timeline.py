@@ -1,0 +1,130 @@
+"""Where a step's time went: shares for TensorBoard, and a timeline for chrome://tracing or ui.perfetto.dev.
+
+The trainer's phases are verl's timers, which give durations; they follow one another in the order of PHASES from the
+step's start, so their places on the timeline are exact but for what lies between them ("other"). Rollouts are placed by
+their own clocks: the start of the episode and the seconds of every turn.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retool_mcore.files import write_atomically
+
+# verl's timer -> what it is, in the order in which they run (verl/trainer/ppo/v1/trainer_base.py).
+PHASES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "old_log_prob": "log_probs",
+    "ref": "log_probs",
+    "values": "log_probs",
+    "adv": "advantages",
+    "audit": "audit",
+    "update_critic": "update",
+    "update_actor": "update",
+    "save_checkpoint": "checkpoint",
+    "update_weights": "weight_push",
+}
+_SHOWN = 200  # trajectories of a step on the timeline, the longest
+
+
+def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str, float]:
+    """What each part takes of the step, keys `timing_share/PART`; all but `engine_waits` add up to 1.
+
+    timing: verl's timers in seconds, "step" among them; "audit" runs inside "update_actor" and is taken out of it.
+    The rollout is split by the trajectories' clocks: `generation` while at least one trajectory generates, `tools`
+    while none generates and at least one runs a program, `rollout_rest` (rewards, starts, queues) the remainder.
+    `engine_waits` is 1 - trajectories that generate / trajectories, averaged over the rollout: how empty the engine is
+    because of programs and of the longest trajectories. {} without a step.
+    """
+    step = timing.get("step", 0.0)
+    if step <= 0:
+        return {}
+    parts = dict.fromkeys([*PHASES.values(), "generation", "tools", "rollout_rest"], 0.0)
+    for name, part in PHASES.items():
+        parts[part] += timing.get(name, 0.0)
+    parts["update"] -= timing.get("audit", 0.0)
+    rollout = parts.pop("rollout")
+    generating, running = (_intervals(records, kind) for kind in ("generate", "tool"))
+    generation = min(_union(generating), rollout)
+    parts["generation"] = generation
+    parts["tools"] = max(min(_union(np.concatenate([generating, running])), rollout) - generation, 0.0)
+    parts["rollout_rest"] = rollout - parts["generation"] - parts["tools"]
+    parts["other"] = max(step - sum(parts.values()), 0.0)
+    result = {f"timing_share/{part}": seconds / step for part, seconds in parts.items()}
+    if records and rollout > 0:
+        busy = (generating[:, 1] - generating[:, 0]).sum() / (len(records) * rollout)
+        result["timing_share/engine_waits"] = float(np.clip(1 - busy, 0, 1))
+    return result
+
+
+def chrome_trace(step: int, started: float, timing: Mapping[str, float], records: Sequence[Mapping]) -> dict:
+    """The step as an object of Chrome's trace event format, times in microseconds since `started`.
+
+    started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown.
+    """
+    events = [_name(0, "trainer"), _name(1, "trajectories")]
+    clock = 0.0
+    for name in (name for name in PHASES if timing.get(name, 0.0) > 0 and name != "audit"):
+        if name == "update_actor" and "audit" in timing:
+            events.append(_event("audit", "trainer", 0, 0, clock, timing["audit"]))
+        events.append(_event(name, "trainer", 0, 0, clock, timing[name]))
+        clock += timing[name]
+    shown = sorted(records, key=lambda r: r["generate_s"] + r["tool_s"], reverse=True)[:_SHOWN]
+    for lane, record in enumerate(sorted(shown, key=lambda r: r["started"])):
+        details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
+        for number, (kind, start, end) in enumerate(_phases(record)):
+            events.append(_event(kind, "rollout", 1, lane, start - started, end - start, turn=number // 2, **details))
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"step": step, "started": started, "trajectories": len(records), "shown": len(shown)},
+    }
+
+
+def write_trace(folder: Path, step: int, trace: Mapping, keep: int) -> Path:
+    """Write `folder/step_N.json` whole or not at all, remove all but the `keep` highest steps, return the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step:06d}.json"
+    write_atomically(path, json.dumps(trace))
+    for old in sorted(folder.glob("step_*.json"))[:-keep]:
+        old.unlink()
+    return path
+
+
+def _phases(record: Mapping) -> list[tuple[str, float, float]]:
+    """("generate" or "tool", start, end), two a turn, seconds since 1970: an episode does one thing at a time."""
+    phases, clock = [], record["started"]
+    for turn in record["turn_notes"]:
+        for kind in ("generate", "tool"):
+            phases.append((kind, clock, clock + turn[f"{kind}_s"]))
+            clock += turn[f"{kind}_s"]
+    return phases
+
+
+def _intervals(records: Sequence[Mapping], kind: str) -> np.ndarray:
+    """(start, end) of all phases of one kind, (phases, 2) float64."""
+    found = [(start, end) for record in records for name, start, end in _phases(record) if name == kind]
+    return np.array(found, np.float64).reshape(-1, 2)
+
+
+def _union(intervals: np.ndarray) -> float:
+    """Seconds that lie in at least one interval."""
+    if not len(intervals):
+        return 0.0
+    intervals = intervals[np.argsort(intervals[:, 0])]
+    reached = np.maximum.accumulate(intervals[:, 1])
+    starts = np.maximum(intervals[1:, 0], reached[:-1])
+    first = intervals[0, 1] - intervals[0, 0]
+    return float(first + np.maximum(intervals[1:, 1] - starts, 0.0).sum())
+
+
+def _event(name: str, category: str, process: int, lane: int, start_s: float, seconds: float, **details) -> dict:
+    times = {"ts": round(start_s * 1e6), "dur": round(seconds * 1e6)}
+    return {"name": name, "cat": category, "ph": "X", "pid": process, "tid": lane, **times, "args": details}
+
+
+def _name(process: int, name: str) -> dict:
+    return {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}

@@ -1,0 +1,101 @@
+"""What the trainer sees of its own steps: the mask audit, behaviour metrics, trajectories on disk and the timeline.
+
+The trainer calls it at four places of a step; nothing here changes what is trained.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from verl.utils.debug import marked_timer
+
+from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
+from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
+from retool_mcore.metrics.records import write_step
+from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
+from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
+from retool_mcore.metrics.writer import TrajectoryWriter
+from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
+from retool_mcore.train.batch import StepBatch, put_column, read_batch
+
+KEPT_TRACES = 20
+
+
+class StepObserver:
+    """retool: the section of verl's configuration with stage_dir, trajectories, keep_trajectory_bytes and recipe."""
+
+    def __init__(self, retool) -> None:
+        self.stage_dir = Path(retool.stage_dir)
+        # A recipe may want observations predicted: then they are in the loss on purpose.
+        self.predicted = float(retool.recipe.observation_weight) > 0
+        self.writer = TrajectoryWriter(Path(retool.trajectories), retool.keep_trajectory_bytes)
+        self.batches: list[StepBatch] = []
+        self.started = time.time()
+
+    def begin_step(self) -> None:
+        self.started, self.batches = time.time(), []
+
+    def before_update(self, batch, step: int, metrics: dict, timing: dict):
+        """Audit what the update is about to read, and tell the workers what every token is; returns the batch.
+
+        Raises MaskAuditError, with the trajectory on the disk, when the loss would not receive what was sampled.
+        """
+        with marked_timer("audit", timing):
+            seen = read_batch(batch, step)
+            self.batches.append(seen)
+            found, fault = audit(seen.columns, seen.records)
+            metrics |= found
+            if fault is not None:
+                raise self._refusal(seen, fault)
+            policy, _ = span_mask(seen.columns, seen.records)
+            kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
+            rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
+            return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)
+
+    def after_refused_update(self, error: MaskAuditError) -> MaskAuditError:
+        """The error of a worker's audit with the trajectory on the disk, where the batch has it."""
+        for seen in self.batches:
+            if error.key in (names := [key.rsplit("_", 1)[0] for key in seen.keys]):
+                row = names.index(error.key)
+                return self._refusal(seen, Fault(error.what, row, error.token), error.where)
+        return error
+
+    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None) -> None:
+        """Metrics of the whole step; hands the trajectories to the writer. board: TensorBoard's SummaryWriter."""
+        clock = time.perf_counter()
+        if not self.batches:  # a step without an update of the actor, while only the critic warms up
+            self.batches.append(read_batch(batch, step))
+        records = [record for seen in self.batches for record in seen.records]
+        metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
+        metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))
+        metrics |= {f"sandbox/{name}": value for name, value in sandbox_metrics(records).items()}
+        if board is not None and (waits := latencies_s(records)):
+            board.add_histogram("sandbox/latency_s", np.asarray(waits, np.float64), step)
+        sources = by_source(records)
+        for source, own in sources.items():
+            metrics |= {f"behaviour/{source}/{name}": value for name, value in behaviour(own).items()}
+            metrics[f"reward/{source}/accuracy"] = float(np.mean([record["acc"] for record in own]))
+            for name, sample in histograms(own).items() if board is not None else ():
+                board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
+        metrics |= shares(timing, records)
+        # Of an average trajectory: the sum over all of them says nothing about the step.
+        metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
+        metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
+        trace = chrome_trace(step, self.started, timing, records)
+        write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
+        self.writer.write(step, records)
+        metrics["timing_s/observe"] = time.perf_counter() - clock
+
+    def close(self) -> None:
+        """Wait until the trajectories of all steps are on the disk. To be called however the training ends."""
+        self.writer.close()
+
+    def _refusal(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:
+        record = seen.records[fault.row]
+        path = write_step(self.stage_dir / "audit", record["step"], [record])
+        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path})"
+        return MaskAuditError(fault.what, key, fault.token, where)
+
+
+def _tokens(records: list[dict]) -> int:
+    return sum(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records)
