@@ -1,30 +1,129 @@
-"""Finding the answer that a response commits to.
+r"""Finding the one answer that a response commits to.
 
-One policy lives here: the last box. Which text may hold the answer at all (no code, no interpreter output) is decided
-before, by `rollout/trajectory.py::answer_text`.
+Three policies (`POLICIES`), a choice of the recipe. Which text may hold the answer at all (no code, no interpreter
+output) is decided before, by `rollout/trajectory.py::answer_text`. A response that commits to several answers has none:
+boxes side by side are a list (`\boxed{1}, \boxed{2}` is the answer `1, 2`), other boxes of one paragraph that differ,
+or an alternative behind the box ("or 7"), are no answer. What stands in an earlier paragraph, or before a correction
+("wait", "actually"), is not the final answer and does not count.
 """
 
 import re
 
+from retool_mcore.errors import UserError
+from retool_mcore.reward.grader.text import normal_form
+
 # An escaped character is one token, so that neither `\{` nor the brace after `\\` is miscounted.
 _TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+# Between boxes that belong together: mathematical delimiters, punctuation, connectives.
+_BESIDE = re.compile(
+    r"(?:\s|[$,;.*&]|\\[,;:! ()\[\]]|\\q?quad|\\\\|\\text\{\s*(?:,|;|,?\s*and|,?\s*or)\s*\}|(?:and|or)(?![A-Za-z]))*"
+)
+_CORRECTION = re.compile(
+    r"\b(?:wait|no|actually|correction|corrected|sorry|instead|rather|oops|hmm|mistake|wrong|incorrect|recheck)\b",
+    re.IGNORECASE,
+)
+_ALTERNATIVE = re.compile(
+    r"[\s$.*]*(?:\\[)\]])?[\s$.*,]*(?:or|\\text\{\s*or\s*\})\s+"
+    r"(?:(?:maybe|perhaps|possibly|else|it|is|could|be|also)\s+)*[$(\\]*-?[0-9]",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_LEAD = re.compile(
+    r"^[\s>*_#-]*(?:(?:so|thus|hence|therefore)[, ]+)*(?:the\s+|my\s+|our\s+)?(?:final\s+|correct\s+)?answer\b"
+    r"[*_]*\s*(?:is|:|=)[\s:*_]*",
+    re.IGNORECASE,
+)
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Content of the last `\boxed{...}` or `\fbox{...}` whose braces balance, stripped; None when there is none.
+def boxes(text: str) -> list[tuple[int, int, str]]:
+    r"""(start, end, content) of every `\boxed{...}` or `\fbox{...}` whose braces balance, in the order they open.
 
-    "Last" is the box that opens last: of `\boxed{x = \boxed{5}}` it is `5`. A box that is never closed (a response cut
-    at its limit) does not count; an empty box counts and gives "". One pass, linear in the text's length.
+    Of nested boxes only the innermost. A box that is never closed (a response cut at its limit) does not count; an
+    empty box counts and gives "". One pass, linear in the text's length.
     """
-    open_braces: list[int | None] = []  # where a box's content starts; None for a plain brace
-    best: tuple[int, int] | None = None
+    open_braces: list[tuple[int, int] | None] = []  # where a box and its content start; None for a plain brace
+    found: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
         if token["box"]:
-            open_braces.append(token.end())
+            open_braces.append((token.start(), token.end()))
         elif token["open"]:
             open_braces.append(None)
         elif token["close"] and open_braces:
-            start = open_braces.pop()
-            if start is not None and (best is None or start > best[0]):
-                best = (start, token.start())
-    return None if best is None else text[best[0] : best[1]].strip()
+            box = open_braces.pop()
+            # A box around another one closes after it and opened before it.
+            if box is not None and not (found and found[-1][0] > box[0]):
+                found.append((box[0], token.end(), text[box[1] : token.start()].strip()))
+    return found
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last `\boxed{...}` that balances, stripped; None when there is none.
+
+    "Last" is the box that opens last: of `\boxed{x = \boxed{5}}` it is `5`. Whether others contradict it is
+    `extract`'s question.
+    """
+    found = boxes(text)
+    return found[-1][2] if found else None
+
+
+def _same(contents: list[str]) -> bool:
+    return len(set(contents)) == 1 or len({normal_form(content) for content in contents}) == 1
+
+
+def _boxed(text: str) -> str | None:
+    found = boxes(text)
+    if not found or _ALTERNATIVE.match(text, found[-1][1]):
+        return None
+    group = [found[-1]]
+    for box in reversed(found[:-1]):
+        # Bounded, so that a megabyte of boxes stays linear.
+        between = text[box[1] : group[0][0]]
+        if len(between) > 200 or not _BESIDE.fullmatch(between):
+            break
+        group.insert(0, box)
+        if len(group) > 64:
+            return None
+    contents = [box[2] for box in group]
+    if not _same(contents):
+        return ", ".join(contents)
+    breaks = [match.end() for match in _PARAGRAPH.finditer(text, 0, found[-1][0])]
+    paragraph = breaks[-1] if breaks else 0
+    for box in reversed(found[: -len(group)]):
+        if box[0] < paragraph or _CORRECTION.search(text, box[1], group[0][0]):
+            break
+        if not _same([box[2], contents[-1]]):
+            return None
+    return contents[-1]
+
+
+def _answer_tag(text: str) -> str | None:
+    contents = [match.strip() for match in _TAG.findall(text)]
+    if not contents or not _same(contents):
+        return None
+    return _boxed(contents[-1]) if boxes(contents[-1]) else contents[-1]
+
+
+def _final_line(text: str) -> str | None:
+    lines = [line for line in text.splitlines() if line.strip(" \t*_#$")]
+    if not lines:
+        return None
+    line = lines[-1].strip()
+    if boxes(line):
+        return _boxed(line)
+    line = _LEAD.sub("", line).removeprefix("####").strip().strip("*_").strip()
+    return line or None
+
+
+POLICIES = {"boxed": _boxed, "answer_tag": _answer_tag, "final_line": _final_line}
+
+
+def extract(text: str, policy: str = "boxed") -> str | None:
+    r"""The answer that `text` commits to, "" for an empty box; None without one, or with several that differ.
+
+    policy: "boxed", the last `\boxed{}` with balanced braces; "answer_tag", what `<answer>...</answer>` holds (or the
+    box in it); "final_line", the last line that is not empty, without "The answer is". Raises UserError for any other.
+    """
+    if policy not in POLICIES:
+        raise UserError(f"recipe.answer must be one of {', '.join(POLICIES)}, got {policy!r}.")
+    return POLICIES[policy](text)

@@ -1,164 +1,92 @@
-"""Whether two final answers mean the same, decided by math-verify without its hazards.
+"""Whether two final answers mean the same: exact forms in this process, math-verify in processes that can be killed.
 
-Plain numbers and equal texts are decided in this process (`exact.py`). Everything else goes to one worker process
-(`equivalence_worker.py`) that is killed when a comparison takes too long. No signals, no fork: usable from any thread,
-Ray actor or event loop, though a call blocks its caller for up to the time-out (in a coroutine: `asyncio.to_thread`).
+Most pairs are decided here in microseconds (`grader/structure.py`); the rest goes to a small pool of workers
+(`grader/pool.py`). No signals, no fork of this process: usable from any thread, Ray actor or event loop. A call blocks
+its caller for up to the time-out; a coroutine awaits `equivalent_async`.
 """
 
-import json
+import asyncio
 import os
-import select
-import subprocess
-import sys
 import threading
-import time
+from collections import OrderedDict
 
-from retool_mcore.reward import exact
+from retool_mcore.reward.grader.pool import Pool
+from retool_mcore.reward.grader.structure import decide
 
-# Importing math-verify takes one second, on a loaded machine twenty; beyond this something is broken.
-START_TIMEOUT_S = 180.0
-
-# The parent's search path is handed over whole and in order: with a script's or the current folder in front, this
-# package's own `math.py` could stand in for the standard library's.
-_BOOT = (
-    "import sys; limit_s, memory_mb = float(sys.argv[1]), int(sys.argv[2]); sys.path[:] = sys.argv[3:]; "
-    "from retool_mcore.reward.equivalence_worker import main; main(limit_s, memory_mb)"
-)
-
-
-class WorkerStopped(Exception):
-    """The worker process ended by itself."""
-
-
-class Worker:
-    """One worker process and its two pipes. Not thread-safe; `Grader` holds the lock."""
-
-    def __init__(self, timeout_s: float, memory_mb: int):
-        # The worker's own limit only matters when this process is gone, so it leaves room for the kill from here.
-        command = [sys.executable, "-P", "-c", _BOOT, str(2 * timeout_s + 1), str(memory_mb), *sys.path]
-        # A session of its own: Ctrl-C in the terminal is for the trainer.
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
-        )
-        self._unread = b""
-        try:
-            ready = self._read_line(START_TIMEOUT_S)
-        except WorkerStopped:
-            ready = None
-        if ready is None:
-            self.kill()
-            raise RuntimeError(
-                f"the grader's worker process did not start (exit code {self.process.returncode}); "
-                "its own message is on standard error"
-            )
-
-    def compare(self, answer: str, truth: str, timeout_s: float) -> bool | None:
-        """The worker's verdict; None when it was not there after `timeout_s`. Raises BrokenPipeError, WorkerStopped."""
-        self.process.stdin.write(json.dumps({"answer": answer, "truth": truth}).encode() + b"\n")
-        line = self._read_line(timeout_s)
-        return None if line is None else json.loads(line)["equal"]
-
-    def kill(self) -> None:
-        """End the process, whatever it is doing, and collect it."""
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-    def _read_line(self, timeout_s: float) -> bytes | None:
-        deadline = time.monotonic() + timeout_s
-        poll = select.poll()  # select() fails on descriptors above 1023, which a Ray worker reaches
-        poll.register(self.process.stdout, select.POLLIN)
-        while b"\n" not in self._unread:
-            left_s = deadline - time.monotonic()
-            if not poll.poll(max(left_s, 0) * 1000):
-                return None
-            chunk = os.read(self.process.stdout.fileno(), 65536)
-            if not chunk:
-                raise WorkerStopped
-            self._unread += chunk
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
+# Below a second with room for the kill itself; math-verify's own median is 5 ms.
+TIMEOUT_S = 0.8
 
 
 class Grader:
-    """Compares answers; owns at most one worker process, started at the first comparison that needs it.
+    """Compares answers; owns its worker processes, started at the first comparison that needs one.
 
-    timeout_s: seconds one comparison may take before the worker is killed; starting the worker does not count.
-    memory_mb: address space of the worker in MiB. memo_size: verdicts kept, the oldest leave first.
-    killed: comparisons that ended in a kill or a crash so far. They count as not equivalent and are not remembered,
-    since a machine under load may have caused them.
+    timeout_s: seconds one comparison may take before its worker is killed; the start does not count, nor does the wait
+    for a free worker. workers: how many comparisons run at a time. memory_mb: address space of a worker in MiB.
+    memo_size: verdicts kept, those not asked for the longest leave first. Comparisons that end in a kill or a crash
+    count as not equivalent and are not remembered, since a machine under load may have caused them.
     """
 
-    def __init__(self, timeout_s: float = 2.0, memory_mb: int = 4096, memo_size: int = 100_000):
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+    def __init__(self, timeout_s: float = TIMEOUT_S, workers: int = 2, memory_mb: int = 4096, memo_size: int = 100_000):
         self.memo_size = memo_size
-        self.killed = 0
-        self._memo: dict[tuple[str, str], bool] = {}
-        self._worker: Worker | None = None
+        self.pool = Pool(workers, timeout_s, memory_mb)
+        self._counts = {"front": 0, "memo": 0, "engine": 0}
+        self._memo: OrderedDict[tuple[str, str], bool] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def equivalent(self, answer: str, truth: str) -> bool:
-        """Whether `answer` means the same as `truth`; blocks for at most the time-out (and once for the start)."""
-        verdict = exact.decide(answer, truth)
-        if verdict is None:
+        """Whether `answer` means the same as `truth`; blocks for at most the time-out (and once for the start).
+
+        Raises RuntimeError when no worker can be started, or in a forked child (which needs a Grader of its own).
+        """
+        verdict = self._without_engine(answer, truth)
+        return self._with_engine(answer, truth) if verdict is None else verdict
+
+    async def equivalent_async(self, answer: str, truth: str) -> bool:
+        """`equivalent` for a coroutine: the event loop goes on while a worker compares."""
+        verdict = self._without_engine(answer, truth)
+        return await asyncio.to_thread(self._with_engine, answer, truth) if verdict is None else verdict
+
+    def counters(self) -> dict[str, int]:
+        """Comparisons so far: decided in front, from memory, by math-verify, and ended in a kill or crash."""
+        return {**self._counts, "killed": self.pool.killed}
+
+    def _without_engine(self, answer: str, truth: str) -> bool | None:
+        with self._lock:
             verdict = self._memo.get((answer, truth))
-        if verdict is None:
-            verdict = self.compare_in_worker(answer, truth)
             if verdict is not None:
-                self._remember((answer, truth), verdict)
+                self._memo.move_to_end((answer, truth))
+                self._counts["memo"] += 1
+                return verdict
+        verdict = decide(answer, truth)
+        if verdict is not None:
+            self._remember(answer, truth, verdict, "front")
+        return verdict
+
+    def _with_engine(self, answer: str, truth: str) -> bool:
+        verdict = self.compare_in_worker(answer, truth)
+        if verdict is not None:
+            self._remember(answer, truth, verdict, "engine")
         return bool(verdict)
 
     def compare_in_worker(self, answer: str, truth: str) -> bool | None:
-        """math-verify's verdict, neither decided nor remembered in this process; None when the worker had to be killed.
-
-        Raises RuntimeError when the worker cannot be started, or in a forked child (which needs a Grader of its own).
-        """
+        """The worker's verdict, neither decided nor remembered in this process; None when it had to be killed."""
         if os.getpid() != self._pid:
             raise RuntimeError("a Grader does not survive a fork: make one in the child process, or use equivalent()")
-        with self._lock:
-            try:
-                return self._compare(answer, truth)
-            except BrokenPipeError:  # it died while idle, which says nothing about this pair
-                return self._compare(answer, truth)
+        return self.pool.compare(answer, truth)
 
-    def _compare(self, answer: str, truth: str) -> bool | None:
-        if self._worker is None:
-            self._worker = Worker(self.timeout_s, self.memory_mb)
-        verdict = None
-        try:
-            verdict = self._worker.compare(answer, truth, self.timeout_s)
-        except WorkerStopped:
-            verdict = None
-        finally:
-            # Also after a KeyboardInterrupt: a reply left unread would answer the next pair.
-            if verdict is None:
-                self._stop()
-        self.killed += verdict is None
-        return verdict
-
-    def _remember(self, pair: tuple[str, str], verdict: bool) -> None:
+    def _remember(self, answer: str, truth: str, verdict: bool, by: str) -> None:
         with self._lock:
-            self._memo[pair] = verdict
+            self._counts[by] += 1
+            # A megabyte of nonsense is refused in no time and not worth its memory.
+            if len(answer) + len(truth) < 10_000:
+                self._memo[answer, truth] = verdict
             while len(self._memo) > self.memo_size:
-                del self._memo[next(iter(self._memo))]
-
-    @property
-    def worker_pid(self) -> int | None:
-        """Process id of the running worker; None before the first and after a killed comparison."""
-        return None if self._worker is None else self._worker.process.pid
-
-    def _stop(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+                self._memo.popitem(last=False)
 
     def close(self) -> None:
-        """End the worker. A later comparison starts a new one."""
-        with self._lock:
-            self._stop()
+        """End the workers. A later comparison starts new ones."""
+        self.pool.close()
 
     def __enter__(self) -> "Grader":
         return self
@@ -167,11 +95,26 @@ class Grader:
         self.close()
 
 
-# By process id, so that a forked child does not share its parent's pipes. A worker ends by itself when they close.
+# By process id, so that a forked child does not share its parent's sockets. The workers end by themselves when they
+# close.
 _graders: dict[int, Grader] = {}
+
+
+def _own() -> Grader:
+    # setdefault is atomic; a Grader lost in a race between two threads has started nothing.
+    return _graders.get(os.getpid()) or _graders.setdefault(os.getpid(), Grader())
 
 
 def equivalent(answer: str, truth: str) -> bool:
     """`Grader.equivalent` of this process's own grader, made at the first call; it lives as long as the process."""
-    # setdefault is atomic; a Grader lost in a race between two threads has started nothing.
-    return _graders.setdefault(os.getpid(), Grader()).equivalent(answer, truth)
+    return _own().equivalent(answer, truth)
+
+
+async def equivalent_async(answer: str, truth: str) -> bool:
+    """`Grader.equivalent_async` of this process's own grader."""
+    return await _own().equivalent_async(answer, truth)
+
+
+def counters() -> dict[str, int]:
+    """`Grader.counters` of this process's own grader, for TensorBoard."""
+    return _own().counters()

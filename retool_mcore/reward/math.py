@@ -1,23 +1,24 @@
-"""ReTool's reward: +1 when the boxed final answer is equivalent to the ground truth, else -1 (arXiv 2504.11536).
+"""ReTool's reward: +1 when the final answer is equivalent to the ground truth, else -1 (arXiv 2504.11536).
 
 The paper leaves code executability out of the reward on purpose, and so does this."""
 
 from retool_mcore.errors import UserError
-from retool_mcore.reward.answer import last_boxed
+from retool_mcore.reward.answer import extract
 from retool_mcore.reward.equivalence import equivalent
 
 
-def score(policy_text: str, ground_truth: str) -> dict:
+def score(policy_text: str, ground_truth: str, policy: str = "boxed") -> dict:
     """Reward of one response.
 
     policy_text: what the policy wrote, without code blocks and observations (`rollout/trajectory.py::answer_text`).
-    Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the boxed text, "" without one}.
+    policy: how the answer is found in it, one of `answer.POLICIES`.
+    Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the answer, "" without one}.
     Raises UserError when the ground truth is not a non-empty string: no answer could ever be right.
     """
     if not isinstance(ground_truth, str) or not ground_truth.strip():
         raise UserError(
             f"reward_model.ground_truth must be a non-empty string, got {ground_truth!r}. Prepare the data set again."
         )
-    pred = last_boxed(policy_text) or ""
+    pred = extract(policy_text, policy) or ""
     correct = bool(pred) and equivalent(pred, ground_truth)
     return {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred}

@@ -1,0 +1,63 @@
+"""math-verify as the leaf comparison of `structure`. Runs in the worker processes only: sympy may hang or crash."""
+
+import logging
+import re
+
+from retool_mcore.reward.grader import numeric, structure
+from retool_mcore.reward.grader.scalar import parsed
+from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT
+
+_WORD = re.compile(rf"{OPEN_TEXT}([^{CLOSE_TEXT}]*){CLOSE_TEXT}")
+_PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?: +[A-Za-z]{2,})+")
+_HEDGE = re.compile(r"(?<![A-Za-z\\])(?:or|maybe|perhaps|either|possibly|probably|approximately|about|not)(?![A-Za-z])")
+
+
+def _latex(normal: str) -> str:
+    return _WORD.sub(lambda m: rf"\text{{{m[1]}}}", normal)
+
+
+def _suspicious(answer: str, truth: str) -> bool:
+    """Prose or hedging around an answer, of which math-verify would take whatever number it finds."""
+    plain, true_plain = (_WORD.sub(lambda m: f" {m[1]} ", side) for side in (answer, truth))
+    if bool(_PROSE.search(plain)) and not _PROSE.search(true_plain):
+        return True
+    return bool(_HEDGE.search(plain)) and not _HEDGE.search(true_plain)
+
+
+def leaf(answer: str, truth: str) -> bool:
+    """math-verify's verdict on two normal forms; False for what it cannot parse, or where numbers prove it wrong."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    if _suspicious(answer, truth):
+        return False
+    left, right = parsed(answer), parsed(truth)
+    readable = left is not None and right is not None
+    proof = numeric.compare(left.tree, right.tree, left.symbols | right.symbols) if readable else None
+    if proof is False and not left.doubtful and not right.doubtful:
+        return False
+    targets = (LatexExtractionConfig(), ExprExtractionConfig())
+    # The truth goes in first: the comparison is not symmetric.
+    gold, guess = (
+        parse(f"\\boxed{{{_latex(text)}}}", extraction_config=targets, parsing_timeout=None) for text in (truth, answer)
+    )
+    return bool(verify(gold, guess, timeout_seconds=None))
+
+
+def compare(answer: str, truth: str) -> bool:
+    """The whole comparison, with math-verify for what the forms in front leave open."""
+    return bool(structure.decide(answer, truth, leaf))
+
+
+def warm_up() -> None:
+    """Load what sympy loads late and build the LaTeX grammar, so that no comparison pays for it."""
+    logging.disable(logging.CRITICAL)
+    for answer, truth in (
+        (r"\sin^2 x", r"1-\cos^2 x"),
+        (r"(-\infty,0)\cup(0,\infty)", r"\mathbb{R}\setminus\{0\}"),
+        (r"1\le|z|\le 2", r"[-2,-1]\cup[1,2]"),
+        (r"\sum_{k=1}^{n}k", r"\frac{n(n+1)}{2}"),
+        (r"\int_0^1 x dx", "1/2"),
+        (r"\begin{pmatrix}1\end{pmatrix}+\begin{pmatrix}1\end{pmatrix}", r"\begin{pmatrix}2\end{pmatrix}"),
+        ("x^2=4", "2x^2=8+y"),
+    ):
+        leaf(answer, truth)
