@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 _TAIL_BYTES = 4_000_000
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Ray's and vLLM's "(TaskRunner pid=12, ip=...) ", torchrun's "[rank0]: ", vLLM's "ERROR 11-21 19:05:00 [core.py:7] ".
 _PREFIX = re.compile(r"^(?:\([^()]*pid=\d+[^()]*\)\s*|\[(?:rank|default)?\d+\]:\s*|ERROR [\d: -]+\[[^\]]*\]\s*)+")
 _EXCEPTION = re.compile(
@@ -48,7 +48,7 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
-        text = _ANSI.sub("", file.read().decode(errors="replace"))
+        text = ANSI.sub("", file.read().decode(errors="replace"))
     lines = [_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
     primary = secondary = last = ""
     for line in reversed(lines):

@@ -250,7 +250,8 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(1.0):
-            if cluster.fault():
+            if fault := cluster.fault():
+                say(f"rl: {fault}; the stage is ended, which takes up to half a minute")
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 
@@ -274,9 +275,9 @@ def sweep(allocation: Allocation, site: Site) -> None:
     """Ends what a supervisor that was killed may have left on any node. A node that is gone cannot be swept."""
     options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
     try:
-        subprocess.run(
-            step(site, options, [*NODE, "sweep", allocation.mark]), timeout=SWEEP_TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
+        # Its complaints would only say that a cancelled job starts no steps.
+        command = step(site, options, [*NODE, "sweep", allocation.mark])
+        subprocess.run(command, timeout=SWEEP_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
     except subprocess.TimeoutExpired:
         say(f"not every node answered within {SWEEP_TIMEOUT_S:.0f} s when its processes were to be ended")
 

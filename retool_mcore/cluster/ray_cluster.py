@@ -9,6 +9,7 @@ import os
 import queue
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from retool_mcore import processes
 from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
+from retool_mcore.stage_log import ANSI, killed_by
 
 NODE = [sys.executable, "-m", "retool_mcore.cluster.node"]
 STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
@@ -63,10 +65,14 @@ class RayCluster:
         return None
 
     def _last_words(self) -> str:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        text = ANSI.sub("", self.log.read_text(errors="replace")) if self.log.exists() else ""
         said = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
         if said:
             return f": {said[-1]}"
+        # What `ray start --block` says of the processes that it looks after; SIGTERM is how it ends them itself.
+        for name, code in re.findall(r"(\w+)\S* \[exit code=(-\d+)\]", text):
+            if -int(code) != signal.SIGTERM:
+                return f": its {name} was {killed_by(-int(code))}"
         ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
         return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
 

@@ -22,7 +22,10 @@ from retool_mcore import processes
 
 SMALL_DISK_MB = 200
 BALLAST = "ballast"
-CAUSE = re.compile(r"^(retool: .*|\S+: the time limit is near|slurmstepd.*\*\*\* (?:JOB|STEP) .*|\S+: stopped by .*)$")
+CAUSE = re.compile(
+    r"^(retool: .*|rl: Ray's .*; the stage is ended.*|\S+: the time limit is near|\S+: stopped by .*"
+    r"|slurmstepd.*\*\*\* (?:JOB|STEP) .*)$"
+)
 PORT = 21500  # given by hand, for the port that is taken
 # Command lines by which a part is known.
 PARTS = {

@@ -195,3 +195,12 @@ def test_a_killed_raylet_is_noticed(tmp_path):
             time.sleep(0.2)
         assert "step on the other nodes ended" in up.fault()
     assert_gone(mark)
+
+
+def test_the_process_of_ray_that_was_killed_is_named(tmp_path):
+    log = tmp_path / "ray.log"
+    log.write_text("ERR -- \x1b[31m\x1b[1mgcs_server\x1b[22m\x1b[2m [exit code=-9]\x1b[22m\n  raylet [exit code=-15]\n")
+    with subprocess.Popen(["false"]) as head:
+        head.wait()
+        fault = RayCluster("a:1", log, ["n1"], {}, {"head": head}).fault()
+    assert fault.startswith("Ray's head ended (exit code 1): its gcs_server was killed by SIGKILL")
