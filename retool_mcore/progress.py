@@ -23,6 +23,10 @@ SHOWN = (
     ("code", "code_ratio"),
     ("length", "response_length/mean"),
     ("entropy", "actor/entropy"),
+    ("tokens/s", "perf/tokens_per_second"),
+    ("gen s", "timing_s/gen"),
+    ("tool s", "timing_s/tools"),
+    ("update s", "timing_s/update_actor"),
 )
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 

@@ -19,9 +19,9 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
-from retool_mcore.metrics.behaviour import behaviour
+from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
-from retool_mcore.metrics.tensorboard import write_scalars
+from retool_mcore.metrics.tensorboard import write_histograms, write_scalars
 from retool_mcore.reward.equivalence import equivalent
 from retool_mcore.reward.math import score
 from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
@@ -147,8 +147,8 @@ def summarise(records: list[dict], k: int) -> dict:
     for name, value in pass_at_k(records, k, same=equivalent).items():
         source, metric = name.rsplit("/", 1)
         accuracy.setdefault(source, {})[metric] = value
-    by_source = {s: behaviour([r for r in records if r["data_source"] == s]) for s in accuracy}
-    return {"k": k, "samples": len(records), "accuracy": accuracy, "behaviour": by_source}
+    figures = {source: behaviour(own) for source, own in by_source(records).items()}
+    return {"k": k, "samples": len(records), "accuracy": accuracy, "behaviour": figures}
 
 
 def main(config_path: str) -> None:
@@ -161,6 +161,9 @@ def main(config_path: str) -> None:
         for source, values in metrics[part].items():
             scalars = {f"eval/{source}/{name}": value for name, value in values.items()}
             write_scalars(folder / "tensorboard", metrics["step"], scalars)
+    for source, own in by_source(records).items():
+        samples = {f"eval/{source}/{name}": values for name, values in histograms(own).items()}
+        write_histograms(folder / "tensorboard", metrics["step"], samples)
     for source, values in metrics["accuracy"].items():
         print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
 

@@ -1,10 +1,8 @@
 """verl's synchronous V1 trainer, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
-import json
 from pathlib import Path
 
 import ray
-import transfer_queue
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import Role
@@ -14,10 +12,10 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from retool_mcore import stop
 from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.step import RecipeStep
-from retool_mcore.metrics.behaviour import behaviour
-from retool_mcore.metrics.records import write_step
+from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.train import checkpoints
-from retool_mcore.train.async_save import SavingWorker
+from retool_mcore.train.audited_loss import AuditingWorker
+from retool_mcore.train.observer import StepObserver
 
 POLL_S = 0.05
 
@@ -41,13 +39,16 @@ class RetoolTrainer(PPOTrainerSync):
     def __init__(self, config):
         super().__init__(config)
         self.recipe_step = RecipeStep(config.retool.recipe, Path(config.retool.stage_dir))
+        self.observer = StepObserver(config.retool)
         # verl looks every 2 s whether the rollouts are done: half of a short step is then waiting.
         self.replay_buffer.poll_interval = POLL_S
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         self.role_worker_mapping |= {
-            role: ray.remote(SavingWorker) for role in (Role.ActorRollout, Role.ActorRolloutRef) if role in self.mapping
+            role: ray.remote(AuditingWorker)
+            for role in (Role.ActorRollout, Role.ActorRolloutRef)
+            if role in self.mapping
         }
 
     def fit(self, agent_loop_manager):
@@ -87,6 +88,10 @@ class RetoolTrainer(PPOTrainerSync):
                 self.being_written = False
         checkpoints.rotate(stage_dir, **self.config.retool.rotation)
 
+    def step(self, metrics, timing_raw):
+        self.observer.begin_step()
+        return super().step(metrics, timing_raw)
+
     def _build_replay_buffer(self):
         return build_replay_buffer(self)
 
@@ -96,32 +101,18 @@ class RetoolTrainer(PPOTrainerSync):
         self.recipe_step.after_advantages(batch)
         return batch
 
+    def _update_actor(self, batch, metrics):
+        batch = self.observer.before_update(batch, self.global_steps, metrics, self.timing_raw)
+        try:
+            return super()._update_actor(batch, metrics)
+        except MaskAuditError as error:
+            raise self.observer.after_refused_update(getattr(error, "cause", error)) from error
+
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        records = read_records(batch, global_steps)
-        metrics.update({f"behaviour/{name}": value for name, value in behaviour(records).items()})
-        metrics["reward/accuracy"] = sum(r["acc"] for r in records) / len(records)
-        retool = self.config.retool
-        write_step(Path(retool.trajectories), global_steps, records, keep_bytes=retool.keep_trajectory_bytes)
-
-
-def read_records(batch, step: int) -> list[dict]:
-    """The trajectories of a batch in TransferQueue as records (metrics/records.py), in the order of their keys."""
-    rows = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-    keys = sorted(key for key, _ in rows)
-    fields = ["extra_fields", "reward_model", "data_source", "index"]
-    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-    columns = [[getattr(value, "data", value) for value in data[field]] for field in fields]
-    records = []
-    for key, extra, reward_model, source, index in zip(keys, *columns, strict=True):
-        outcome = extra["reward_extra_info"]
-        records.append(
-            json.loads(extra["trajectory"])
-            | {"step": step, "uid": key.split("_")[0], "index": int(index), "data_source": source}
-            | {"score": float(outcome["score"]), "acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
-            | {"ground_truth": str(reward_model["ground_truth"])}
-        )
-    return records
+        tensorboard = self.logger.logger.get("tensorboard")
+        board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
+        self.observer.end_step(batch, global_steps, metrics, timing_raw, board)
 
 
 class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
@@ -137,3 +128,6 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
             super().run(config)
         except stop.StopRequested as stopped:
             stop.honour(Path(config.retool.stage_dir), stopped.step)
+        finally:
+            if self.trainer is not None:
+                self.trainer.observer.close()

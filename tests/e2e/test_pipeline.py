@@ -5,10 +5,13 @@ import json
 import pytest
 from e2e_runs import SFT_STEPS, metrics_of, succeed
 
+from retool_mcore.metrics.records import read_step, step_files
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 # Float32 on both sides: what is left is the order of sums.
 MAX_PROBABILITY_DIFFERENCE = 1e-5
+MAX_LOG_PROB_DIFFERENCE = 1e-3  # of the least likely token
 
 
 def assert_rl_is_sound(run, steps: int) -> None:
@@ -17,8 +20,10 @@ def assert_rl_is_sound(run, steps: int) -> None:
     for values in metrics.values():
         assert values["training/rollout_probs_diff_max"] < MAX_PROBABILITY_DIFFERENCE
         assert 0 <= values["behaviour/code_ratio"] <= 1
-    files = sorted((run / "rl/trajectories").glob("step_*.jsonl"))
-    records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        assert values["audit/policy_tokens"] > 0 and values["audit/weighted_interpreter_tokens"] == 0
+        assert values["actor/audit/gradient_interpreter_tokens"] == 0
+        assert values["mismatch/max"] < MAX_LOG_PROB_DIFFERENCE
+    records = [record for path in step_files(run / "rl/trajectories").values() for record in read_step(path)]
     assert len(records) == 16 * steps
     for record in records:
         sampled = [i for span in record["spans"] if span["kind"] == "policy" for i in range(span["start"], span["end"])]
