@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retool_mcore import processes
+from retool_mcore.cluster import slurm
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import record_failure
 from retool_mcore.progress import attempt_files, read_steps
@@ -80,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
         return 0
+    state = slurm.states([str(options.job)]).get(str(options.job))
+    if state is not None and state.state == "PENDING":
+        return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
     folder = options.folder
@@ -87,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     decision = record_failure(folder, attempt, step, KILLED, max_attempts=options.max_attempts)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
-        done = subprocess.run(["scontrol", "requeue", str(options.job)], capture_output=True, text=True)
-        said += f"; job {options.job} is back in the queue" if done.returncode == 0 else f"; {done.stderr.strip()}"
+        refusal = slurm.requeue(options.job)
+        said += f"; job {options.job} is back in the queue" if refusal is None else f"; {refusal}"
     with suppress(OSError), open(options.log, "a") as log:
         log.write(f"{said}.\n")
     return 0

@@ -284,10 +284,10 @@ def sweep(allocation: Allocation, site: Site) -> None:
 
 def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:
     """Puts the job back into the queue; its exit code, `otherwise` when Slurm refuses."""
-    done = subprocess.run(["scontrol", "requeue", str(allocation.job_id)], capture_output=True, text=True)
-    if done.returncode == 0:
+    refusal = slurm.requeue(allocation.job_id)
+    if refusal is None:
         return finish(f"{why}; job {allocation.job_id} is back in the queue.", 0)
-    return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {done.stderr.strip()}", otherwise)
+    return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {refusal}", otherwise)
 
 
 def finish(text: str, code: int) -> int:

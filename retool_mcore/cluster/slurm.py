@@ -38,6 +38,13 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
     return found
 
 
+def requeue(job: int) -> str | None:
+    """Puts a running job back into the queue. None when it is there, else why Slurm refuses."""
+    done = subprocess.run(["scontrol", "requeue", str(job)], capture_output=True, text=True)
+    # "Job is pending": Slurm has put it there itself, for a node that it holds for lost.
+    return None if done.returncode == 0 or "pending" in done.stderr else done.stderr.strip()
+
+
 @functools.cache
 def binds_cpus() -> bool:
     """Whether this Slurm binds a step's tasks to cores: one that cannot complains of every --cpu-bind."""

@@ -198,8 +198,7 @@ def kill_slurmd(job: Job, rng: random.Random) -> str:
 
 def start_slurmds(job: Job) -> None:
     for node in NODES:
-        running = job.cluster.on(node, "ps", "-eo", "args")
-        if "slurmd -N" not in running:
+        if "slurmd" not in job.cluster.on(node, "ps", "-eo", "comm").split():
             job.cluster.start_slurmd(node)
 
 
