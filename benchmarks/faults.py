@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -67,6 +67,7 @@ class Bench:
     rng: random.Random
     rows: list[Row] = field(default_factory=list)
     out: Path | None = None
+    earlier: Mapping = field(default_factory=dict)  # what `out` held before
 
     def undisturbed(self, stage: str) -> dict[int, dict]:
         return slurm_jobs.Job(self.cluster, "0", stage, self.base).attempts()[0]
@@ -117,7 +118,7 @@ class Bench:
             elif job.state()["JobState"] in slurm_jobs.ENDS:
                 break
             time.sleep(0.2)
-        row.cause = row.cause or before.cause(job)
+        row.cause = (row.cause or before.cause(job)).replace(f"{job.runs}/t", "RUN")
         if not fault.in_place:
             row.orphans = len(before.survivors())
         return job, row
@@ -169,20 +170,29 @@ class Bench:
             table.add_row(*cells)
         Console(width=170).print(table)
         if self.out is not None:
-            write(self.out, self.rows)
+            write(self.out, self.rows, self.earlier)
+
+
+def shown(arguments: Sequence[str]) -> list[str]:
+    """Arguments without the folders, which mean nothing elsewhere."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [word for before, word in pairs if not {before, word} & {"--folder", "--out"}]
 
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def write(path: Path, rows: Sequence[Row]) -> None:
+def write(path: Path, rows: Sequence[Row], earlier: Mapping) -> None:
     slurm = subprocess.run(["sinfo", "--version"], capture_output=True, text=True).stdout.strip()
     facts = {
-        "command": shlex.join(["python", "benchmarks/faults.py", *sys.argv[1:]]),
+        "commands": [
+            *earlier.get("commands", []),
+            shlex.join(["python", "benchmarks/faults.py", *shown(sys.argv[1:])]),
+        ],
         "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
         "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.removeprefix("slurm-wlm ")},
-        "rows": [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows],
+        "rows": earlier.get("rows", []) + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=1) + "\n")
@@ -218,10 +228,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--folder", type=Path, help="keep everything here, and use what is there; default: temporary")
     parser.add_argument("--out", type=Path, default=RESULTS / "faults.json")
+    parser.add_argument("--add", action="store_true", help="keep the rows that --out holds already")
     options = parser.parse_args(arguments)
     names = options.faults.split(";")
     if unknown := [name for name in names if name not in known]:
         parser.error(f"unknown: {', '.join(unknown)}; choose of: {', '.join(known)}")
+    earlier = json.loads(options.out.read_text()) if options.add and options.out.exists() else {}
     folder = options.folder or Path(tempfile.mkdtemp(prefix="retool-faults-"))
     small = slurm_faults.mount_small_disk(folder / "small")
     cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
@@ -230,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         stages = {(slurm_faults.FAULTS.get(name) or refusals[name]).stage for name in names}
         prepare(cluster, folder / "base", stages)
         runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
-        bench = Bench(cluster, folder / "base", runs, small, rng, out=options.out)
+        bench = Bench(cluster, folder / "base", runs, small, rng, out=options.out, earlier=earlier)
         for name in names:
             if name in refusals:
                 bench.refuse(refusals[name])
