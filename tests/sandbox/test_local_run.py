@@ -1,4 +1,4 @@
-"""Single programs in the local back-end, at both levels of isolation."""
+"""Single programs in the local back-end, at every level of isolation."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ import time
 import pytest
 
 from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.isolation import LEVELS
 from retool_mcore.sandbox.local import LocalSandbox
 
 MEMORY_MB = 200
@@ -15,7 +16,7 @@ LIMIT_BYTES = 4096
 AMPLE_S = 60.0
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["strongest", "process"])
+@pytest.fixture(scope="module", params=["namespaces", "landlock", "process"])
 def box(request):
     sandbox = LocalSandbox(
         timeout_s=AMPLE_S,
@@ -23,7 +24,7 @@ def box(request):
         max_output_bytes=LIMIT_BYTES,
         workers=4,
         preload=("math", "random", "numpy.random"),
-        try_namespaces=request.param,
+        max_isolation=request.param,
     )
     yield sandbox
     asyncio.run(sandbox.close())
@@ -41,8 +42,8 @@ def test_stdout_and_value(box):
 
 def test_level_is_reported(box):
     run(box, "1")
-    assert box.level in ("process", "namespaces")
-    assert (box.level == "namespaces") == (box.level_reason == "")
+    assert box.level == box._options["max_isolation"]
+    assert ("max_isolation" in box.level_reason) == (box.level != LEVELS[-1])
 
 
 def test_fences_stdin_and_main(box):
@@ -201,7 +202,14 @@ subprocess.run([sys.executable, '-c', 'print(3)'], check=True)
     assert sorted(run(box, code).stdout.split()) == ["3", "late"]
 
 
-def test_namespaces_hide_files_processes_and_the_network(box, tmp_path):
+EXPECTED = {
+    "namespaces": ("FileNotFoundError", "OSError", "OSError", "ProcessLookupError"),
+    "landlock": ("PermissionError", "PermissionError", "PermissionError", "PermissionError"),
+    "process": ("s", "skipped", "PermissionError", "PermissionError"),
+}
+
+
+def test_files_processes_and_the_network_are_out_of_reach(box, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("s")
     result = run(
@@ -214,15 +222,15 @@ def attempt(action):
     except OSError as error:
         return type(error).__name__
 print(attempt(lambda: open({str(secret)!r}).read()))
-print(attempt(lambda: open(os.path.dirname(os.__file__) + '/retool_probe', 'w').close() if os.getuid() else 'skipped'))
+print(attempt(lambda: open(os.path.dirname(os.__file__) + '/probe', 'w')) if {box.level != "process"} else 'skipped')
 print(attempt(lambda: socket.create_connection(('127.0.0.1', 9), timeout=5)))
 print(attempt(lambda: os.kill({os.getpid()}, 0)))
-print(open('/proc/self/status').read().split('CapEff:')[1].split()[0] if os.path.exists('/proc/self') else '0')
 """,
     )
-    read, write, connect, signal, capabilities = result.stdout.split()
-    assert int(capabilities, 16) == 0
-    if box.level == "namespaces":
-        assert (read, write, connect, signal) == ("FileNotFoundError", "OSError", "OSError", "ProcessLookupError")
-    else:
-        assert (read, connect, signal) == ("s", "ConnectionRefusedError", "ok")
+    assert tuple(result.stdout.split()) == EXPECTED[box.level]
+
+
+def test_no_capability_is_left(box):
+    code = "[l for l in open('/proc/self/status') if l.startswith('CapEff')][0].split()[1]"
+    if box.level != "landlock":  # which hides /proc
+        assert int(run(box, code).value.strip("'"), 16) == 0

@@ -163,14 +163,14 @@ def test_close_ends_the_server_and_what_it_runs():
     assert value == "7"  # usable again
 
 
-@pytest.mark.parametrize("try_namespaces", [True, False])
-def test_nothing_outlives_a_parent_that_is_killed(try_namespaces, take_name, named_below):
+@pytest.mark.parametrize("level", ["namespaces", "landlock", "process"])
+def test_nothing_outlives_a_parent_that_is_killed(level, take_name, named_below):
     program = take_name("orphan") + "import os, time\nos.fork()\ntime.sleep(1000)"
     code = f"""
 import asyncio, os
 from retool_mcore.sandbox.local import LocalSandbox
 async def main():
-    box = LocalSandbox(preload=(), timeout_s=600, try_namespaces={try_namespaces})
+    box = LocalSandbox(preload=(), timeout_s=600, max_isolation={level!r})
     await box.run('1')
     if os.fork() == 0:
         os.read(os.pipe()[0], 1)  # a copy of the trainer that keeps its sockets open
@@ -204,7 +204,7 @@ def test_the_server_inherits_neither_files_nor_environment(box, tmp_path, monkey
 
 
 def test_isolation_that_the_host_lacks_is_refused():
-    box = LocalSandbox(preload=(), min_isolation="namespaces", try_namespaces=False)
+    box = LocalSandbox(preload=(), min_isolation="namespaces", max_isolation="process")
     with pytest.raises(UserError, match="min_isolation"):
         asyncio.run(box.run("1"))
 

@@ -21,43 +21,63 @@ from retool_mcore.sandbox.display import FILENAME, displayed, strip_fences
 DISPLAY = "__display__"
 
 
-def execute(code: str, work_dir: str, max_value_bytes: int) -> dict:
-    """Run `code` to its end, non-daemon threads included.
+class Interpreter:
+    """Runs programs as `__main__` in `work_dir`; one after another they share their variables."""
 
-    Returns {status: "success" | "error" | "memory", value: str | None, traceback: str}.
-    """
-    _renew(work_dir)
-    code = strip_fences(code)
-    linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
-    shown = []
+    def __init__(self, work_dir: str, max_value_bytes: int):
+        self.work_dir = work_dir
+        self.max_value_bytes = max_value_bytes
+        self.shown: list[str] = []
+        _renew(work_dir)
+        self.main = types.ModuleType("__main__")
+        sys.modules["__main__"] = self.main
+        # The pages that compiling and running write to are copied now, while nobody waits.
+        exec(_compiled("None"), {DISPLAY: self._display})
 
-    def display(value):
+    def execute(self, code: str) -> dict:
+        """Run `code` to its end, non-daemon threads included.
+
+        Returns {status: "success" | "error" | "memory", value: str | None, traceback: str, exit_code: int}.
+        """
+        code = strip_fences(code)
+        linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+        self.shown.clear()
+        self.main.__dict__[DISPLAY] = self._display
+        report = {"status": "success", "value": None, "traceback": "", "exit_code": 0}
+        try:
+            program = _compiled(code)
+            exec(program, self.main.__dict__)
+            _finish()
+        except SystemExit as error:
+            report["exit_code"] = _exit_code(error)
+            if error.code not in (None, 0):
+                report.update(status="error", traceback=self._format(error))
+        except MemoryError:
+            resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+            report.update(status="memory", exit_code=1)
+        except BaseException as error:
+            report.update(status="error", traceback=self._format(error), exit_code=1)
+        report["value"] = self.shown[0] if self.shown and report["status"] == "success" else None
+        _flush()
+        return report
+
+    def _display(self, value: object) -> None:
         if value is not None:
-            shown.append(clip(repr(value), max_value_bytes))
+            self.shown.append(clip(repr(value), self.max_value_bytes))
 
-    main = types.ModuleType("__main__")
-    main.__dict__[DISPLAY] = display
-    sys.modules["__main__"] = main
-    report = {"status": "success", "value": None, "traceback": ""}
-    try:
-        # Compiling may exhaust the parser's own stack; that is the program's error, not the memory limit's.
-        program = _compiled(code)
-        exec(program, main.__dict__)
-        _finish()
-    except SystemExit as error:
-        if error.code not in (None, 0):
-            report.update(status="error", traceback=_format(error, work_dir))
-    except MemoryError:
-        resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
-        report.update(status="memory")
-    except BaseException as error:
-        report.update(status="error", traceback=_format(error, work_dir))
-    report["value"] = shown[0] if shown and report["status"] == "success" else None
-    _flush()
-    return report
+    def _format(self, error: BaseException) -> str:
+        return clip(_format(error, self.work_dir), self.max_value_bytes)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
 def _compiled(code: str) -> types.CodeType:
+    # Compiling may exhaust the parser's own stack; that is the program's error, not the memory limit's.
     try:
         return compile(displayed(code, DISPLAY), FILENAME, "exec", dont_inherit=True)
     except MemoryError:

@@ -1,0 +1,49 @@
+"""The steps that shut one program in, in the only order that works."""
+
+import os
+from dataclasses import dataclass, field
+
+from retool_mcore.sandbox.isolation import landlock, limits, namespaces, seccomp
+from retool_mcore.sandbox.isolation.syscalls import MACHINE, drop_privileges, set_dumpable
+
+MAX_PROCESSES = 64
+MAX_FILES = 256
+FILE_MB = 64
+# Of a run's folder: what the tmpfs of level "namespaces" takes, and what the others are stopped at.
+FOLDER_MB = 64
+FOLDER_FILES = 8192
+TMP_OPTIONS = f"size={FOLDER_MB}m,nr_inodes={FOLDER_FILES},mode=700"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What all programs of a server share. `folders`: what they may read besides the system's libraries; `protected`:
+    process ids that they may not signal where they could see them."""
+
+    level: str
+    folders: list[str]
+    protected: tuple[int, ...] = ()
+    filter: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, level: str, folders: list[str], protected: tuple[int, ...] = ()) -> "Confinement":
+        in_namespaces = level == "namespaces"
+        program = b"" if level == "none" else seccomp.filter_program(MACHINE, in_namespaces, protected)
+        return cls(level, folders, protected, program)
+
+    def enter(self, init: int | None, work_dir: str) -> None:
+        """Shut this process in. `init`: pidfd of the init whose namespaces to join. Raises OSError."""
+        if self.level == "namespaces":
+            namespaces.join(init)
+        else:
+            os.chdir(work_dir)
+        os.setsid()
+        limits.set_fixed_limits(FILE_MB, MAX_FILES, MAX_PROCESSES if self.level == "namespaces" else None)
+        drop_privileges()
+        if self.level == "landlock":
+            landlock.restrict(work_dir, self.folders)
+        elif self.level != "namespaces":
+            # Neighbours have the same user id and could look into this process's memory.
+            set_dumpable(False)
+        if self.filter:
+            seccomp.install(self.filter)

@@ -1,0 +1,105 @@
+"""Resource limits, and what a run's processes use together."""
+
+import os
+import resource
+
+PAGE = resource.getpagesize()
+
+
+def set_fixed_limits(file_mb: int, max_files: int, max_processes: int | None) -> None:
+    """Limits that are the same for all runs. `max_processes` None: outside of a user namespace the kernel would count
+    all of the user's processes."""
+    _set(resource.RLIMIT_FSIZE, file_mb * 2**20, file_mb * 2**20)
+    _set(resource.RLIMIT_NOFILE, max_files, max_files)
+    _set(resource.RLIMIT_CORE, 0, 0)
+    _set(resource.RLIMIT_MEMLOCK, 0, 0)
+    if hasattr(resource, "RLIMIT_MSGQUEUE"):
+        _set(resource.RLIMIT_MSGQUEUE, 0, 0)
+    if hasattr(resource, "RLIMIT_SIGPENDING"):
+        _set(resource.RLIMIT_SIGPENDING, 1024, 1024)
+    if max_processes is not None:
+        _set(resource.RLIMIT_NPROC, max_processes, max_processes)
+
+
+def set_memory_limit(memory_mb: int, mapped_bytes: int) -> None:
+    """Address space on top of `mapped_bytes`, what the warm interpreter maps already. A little more stays free between
+    the soft and the hard limit, so that a MemoryError can still be reported."""
+    limit = mapped_bytes + memory_mb * 2**20
+    _set(resource.RLIMIT_AS, limit, limit + 64 * 2**20)
+
+
+def set_cpu_limit(cpu_s: int) -> None:
+    """Processor seconds from here on, for this process; the hard limit of a session's next run must stay higher."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(usage.ru_utime + usage.ru_stime) + 1 + cpu_s
+    _set(resource.RLIMIT_CPU, soft, resource.RLIM_INFINITY)
+
+
+def _set(kind: int, soft: int, hard: int) -> None:
+    ceiling = resource.getrlimit(kind)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        hard = ceiling if hard == resource.RLIM_INFINITY else min(hard, ceiling)
+        soft = min(soft, ceiling)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def mapped_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * PAGE
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below `pid` at this moment, parents before children."""
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                for child in file.read().split():
+                    found += [int(child), *descendants(int(child))]
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # It ended while we looked.
+    return found
+
+
+def private_bytes(pid: int) -> int:
+    """Anonymous and shared memory of a process, 0 if it is gone; pages that a fork shares count for each."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith((b"RssAnon:", b"RssShmem:")):
+                    total += int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return total
+
+
+def proportional_bytes(pid: int) -> int:
+    """The same with every shared page divided among those that share it. Slow: the kernel walks all pages."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                    total += int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return total
+
+
+def folder_use(folder: str, max_files: int) -> tuple[int, int]:
+    """(bytes, entries) below `folder`; stops counting after `max_files` entries."""
+    size, entries, waiting = 0, 0, [folder]
+    while waiting and entries <= max_files:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    if entries > max_files:
+                        break
+        except OSError:
+            continue
+    return size, entries

@@ -1,0 +1,194 @@
+"""Level "namespaces": where a program runs.
+
+    server            user, mount, network, ipc and uts namespaces of its own, with a read-only root made once
+      init (1 a run)  user, pid, mount, network and ipc namespaces below those, with private /tmp and /proc
+      zygote          as the server; its forks join the namespaces of a waiting init
+
+A user namespace for each run, because the kernel counts processes (RLIMIT_NPROC) by user namespace. The init does
+nothing but wait: it is there because process 1 of a pid namespace ignores signals that have no handler, which a
+program must not, and because killing it kills all that is in the namespace.
+"""
+
+import os
+import signal
+import socket
+import sys
+
+from retool_mcore.sandbox.isolation.syscalls import (
+    AT_RECURSIVE,
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    become,
+    clone,
+    die_with_parent,
+    mount,
+    pivot_root_here,
+    set_mount_attributes,
+    setns,
+    unshare,
+)
+
+INNER_ID = 1000
+WORK_DIR = "/tmp/program"
+SHM_DIR = "/tmp/.shm"
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc/fonts")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+USERS = f"root:x:0:0::/:/bin/sh\nprogram:x:{INNER_ID}:{INNER_ID}::{WORK_DIR}:/bin/sh\n"
+GROUPS = f"root:x:0:\nprogram:x:{INNER_ID}:\n"
+RUN_NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC
+
+
+def python_folders() -> list[str]:
+    """The folders this Python needs besides the system's, outermost first and none inside another.
+
+    Not all of sys.path: a package under development drags its whole checkout in.
+    """
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *libraries]
+    kept = list(SYSTEM_FOLDERS)
+    for path in sorted({os.path.abspath(p) for p in wanted if p and os.path.isdir(p)}, key=len):
+        if path != "/" and not is_below(path, kept):
+            kept.append(path)
+    return kept[len(SYSTEM_FOLDERS) :]
+
+
+def is_below(path: str, folders: list[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+
+
+def enter_server_namespaces(mount_point: str, folders: list[str], user: int | None) -> None:
+    """Move this process, which must have one thread, into its own namespaces with `mount_point` as the new root.
+
+    The new root shows the system's libraries and `folders`, read-only, and the host's /proc, which no program sees.
+    `user`, for root only, is the user id to become; root makes the tree first, since that user may not reach `folders`.
+    """
+    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+    if user is not None:
+        unshare(CLONE_NEWNS)
+        _enter_root(mount_point, folders)
+        become(user)
+        unshare(flags)
+        _map_ids(user, user)
+        return
+    uid, gid = os.getuid(), os.getgid()
+    unshare(flags)
+    _map_ids(uid, gid)
+    _enter_root(mount_point, folders)
+
+
+def _enter_root(root: str, folders: list[str]) -> None:
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    for folder in ("/tmp", "/proc", "/dev", "/etc"):
+        os.makedirs(root + folder)
+    os.symlink(SHM_DIR, root + "/dev/shm")
+    os.symlink("/proc/self/fd", root + "/dev/fd")
+    for name, text in (("passwd", USERS), ("group", GROUPS), ("hosts", "127.0.0.1 localhost\n")):
+        with open(f"{root}/etc/{name}", "w") as file:
+            file.write(text)
+    for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
+        _bind(root, path)
+    mount("/proc", root + "/proc", None, MS_BIND | MS_REC)
+    for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
+        if not os.path.islink(path) and os.path.exists(path):
+            set_mount_attributes(root + path, AT_RECURSIVE, MS_RDONLY | MS_NOSUID, 0)
+    set_mount_attributes(root, 0, MS_RDONLY | MS_NOSUID, 0)
+    os.chdir(root)
+    pivot_root_here()
+
+
+def _map_ids(uid: int, gid: int) -> None:
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{INNER_ID} {uid} 1"), ("gid_map", f"{INNER_ID} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _bind(root: str, path: str) -> None:
+    target = root + path
+    if os.path.islink(path) and path in SYSTEM_FOLDERS:
+        os.symlink(os.readlink(path), target)
+    elif os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+        mount(path, target, None, MS_BIND | MS_REC)
+    elif os.path.exists(path):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+        mount(path, target, None, MS_BIND)
+
+
+def start_init(tmp_options: str, folders: list[str]) -> tuple[int, socket.socket]:
+    """(process id, socket) of a new init, which will send one message: "ok" with the descriptor of its working
+    folder, or why it failed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = clone(RUN_NAMESPACES | CLONE_NEWPID)
+    if pid == 0:
+        _be_init(theirs, tmp_options, folders)
+    theirs.close()
+    return pid, ours
+
+
+def _be_init(report: socket.socket, tmp_options: str, folders: list[str]) -> None:
+    try:
+        signal.set_wakeup_fd(-1)
+        # Orphans are reaped by the kernel.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.dup2(report.fileno(), 3)
+        os.closerange(4, 1 << 20)
+        report = socket.socket(fileno=3)
+        die_with_parent()
+        try:
+            _map_ids(INNER_ID, INNER_ID)
+            _mount_private(tmp_options, folders)
+            folder = os.open(WORK_DIR, os.O_RDONLY | os.O_DIRECTORY)
+            # Its capabilities, over this run's namespaces only, stay: they keep the program from looking into it.
+        except OSError as error:
+            report.send(str(error).encode())
+            os._exit(1)
+        socket.send_fds(report, [b"ok"], [folder])
+        os.closerange(0, 16)
+        while True:
+            signal.pause()
+    finally:
+        os._exit(1)
+
+
+def _mount_private(tmp_options: str, folders: list[str]) -> None:
+    # This Python may itself be below /tmp, where the new file system would hide it.
+    hidden = [(path, os.open(path, os.O_PATH)) for path in folders if is_below(path, ["/tmp"])]
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, tmp_options)
+    for path, fd in hidden:
+        os.makedirs(path)
+        mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
+    os.mkdir(WORK_DIR)
+    os.mkdir(SHM_DIR)
+    try:
+        # Read-only, because root's uid may write sysctl files such as core_pattern even without a capability.
+        mount("proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    except PermissionError:
+        # A container that masks parts of /proc forbids new ones.
+        mount("tmpfs", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1")
+
+
+def fork_into(init: int) -> int:
+    """os.fork() whose child, in the pid namespace of the init behind the pidfd, has yet to call `join`."""
+    setns(init, CLONE_NEWPID)
+    return os.fork()
+
+
+def join(init: int) -> None:
+    """The rest of the way: the fork's file system, network and ipc become those of the init."""
+    setns(init, RUN_NAMESPACES)
+    os.chdir(WORK_DIR)

@@ -1,0 +1,148 @@
+"""The filter of system calls: a classic BPF program made here, for x86_64 and aarch64.
+
+A list of what is denied rather than of what is allowed, because NumPy, BLAS and C++ runtimes use a long and changing
+list of harmless calls; in return every call that is newer than the list is denied too (ENOSYS), and so is every call
+through another ABI (32-bit, x32).
+
+Sources: linux/filter.h, linux/seccomp.h, the kernel's syscall_64.tbl and asm-generic/unistd.h.
+"""
+
+import ctypes
+import errno
+import struct
+
+from retool_mcore.sandbox.isolation.syscalls import MACHINE, PR_SET_SECCOMP, check, libc
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32_BIT = 0x40000000
+# The last call this list knows: removexattrat of Linux 6.13.
+NEWEST_CALL = 466
+
+# name: (x86_64, aarch64), None where the machine lacks it.
+DENIED = {
+    # other processes
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+    "migrate_pages": (256, 238), "move_pages": (279, 239),
+    # mounts and namespaces
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fspick": (433, 433), "mount_setattr": (442, 442), "statmount": (457, 457), "listmount": (458, 458),
+    "setns": (308, 268), "unshare": (272, 97), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    # ways into the kernel that a program of numbers does not need
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "vmsplice": (278, 75),
+    "remap_file_pages": (216, 234), "personality": (135, 92), "modify_ldt": (154, None), "uselib": (134, None),
+    "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "lookup_dcookie": (212, 18),
+    "nfsservctl": (180, 42), "sysfs": (139, None), "_sysctl": (156, None), "ustat": (136, None),
+    # the machine
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "create_module": (174, None), "reboot": (169, 142), "acct": (163, 89),
+    "syslog": (103, 116), "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266), "iopl": (172, None),
+    "ioperm": (173, None), "vhangup": (153, 58),
+    # what would outlive a run, or be seen by another
+    "shmget": (29, 194), "shmctl": (31, 195), "shmat": (30, 196), "shmdt": (67, 197), "semget": (64, 190),
+    "semctl": (66, 191), "semtimedop": (220, 192), "semop": (65, 193), "msgget": (68, 186), "msgctl": (71, 187),
+    "msgrcv": (70, 188), "msgsnd": (69, 189), "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
+}  # fmt: skip
+# Their callers have another way, which they take when the call is unknown. A memory file would hide from the limits.
+UNKNOWN = {"clone3": (435, 435), "memfd_create": (319, 279), "memfd_secret": (447, 447)}
+# Without a pid namespace, a run is the process group that its first process leads: nobody may leave it.
+LEAVES_GROUP = {"setsid": (112, 157), "setpgid": (109, 154)}
+# Without a pid namespace these could reach the processes of the user outside of the run; value: index of the argument
+# that must be 0 (the caller itself), or None for calls that are denied altogether.
+REACHES_OTHERS = {
+    "pidfd_open": (434, 434, None), "pidfd_send_signal": (424, 424, None), "rt_sigqueueinfo": (129, 138, None),
+    "rt_tgsigqueueinfo": (297, 240, None), "prlimit64": (302, 261, 0), "setpriority": (141, 140, 1),
+    "ioprio_set": (251, 30, 1), "sched_setaffinity": (203, 122, 0), "sched_setscheduler": (144, 119, 0),
+    "sched_setparam": (142, 118, 0), "sched_setattr": (314, 274, 0),
+}  # fmt: skip
+KILLS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+CLONE, IOCTL = (56, 220), (16, 29)
+SOCKET, SOCKETPAIR = (41, 198), (53, 199)
+NAMESPACE_FLAGS = 0x7E020000 | 0x80
+AF_UNIX = 1
+TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+SECCOMP_MODE_FILTER = 2
+
+
+def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, ...] = ()) -> bytes:
+    """The instructions (struct sock_filter, 8 bytes each). Raises KeyError for an unknown machine.
+
+    `protected`: process ids that may not be signalled; used where there is no pid namespace.
+    """
+    column = list(ARCHITECTURES).index(machine)
+    code = [(_LOAD, 0, 0, _ARCHITECTURE), (_JUMP_EQUAL, 1, 0, ARCHITECTURES[machine]), (_RETURN, 0, 0, KILL_PROCESS)]
+    code += [(_LOAD, 0, 0, _NUMBER)]
+    if machine == "x86_64":
+        code += [(_JUMP_AT_LEAST, 0, 1, X32_BIT), (_RETURN, 0, 0, KILL_PROCESS)]
+    code += [(_JUMP_AT_LEAST, 0, 1, NEWEST_CALL + 1), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
+
+    def on_call(numbers, body):
+        if numbers[column] is not None:
+            code.extend([(_JUMP_EQUAL, 0, len(body), numbers[column]), *body])
+
+    def refuse(number):
+        return [(_RETURN, 0, 0, ERRNO | number)]
+
+    def refuse_unless(index, test, value, number):
+        # The low half of the argument, which is all that the kernel looks at for these calls.
+        load = (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
+        return [load, (test, 1, 0, value), *refuse(number), (_RETURN, 0, 0, ALLOW)]
+
+    def refuse_if(index, test, values, number):
+        body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * index)]
+        for value in values:
+            body += [(test, 0, 1, value & 0xFFFFFFFF), *refuse(number)]
+        return [*body, (_RETURN, 0, 0, ALLOW)]
+
+    on_call(CLONE, refuse_if(0, _JUMP_ANY_BIT, [NAMESPACE_FLAGS], errno.EPERM))
+    on_call(IOCTL, refuse_if(1, _JUMP_EQUAL, TERMINAL_INPUT, errno.EPERM))
+    on_call(SOCKETPAIR, refuse_unless(0, _JUMP_EQUAL, AF_UNIX, errno.EAFNOSUPPORT))
+    if own_pid_namespace:
+        on_call(SOCKET, refuse_unless(0, _JUMP_EQUAL, AF_UNIX, errno.EAFNOSUPPORT))
+    else:
+        # A socket file of the host (Ray, munge) is a door that no file rule shuts.
+        on_call(SOCKET, refuse(errno.EACCES))
+        for numbers in LEAVES_GROUP.values():
+            on_call(numbers, refuse(0))
+        for *numbers, index in REACHES_OTHERS.values():
+            denied = refuse(errno.EPERM)
+            on_call(numbers, denied if index is None else refuse_unless(index, _JUMP_EQUAL, 0, errno.EPERM))
+        targets = [-1, *protected, *[-pid for pid in protected]]
+        for numbers in KILLS.values():
+            body = refuse_if(0, _JUMP_EQUAL, targets, errno.EPERM)
+            on_call(numbers, body)
+    for numbers in UNKNOWN.values():
+        on_call(numbers, refuse(errno.ENOSYS))
+    for numbers in DENIED.values():
+        on_call(numbers, refuse(errno.EPERM))
+    code.append((_RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *line) for line in code)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def install(program: bytes) -> None:
+    """Filter this process and what it starts, for good. Needs no-new-privileges. Raises OSError."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    structure = _Program(len(program) // 8, ctypes.addressof(buffer))
+    none = ctypes.c_ulong(0)
+    check(
+        libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(structure), none, none),
+        "seccomp",
+    )
+
+
+def supported() -> bool:
+    return MACHINE in ARCHITECTURES

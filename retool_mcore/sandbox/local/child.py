@@ -1,0 +1,108 @@
+"""The program's side of a run: a fork of the zygote shuts itself in for good, waits for the program's text, runs it,
+reports, and, in a session, waits for the next.
+
+All that can be done before the text is known is done while nobody waits for it.
+"""
+
+import json
+import os
+import signal
+import socket
+
+from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.isolation import limits
+from retool_mcore.sandbox.isolation.confine import Confinement
+from retool_mcore.sandbox.isolation.syscalls import die_with_parent
+from retool_mcore.sandbox.local.program import Interpreter
+from retool_mcore.sandbox.local.wire import LENGTHS, frame, unpack_files
+
+CONTROL_FD = 3
+
+
+def be_program(
+    confinement: Confinement,
+    init: int | None,
+    work_dir: str,
+    fds: list[int],
+    mapped_bytes: int,
+    max_value_bytes: int,
+) -> None:
+    """Never returns. `fds`: stdout, stderr and the control socket, over which each request comes as one byte with the
+    descriptors of its frame and, if there is any, its standard input."""
+    try:
+        try:
+            control = _shut_in(confinement, init, work_dir, fds)
+        except OSError as error:
+            _send(fds[2], _failure(error))
+            os._exit(1)
+        interpreter = Interpreter(os.getcwd(), max_value_bytes)
+        program = os.getpid()
+        while True:
+            message, received, _, _ = socket.recv_fds(control, 1, 2)
+            if not message:
+                os._exit(0)
+            try:
+                wanted = _prepare(received, mapped_bytes)
+            except (OSError, ValueError) as error:
+                _send(CONTROL_FD, _failure(error))
+                os._exit(1)
+            report = interpreter.execute(wanted["code"])
+            if os.getpid() != program:
+                # A fork made by the program that also ran to the end of the text; only the program itself reports.
+                os.write(2, report["traceback"].encode("utf-8", "replace"))
+                os._exit(report["exit_code"])
+            _send(CONTROL_FD, report)
+            if wanted["session"] is None or report["status"] == Status.MEMORY:
+                os._exit(report["exit_code"])
+    finally:
+        os._exit(1)
+
+
+def _failure(error: Exception) -> dict:
+    return {"status": Status.SANDBOX, "value": None, "traceback": f"\nthe sandbox failed: {error}\n", "exit_code": 1}
+
+
+def _shut_in(confinement: Confinement, init: int | None, work_dir: str, fds: list[int]) -> socket.socket:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # The descriptors' own numbers may be among those they shall get, so they are first moved out of the way.
+    null = os.open(os.devnull, os.O_RDONLY)
+    moved = [os.dup2(fd, 32 + index) for index, fd in enumerate((null, *fds))]
+    if init is not None:
+        init = os.dup2(init, 63)
+    for target, fd in enumerate(moved):
+        os.dup2(fd, target, inheritable=target != CONTROL_FD)
+    fds[2] = CONTROL_FD
+    os.closerange(CONTROL_FD + 1, 63)
+    os.closerange(64, 1 << 20)
+    confinement.enter(init, work_dir)
+    if init is not None:
+        os.close(init)
+    die_with_parent()
+    return socket.socket(fileno=CONTROL_FD)
+
+
+def _prepare(received: list[int], mapped_bytes: int) -> dict:
+    with open(received[0], "rb") as file:
+        header_size, _ = LENGTHS.unpack(file.read(LENGTHS.size))
+        wanted = json.loads(file.read(header_size))
+        for path, data in unpack_files(wanted["files"], file.read()).items():
+            if os.path.dirname(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as target:
+                target.write(data)
+    if len(received) > 1:
+        os.dup2(received[1], 0)
+        os.close(received[1])
+    limits.set_memory_limit(wanted["memory_mb"], mapped_bytes)
+    limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1))
+    return wanted
+
+
+def _send(fd: int, report: dict) -> None:
+    data = memoryview(frame(report))
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        return

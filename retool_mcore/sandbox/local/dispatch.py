@@ -1,0 +1,268 @@
+"""The server's work: callers wait for places, places run programs, limits stop them, results go back."""
+
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.isolation.confine import Confinement
+from retool_mcore.sandbox.local.caller import Caller
+from retool_mcore.sandbox.local.loop import Loop
+from retool_mcore.sandbox.local.place import Place
+from retool_mcore.sandbox.local.run import Run
+from retool_mcore.sandbox.local.sessions import Sessions
+from retool_mcore.sandbox.local.watch import WATCH_S, Watch
+from retool_mcore.sandbox.local.wire import encode_reply, frame
+
+PARENT_CHECK_S = 1.0
+CLOSE_S = 5.0
+RETRY_S = 0.1
+# Places in the making at once: enough to keep the zygote busy, few enough to answer others meanwhile.
+MAX_STARTING = 16
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        control: socket.socket,
+        parent: int,
+        confinement: Confinement,
+        zygote_pid: int,
+        zygote: socket.socket,
+        options: dict,
+    ):
+        self.control = control
+        self.parent = parent
+        self.confinement = confinement
+        self.zygote = zygote
+        self.options = options
+        self.loop = Loop()
+        self.watch = Watch(zygote_pid, confinement.level == "namespaces")
+        self.places: set[Place] = set()
+        self.spares: deque[Place] = deque()
+        self.starting = 0
+        self.forking: deque[Place] = deque()
+        self.of_program: dict[int, Place] = {}
+        self.waiting: deque[Caller] = deque()
+        self.running: dict[Place, Caller] = {}
+        self.sessions = Sessions(self.loop, options["session_idle_s"], self._request_place, self._begin)
+        self.closing = False
+
+    def serve(self) -> None:
+        self.loop.watch(self.control.fileno(), lambda _: self._accept())
+        self.loop.watch(self.zygote.fileno(), lambda _: self._hear_zygote())
+        self._every(PARENT_CHECK_S, self._check_parent)
+        self._every(WATCH_S, self._check_limits)
+        self._refill()
+        self.loop.run()
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        def again():
+            action()
+            self.loop.after(seconds, again)
+
+        self.loop.after(seconds, again)
+
+    # callers
+
+    def _accept(self) -> None:
+        message, fds, _, _ = socket.recv_fds(self.control, 1, 1)
+        if not message:
+            self.loop.forget(self.control.fileno())
+            self._close()
+            return
+        for fd in fds:
+            Caller(self.loop, socket.socket(fileno=fd), self._on_request, self._on_hang_up)
+
+    def _on_request(self, caller: Caller, header: dict, raw: bytes) -> None:
+        if "end_session" in header:
+            place = self.sessions.end(header["end_session"])
+            if place is not None:
+                place.kill()
+            caller.reply(frame({"ended": place is not None}))
+            return
+        caller.run = Run(header, raw, self.options["max_output_bytes"])
+        if self.closing:
+            caller.close()
+        elif caller.run.session is not None:
+            self.sessions.submit(caller)
+        else:
+            self._request_place(caller)
+
+    def _on_hang_up(self, caller: Caller) -> None:
+        if caller in self.waiting:
+            self.waiting.remove(caller)
+        if caller.run is None:
+            return
+        place = caller.run.place
+        if place is not None and self.running.get(place) is caller:
+            caller.run.stop(Status.KILLED, "the caller hung up")
+            place.kill()
+        elif place is None and caller.run.session is not None:
+            self.sessions.withdraw(caller)
+
+    # places
+
+    def _request_place(self, caller: Caller) -> None:
+        self.waiting.append(caller)
+        self._match()
+
+    def _match(self) -> None:
+        while self.waiting and self.spares:
+            self._begin(self.waiting.popleft(), self.spares.popleft())
+        self._refill()
+
+    def _refill(self) -> None:
+        wanted = len(self.waiting) + self.options["spares"] - len(self.spares)
+        while self.starting < min(wanted, MAX_STARTING) and not self.closing:
+            place = Place(self.loop, self.confinement, self.options["base_dir"], self.zygote, self._place_ended)
+            self.places.add(place)
+            self.starting += 1
+            try:
+                place.prepare(self._fork)
+            except OSError as error:
+                place.fail(str(error))
+                return
+
+    def _fork(self, place: Place) -> None:
+        try:
+            place.fork()
+            self.forking.append(place)
+        except OSError as error:
+            place.fail(str(error))
+
+    def _hear_zygote(self) -> None:
+        message = self.zygote.recv(4096)
+        if not message:
+            # Without it nothing more can run here; the trainer's side starts another server.
+            os._exit(1)
+        news = json.loads(message)
+        if "started" in news:
+            self._started(self.forking.popleft(), news["started"])
+        elif (place := self.of_program.pop(news["ended"], None)) is not None:
+            place.program_ended(news["status"])
+
+    def _started(self, place: Place, pid: int) -> None:
+        if pid <= 0:
+            place.fail("the machine has no process left")
+            return
+        place.program = pid
+        self.of_program[pid] = place
+        if place.ended or place.killed:
+            place.kill()
+            return
+        place.starting = False
+        self.starting -= 1
+        self.spares.append(place)
+        self._match()
+
+    def _place_ended(self, place: Place) -> None:
+        self.places.discard(place)
+        caller = self.running.pop(place, None)
+        if caller is not None:
+            self._finish(caller)
+        elif place in self.spares:
+            self.spares.remove(place)
+        elif place.starting:
+            place.starting = False
+            self.starting -= 1
+            if self.waiting:
+                reason = place.failure or "a place to run in could not be made"
+                self._answer(self.waiting.popleft(), _broken(reason))
+        self.sessions.lost(place)
+        failed = bool(place.failure)
+        place.close()
+        if failed:
+            self.loop.after(RETRY_S, self._refill)
+        else:
+            self._refill()
+        if self.closing and not self.places:
+            self.loop.running = False
+
+    # runs
+
+    def _begin(self, caller: Caller, place: Place) -> None:
+        run = caller.run
+        run.begin(place)
+        self.running[place] = caller
+        for fd in (place.stdout, place.stderr):
+            self.loop.watch(fd, lambda _, fd=fd: self._on_output(place, fd))
+        self.loop.watch(place.control.fileno(), lambda _: self._on_report(place))
+        reason = f"the program ran longer than {run.timeout_s:g} s and was stopped"
+        run.timer = self.loop.after(run.timeout_s, lambda: self._stop(run, Status.TIMEOUT, reason))
+        try:
+            place.hand_over(run.raw, run.stdin.encode("utf-8", "replace"))
+        except OSError:
+            place.kill()
+
+    def _stop(self, run: Run, status: Status, reason: str) -> None:
+        run.stop(status, reason)
+        if run.stopped is not None:
+            run.place.kill()
+
+    def _on_output(self, place: Place, fd: int) -> None:
+        run = self.running[place].run
+        if not run.read_from(fd):
+            self.loop.forget(fd)
+        if run.stopped is not None and not place.killed:
+            place.kill()
+
+    def _on_report(self, place: Place) -> None:
+        caller = self.running[place]
+        complete, open_still = caller.run.read_report()
+        if not open_still:
+            self.loop.forget(place.control.fileno())
+        if not complete or place.killed:
+            return
+        if caller.run.session is None or caller.run.report["status"] == Status.MEMORY:
+            place.kill()
+            return
+        del self.running[place]
+        self._unwatch(place)
+        self._finish(caller)
+        self.sessions.idle(place)
+
+    def _unwatch(self, place: Place) -> None:
+        for fd in (place.stdout, place.stderr, place.control.fileno()):
+            self.loop.forget(fd)
+
+    def _finish(self, caller: Caller) -> None:
+        caller.run.timer.cancel()
+        self._answer(caller, caller.run.finish())
+
+    def _answer(self, caller: Caller, result: Result) -> None:
+        if caller.run.session is not None:
+            self.sessions.answered(caller)
+        caller.reply(encode_reply(result, caller.run.new_session))
+
+    def _check_limits(self) -> None:
+        for run in self.watch.look([caller.run for caller in self.running.values()]):
+            run.place.kill()
+
+    # the end
+
+    def _check_parent(self) -> None:
+        # A forked copy of the trainer may hold the control socket open beyond the trainer's end.
+        if os.getppid() != self.parent:
+            self._close()
+
+    def _close(self) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        self.loop.after(CLOSE_S, lambda: os._exit(1))
+        for caller in self.running.values():
+            caller.run.stop(Status.KILLED, "the sandbox was closed")
+        for caller in self.waiting:
+            caller.close()
+        self.waiting.clear()
+        for place in list(self.places):
+            place.kill()
+        if not self.places:
+            self.loop.running = False
+
+
+def _broken(reason: str) -> Result:
+    return Result(Status.SANDBOX, "", f"the sandbox failed: {reason}\n", None, 0.0)

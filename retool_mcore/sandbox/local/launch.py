@@ -1,0 +1,100 @@
+"""Starting the server's process from the trainer's."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from retool_mcore.errors import UserError
+
+START_TIMEOUT_S = 120.0
+_BOOT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from retool_mcore.sandbox.local import server
+del sys.path[0]
+server.serve(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
+"""
+
+
+@dataclass
+class Server:
+    """A running server: `process`, the socket that connections are passed over, and who may end it (`owner`)."""
+
+    process: subprocess.Popen
+    control: socket.socket
+    base_dir: str
+    owner: int
+    zygote: int = 0
+
+    def end(self) -> None:
+        """Hang up, which ends the server, and remove what it could not if it was killed."""
+        self.control.close()
+        self.process.wait()
+        shutil.rmtree(self.base_dir, ignore_errors=True)
+
+    def connect(self) -> socket.socket:
+        """A new connection to it. Raises OSError when it is gone."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self.control, [b"r"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        return ours
+
+
+def launch(options: dict) -> tuple[Server, dict]:
+    """Start a server and wait for its hello (see server.serve). Raises UserError when none comes."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        raise UserError("The local sandbox needs Linux 5.4 or newer; set sandbox.kind=fusion and sandbox.url here.")
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    package_root = str(Path(__file__).resolve().parents[3])
+    base_dir = tempfile.mkdtemp(prefix="retool-sandbox-")
+    options = options | {"base_dir": base_dir}
+    arguments = [package_root, str(theirs.fileno()), str(os.getpid()), json.dumps(options)]
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-s", "-P", "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            env=_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    control.settimeout(START_TIMEOUT_S)
+    try:
+        message = control.recv(65536)
+    except TimeoutError:
+        message = b""
+    if not message:
+        process.kill()
+        last_line = process.communicate()[1].decode("utf-8", "replace").strip().split("\n")[-1]
+        Server(process, control, base_dir, os.getpid()).end()
+        raise UserError(f"The local sandbox did not start: {last_line or 'no answer'}.")
+    process.stderr.close()
+    hello = json.loads(message)
+    return Server(process, control, base_dir, os.getpid(), hello["zygote"]), hello
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours but where shared libraries are; one thread a program; sets in the same order in every run."""
+    fixed = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return fixed | threads | libraries

@@ -1,0 +1,199 @@
+"""A place where a program can run: its processes, pipes and folder, made ready before a program is there.
+
+The server makes it, hands it one run (or, in a session, one run after another) and ends it.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+
+from retool_mcore.sandbox.isolation import limits, namespaces
+from retool_mcore.sandbox.isolation.confine import TMP_OPTIONS, Confinement
+from retool_mcore.sandbox.isolation.syscalls import open_beneath
+from retool_mcore.sandbox.local.loop import Loop
+
+READ_BYTES = 65536
+
+
+class Place:
+    """`on_end(place)` is called once, when every process of the place is gone and its pipes can be read to their end.
+
+    `program`: process id, 0 until the zygote has forked it. `exit_status`: as of waitpid, None until it has ended or
+    when it was never told.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        confinement: Confinement,
+        base_dir: str,
+        zygote: socket.socket,
+        on_end: Callable[["Place"], None],
+    ):
+        self.loop = loop
+        self.confinement = confinement
+        self.base_dir = base_dir
+        self.zygote = zygote
+        self.on_end = on_end
+        self.program = 0
+        self.exit_status: int | None = None
+        self.work_dir = namespaces.WORK_DIR
+        self.folder = -1
+        self.init = self.init_fd = -1
+        self.init_report: socket.socket | None = None
+        self.starting = True
+        self.failure = ""
+        self.killed = False
+        self.ended = False
+        self.stdout = self.stderr = -1
+        self.control: socket.socket | None = None
+
+    def prepare(self, on_ready: Callable[["Place"], None]) -> None:
+        """Make the namespaces, or the folder; `on_ready` is then called, or `on_end` if it failed. Raises OSError."""
+        if self.confinement.level != "namespaces":
+            self.work_dir = tempfile.mkdtemp(dir=self.base_dir)
+            self.folder = os.open(self.work_dir, os.O_RDONLY | os.O_DIRECTORY)
+            on_ready(self)
+            return
+        self.init, self.init_report = namespaces.start_init(TMP_OPTIONS, self.confinement.folders)
+        self.init_fd = os.pidfd_open(self.init)
+        self.loop.watch(self.init_fd, lambda _: self._init_ended())
+        self.loop.watch(self.init_report.fileno(), lambda _: self._init_reported(on_ready))
+
+    def _init_reported(self, on_ready: Callable[["Place"], None]) -> None:
+        self.loop.forget(self.init_report.fileno())
+        message, fds, _, _ = socket.recv_fds(self.init_report, 4096, 1)
+        self.init_report.close()
+        if message == b"ok" and fds:
+            self.folder = fds[0]
+            on_ready(self)
+        else:
+            self.fail(message.decode("utf-8", "replace") or "the first process of a run ended")
+
+    def fork(self) -> None:
+        """Ask the zygote for the program's process. Raises OSError."""
+        self.stdout, stdout = os.pipe()
+        self.stderr, stderr = os.pipe()
+        self.control, control = socket.socketpair()
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
+        self.control.setblocking(False)
+        fds = [stdout, stderr, control.fileno()]
+        if self.init_fd >= 0:
+            fds.insert(0, self.init_fd)
+        try:
+            socket.send_fds(self.zygote, [b"fork" + json.dumps({"work_dir": self.work_dir}).encode()], fds)
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+            control.close()
+
+    def hand_over(self, request: bytes, stdin: bytes) -> None:
+        """Give the waiting program its request, a frame. Raises OSError when it is gone."""
+        fds = [_in_memory(data) for data in (request, stdin) if data]
+        try:
+            socket.send_fds(self.control, [b"r"], fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def fail(self, reason: str) -> None:
+        """The place could not be made; `on_end` follows."""
+        self.failure = reason
+        if self.init_fd >= 0:
+            self.kill()
+        else:
+            self._end()
+
+    def kill(self) -> None:
+        """Kill every process; `on_end` follows."""
+        self.killed = True
+        if self.init_fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+        elif self.program > 0 and self.exit_status is None:
+            self.zygote.send(b"kill" + json.dumps({"pid": self.program}).encode())
+
+    def program_ended(self, status: int) -> None:
+        """The zygote says so; without a pid namespace it says so when all other processes of the run have ended too."""
+        self.exit_status = status
+        if self.init_fd < 0:
+            self._end()
+        else:
+            self.kill()
+
+    def _init_ended(self) -> None:
+        self.loop.forget(self.init_fd)
+        os.waitpid(self.init, 0)
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.on_end(self)
+
+    def processes(self, of_zygote: list[int]) -> list[int]:
+        """Ids of the place's processes but for its init. `of_zygote`: all descendants of the zygote."""
+        if self.init_fd >= 0:
+            return [self.program, *limits.descendants(self.program), *limits.descendants(self.init)]
+        return [pid for pid in of_zygote if _group(pid) == self.program]
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        """A regular file of at most `limit_bytes` below the folder, reached without any link; otherwise None."""
+        try:
+            fd = open_beneath(self.folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return None
+        with open(fd, "rb") as file:
+            info = os.fstat(fd)
+            # A file with several names may be the host's own where the folder lies in the host's file system.
+            if info.st_mode & 0o170000 != 0o100000 or info.st_nlink != 1 or info.st_size > limit_bytes:
+                return None
+            data = file.read(limit_bytes + 1)
+        return data if len(data) <= limit_bytes else None
+
+    def close(self) -> None:
+        """Release everything; the processes must have ended."""
+        for fd in (self.stdout, self.stderr, self.folder, self.init_fd):
+            if fd >= 0:
+                self.loop.forget(fd)
+                os.close(fd)
+        self.stdout = self.stderr = self.folder = self.init_fd = -1
+        if self.control is not None:
+            self.loop.forget(self.control.fileno())
+            self.control.close()
+        if self.work_dir != namespaces.WORK_DIR:
+            _remove(self.work_dir)
+
+
+def _in_memory(data: bytes) -> int:
+    # A file in memory: nobody has to feed it, and a program that does not read it blocks nobody.
+    fd = os.memfd_create("input")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+        file.seek(0)
+    return fd
+
+
+def _group(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[2])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _remove(folder: str) -> None:
+    def open_up(_, path, __):
+        # A program may have taken the right to list or change a folder from itself.
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(path), 0o700)
+            os.chmod(path, 0o700)
+
+    shutil.rmtree(folder, onerror=open_up)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,230 @@
+"""The trainer's side of the local back-end."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.concurrency import PerLoopSemaphore
+from retool_mcore.sandbox.isolation.levels import LEVELS
+from retool_mcore.sandbox.local.launch import Server, launch
+from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_files
+
+PRELOAD = ("math", "cmath", "fractions", "decimal", "itertools", "collections", "random", "numpy", "scipy", "sympy")
+# How long past its own limit a run may take to come back before the sandbox counts as broken.
+REPLY_GRACE_S = 60.0
+MAX_REPLY_BYTES = 256 * 2**20
+# Programs that stand ready, shut in and waiting: making one takes longer than most programs run.
+SPARES = 4
+LOST = "the session's state was lost; it begins anew with this run\n"
+
+
+class LocalSandbox:
+    """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
+
+    `workers` bounds the runs at once in each event loop. `level` and `level_reason` say, once started, how isolated
+    programs are and why not more; `max_isolation` stays at a weaker level than the host allows. A session ends after
+    `session_idle_s` without a run.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 5.0,
+        memory_mb: int = 1024,
+        max_output_bytes: int = 16384,
+        workers: int | None = None,
+        min_isolation: str = "process",
+        max_isolation: str | None = None,
+        preload: Sequence[str] = PRELOAD,
+        session_idle_s: float = 600.0,
+    ):
+        self.timeout_s = timeout_s
+        self.memory_mb = memory_mb
+        self.min_isolation = min_isolation
+        self.level: str | None = None
+        self.level_reason = ""
+        workers = workers or max(2, os.cpu_count() or 2)
+        self._options = {
+            "max_output_bytes": max_output_bytes,
+            "preload": list(preload),
+            "max_isolation": max_isolation or LEVELS[-1],
+            "spares": min(SPARES, workers),
+            "session_idle_s": session_idle_s,
+        }
+        self._limit = PerLoopSemaphore(workers)
+        self._server: Server | None = None
+        self._lock = threading.Lock()
+        self._lock_owner = os.getpid()
+        self._sessions: set[str] = set()
+        self._runs: Counter[str] = Counter()
+        self._starts = self._running_now = self._waiting = 0
+
+    async def start(self) -> None:
+        """Start the server if none is running. Raises UserError when this host cannot give the isolation asked for."""
+        if not self._running():
+            await asyncio.to_thread(self._start)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch_files: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Result:
+        """See Sandbox.run. The first run also starts the server; that time is not part of the program's.
+
+        Runs of the same `session` share their variables, one after another; when these were lost, to a limit or to
+        idle time, stderr's first line says so. `files` and `fetch_files` are paths below the program's folder; one
+        that is missing, a link or larger than 64 MB is left out of the result. Raises UserError for a path outside.
+        """
+        listed, body = pack_files(files or {})
+        _check_paths([*(files or {}), *fetch_files])
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        request = {
+            "code": code,
+            "stdin": stdin,
+            "timeout_s": timeout_s,
+            "memory_mb": self.memory_mb if memory_mb is None else memory_mb,
+            "session": session,
+            "fetch_files": list(fetch_files),
+            "files": listed,
+        }
+        self._waiting += 1
+        try:
+            slot = self._limit.slot()
+            await slot.acquire()
+        finally:
+            self._waiting -= 1
+        self._running_now += 1
+        try:
+            result = await self._run(frame(request, body), timeout_s, session)
+        finally:
+            self._running_now -= 1
+            slot.release()
+        self._runs[result.status.value] += 1
+        return result
+
+    async def _run(self, request: bytes, timeout_s: float, session: str | None) -> Result:
+        for _ in range(2):
+            await self.start()
+            try:
+                connection = self._server.connect()
+            except OSError:
+                continue  # The server died since we looked; the next round starts another.
+            try:
+                # In a session, runs ahead of this one take their time first.
+                limit_s = None if session is not None else timeout_s + REPLY_GRACE_S
+                header, body = await asyncio.wait_for(_exchange(connection, request), limit_s)
+                result, is_new = decode_reply(header, body)
+            except (OSError, EOFError, TimeoutError) as error:
+                reason = f"the sandbox did not answer ({type(error).__name__})\n"
+                return Result(Status.SANDBOX, "", reason, None, 0.0)
+            finally:
+                # Closing is also what cancels a run: the server sees it and kills the program.
+                connection.close()
+            return self._with_session(result, is_new, session)
+        return Result(Status.SANDBOX, "", "the sandbox server does not stay alive\n", None, 0.0)
+
+    def _with_session(self, result: Result, is_new: bool, session: str | None) -> Result:
+        if session is None:
+            return result
+        was_lost = is_new and session in self._sessions
+        self._sessions.add(session)
+        if not was_lost:
+            return result
+        return Result(**{**vars(result), "stderr": LOST + result.stderr})
+
+    async def end_session(self, session: str) -> None:
+        """Forget the session's variables and end its process; does nothing for one that does not exist."""
+        self._sessions.discard(session)
+        if not self._running():
+            return
+        try:
+            connection = self._server.connect()
+        except OSError:
+            return
+        try:
+            await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
+        except (OSError, EOFError, TimeoutError):
+            return
+        finally:
+            connection.close()
+
+    async def close(self) -> None:
+        """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
+        server, self._server = self._server, None
+        self._sessions.clear()
+        if server is not None and server.owner == os.getpid():
+            await asyncio.to_thread(server.end)
+
+    def stats(self) -> dict:
+        """{runs: {status: count}, running, waiting, sessions, restarts: counts, pids: [server, zygote] or []}"""
+        return {
+            "runs": dict(self._runs),
+            "running": self._running_now,
+            "waiting": self._waiting,
+            "sessions": len(self._sessions),
+            "pids": [self._server.process.pid, self._server.zygote] if self._running() else [],
+            "restarts": max(0, self._starts - 1),
+        }
+
+    def _running(self) -> bool:
+        server = self._server
+        return server is not None and server.owner == os.getpid() and server.process.poll() is None
+
+    def _start(self) -> None:
+        if self._lock_owner != os.getpid():
+            # Forked while another thread held it: nobody here will ever release it.
+            self._lock, self._lock_owner = threading.Lock(), os.getpid()
+        with self._lock:
+            if self._running():
+                return
+            if self._server is not None:
+                if self._server.owner == os.getpid():
+                    self._server.end()
+                else:
+                    self._server.control.close()
+            self._server = None
+            server, hello = launch(self._options)
+            if hello["error"]:
+                server.end()
+                raise UserError(f"The local sandbox cannot start: {hello['error']}.")
+            self.level, self.level_reason = hello["level"], hello["reason"]
+            if LEVELS.index(self.level) < LEVELS.index(self.min_isolation):
+                server.end()
+                raise UserError(
+                    f"sandbox.min_isolation is {self.min_isolation!r} but this host allows only {self.level!r} "
+                    f"({self.level_reason}). Allow user namespaces or lower sandbox.min_isolation."
+                )
+            self._server = server
+            self._starts += 1
+
+
+async def _exchange(connection: socket.socket, request: bytes) -> tuple[dict, bytes]:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, request)
+    frames = Frames(MAX_REPLY_BYTES)
+    while (found := frames.next()) is None:
+        data = await loop.sock_recv(connection, 1 << 18)
+        if not data:
+            raise EOFError("the sandbox server hung up")
+        frames.feed(data)
+    return found[0], found[1]
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    for path in paths:
+        parts = path.split("/")
+        if not path or path.startswith("/") or ".." in parts or "\0" in path:
+            raise UserError(
+                f"The file name {path!r} is not below the program's folder; give a relative path without '..'."
+            )

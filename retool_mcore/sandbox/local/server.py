@@ -1,0 +1,56 @@
+"""The process that supervises all runs of one sandbox, and how it starts.
+
+    trainer ── server ── zygote ── programs (one for each run)
+                    └─── inits   (one for each run at level "namespaces")
+
+A process of its own, started with the trainer's Python but none of its memory, sockets or environment. It lives as
+long as the trainer's process: it ends when the control socket closes or its parent changes, whichever is seen first.
+"""
+
+import gc
+import json
+import os
+import resource
+import shutil
+import socket
+
+from retool_mcore.sandbox.isolation import namespaces
+from retool_mcore.sandbox.isolation.confine import Confinement
+from retool_mcore.sandbox.isolation.levels import detect
+from retool_mcore.sandbox.isolation.syscalls import become, set_dumpable
+from retool_mcore.sandbox.local.dispatch import Dispatcher
+from retool_mcore.sandbox.local.zygote import start_zygote
+
+
+def serve(control_fd: int, parent: int, options: dict) -> None:
+    """Say hello {level, reason, error, zygote} on the control socket, then serve each connection passed over it.
+
+    `options`: max_output_bytes, preload, max_isolation, spares, session_idle_s, base_dir (an empty folder, removed at
+    the end where the server can still see it).
+    """
+    control = socket.socket(fileno=control_fd)
+    base_dir = options["base_dir"]
+    try:
+        # Several descriptors a run are open here; the soft limit of many hosts is only 1024.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+        folders = namespaces.python_folders()
+        level, reason, uid = detect(base_dir, folders, options["max_isolation"])
+        if level == "namespaces":
+            namespaces.enter_server_namespaces(base_dir, folders, uid)
+        else:
+            become(uid)
+        confinement = Confinement.of(level, folders, (os.getpid(), parent))
+        zygote_pid, zygote = start_zygote(confinement, options["preload"], options["max_output_bytes"])
+        message = zygote.recv(4096)
+        error = json.loads(message)["error"] if message else "the zygote ended while it imported the modules"
+        control.send(json.dumps({"level": level, "reason": reason, "error": error, "zygote": zygote_pid}).encode())
+        if error:
+            return
+        gc.collect()
+        gc.freeze()
+        if level != "namespaces":
+            set_dumpable(False)
+        Dispatcher(control, parent, confinement, zygote_pid, zygote, options).serve()
+    finally:
+        shutil.rmtree(base_dir, ignore_errors=True)

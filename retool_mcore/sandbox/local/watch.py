@@ -1,0 +1,50 @@
+"""What no limit of a single process bounds: all processes of a run together, and the size of its folder."""
+
+import time
+
+from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.isolation import limits
+from retool_mcore.sandbox.isolation.confine import FOLDER_FILES, FOLDER_MB, MAX_PROCESSES
+from retool_mcore.sandbox.local.run import Run
+
+WATCH_S = 0.1
+# Runs younger than this are left alone: most end earlier, and looking costs more than they do.
+GRACE_S = 0.2
+
+
+class Watch:
+    """`zygote`: process id; what it has in memory is not counted for the forks that share it."""
+
+    def __init__(self, zygote: int, has_namespaces: bool):
+        self.zygote = zygote
+        self.has_namespaces = has_namespaces
+        self.shared_bytes = limits.private_bytes(zygote)
+
+    def look(self, runs: list[Run]) -> list[Run]:
+        """Those of `runs` that are now stopped because they use too much."""
+        now = time.monotonic()
+        grace_s = GRACE_S if self.has_namespaces else 0.0
+        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and run.report is None]
+        if not grown:
+            return []
+        of_zygote = [] if self.has_namespaces else limits.descendants(self.zygote)
+        for run in grown:
+            self._check(run, of_zygote)
+        return [run for run in grown if run.stopped is not None]
+
+    def _check(self, run: Run, of_zygote: list[int]) -> None:
+        processes = run.place.processes(of_zygote)
+        if len(processes) > MAX_PROCESSES:
+            run.stop(Status.KILLED, f"the program started more than {MAX_PROCESSES} processes and was stopped")
+            return
+        limit = run.memory_mb * 2**20
+        counted = sum(max(0, limits.private_bytes(pid) - self.shared_bytes) for pid in processes)
+        # That counts pages which the program's own forks share once for each; the slow look says what is really used.
+        if counted > limit and sum(limits.proportional_bytes(pid) for pid in processes) > limit:
+            run.stop(Status.MEMORY, f"MemoryError: the program's processes needed more than {run.memory_mb} MB")
+            return
+        if not self.has_namespaces:
+            size, entries = limits.folder_use(run.place.work_dir, FOLDER_FILES)
+            if size > FOLDER_MB * 2**20 or entries > FOLDER_FILES:
+                limit_text = f"{FOLDER_MB} MB or {FOLDER_FILES} files"
+                run.stop(Status.KILLED, f"the program's folder grew beyond {limit_text} and was stopped")
