@@ -12,6 +12,7 @@ else (device memory, pinned or shared pages, views of gathered buffers) is copie
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -158,7 +159,9 @@ def in_writer(writes: list[tuple[Callable, tuple]]) -> None:
 
     A rank's peers, Ray and the driver of a GPU notice its end by what it had open, and that is open here as well.
     """
-    signal_at_parents_death(signal.SIGKILL)
+    end_with_parent = partial(signal_at_parents_death, signal.SIGKILL)
+    end_with_parent()
+    os.register_at_fork(after_in_child=end_with_parent)  # Megatron's writer forks one process a file
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             target = os.readlink(entry)
