@@ -31,7 +31,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.progress import Progress, attempt_files
 from retool_mcore.stage_log import killed_by, last_error, names_error
-from retool_mcore.watchdog import Watchdog, dump_stacks
+from retool_mcore.watchdog import DeadWorker, Watchdog, dump_stacks
 
 POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
@@ -193,10 +193,12 @@ def watch(
         UserError, StageFailed, Stopped, Paused: see `launch`.
     """
     stacks: Path | None = None
+    dead = ""
     with log.open("a") as file:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
     start = log.stat().st_size
+    dead_worker = DeadWorker(log)
     known: set[processes.Process] = set()
     with _signals() as received:
         process = processes.start(command, {**env, processes.STAGE_ID: stage_id}, log)
@@ -209,6 +211,8 @@ def watch(
                     if watchdog is not None and watchdog.hangs():
                         stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
                         dump_stacks(known, stacks)
+                        break
+                    if dead := dead_worker.found():
                         break
                 progress.update()
                 time.sleep(0.2)
@@ -223,6 +227,8 @@ def watch(
     if stacks is not None:
         silent = f"no step and no output for {watchdog.limit_s / 60:g} minutes"
         raise StageFailed(f"{stage} failed: {silent}; what its processes did: {stacks}\nThe whole log: {log}")
+    if dead:
+        raise StageFailed(f"{stage} failed: {dead}\nThe whole log: {log}")
     if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
         raise Paused(stage, step)
     if process.returncode:

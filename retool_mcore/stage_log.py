@@ -26,6 +26,11 @@ _RANK = re.compile(
 _BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 NODE_LINE = "retool-node: "  # what the supervisor of a node says (cluster/node.py)
 _SRUN = re.compile(r"^srun: error: (?P<host>\S+): task.* (?P<how>Killed|Segmentation fault|Bus error)")
+# Ray's, of a process that ended without being told to.
+_DEAD_WORKER = re.compile(
+    r"A worker died or was killed while .*Worker IP address: (?P<ip>\S+) .*Worker PID: (?P<pid>\d+) "
+    r"Worker exit type: SYSTEM_ERROR"
+)
 OUT_OF_MEMORY = ", often for lack of memory"
 
 
@@ -64,7 +69,17 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
             secondary = line
         if line.strip() and not last:
             last = line.strip()
-    return _killed(text, lines) or primary or _ended_by_slurm(lines) or secondary or last, False
+    return _killed(text, lines) or primary or dead_worker(text) or _ended_by_slurm(lines) or secondary or last, False
+
+
+def dead_worker(text: str) -> str:
+    """The first worker of Ray that was killed or crashed, by Ray's own word in the log; "" when none was."""
+    found = _DEAD_WORKER.search(text)
+    if found is None:
+        return ""
+    named = re.search(rf"\((\w+) pid={found['pid']}(?:, ip={re.escape(found['ip'])})?\)", ANSI.sub("", text))
+    name = named[1] if named else "a worker"
+    return f"Ray's {name} on {found['ip']} (pid {found['pid']}) was killed or crashed"
 
 
 def _killed(text: str, lines: list[str]) -> str:

@@ -1,4 +1,5 @@
-"""Notices that a stage hangs, and writes down where: the Python stacks of all its processes on this machine."""
+"""Notices that a stage hangs, or waits for a process that is gone; of one that hangs it writes down where: the Python
+stacks of all its processes on this machine."""
 
 import os
 import shutil
@@ -11,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from retool_mcore.processes import Process
+from retool_mcore.stage_log import dead_worker
 
 DUMP_TIMEOUT_S = 60.0
 MAX_GAP_S = 30.0
+TAIL_CHARACTERS = 4000  # Ray's line about a dead worker is shorter
+DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices by itself has a better error to tell
 
 
 class Watchdog:
@@ -36,6 +40,33 @@ class Watchdog:
 
     def _sizes(self) -> list[int]:
         return [file.stat().st_size if file.exists() else 0 for file in self.files]
+
+
+class DeadWorker:
+    """Says that a worker of Ray died and the stage did not end over it: verl's trainer may wait for ever for a rollout
+    whose worker is gone."""
+
+    def __init__(self, log: Path, patience_s: float = DEAD_WORKER_PATIENCE_S) -> None:
+        self.log, self.patience_s = log, patience_s
+        self.start = self.position = log.stat().st_size if log.exists() else 0
+        self.tail = self.sentence = ""
+        self.since = 0.0
+
+    def found(self) -> str:
+        """To be called often; the sentence of `stage_log.dead_worker` once `patience_s` have passed, "" before."""
+        if not self.sentence:
+            text, self.position = self._read(self.position)
+            self.tail += text
+            if dead_worker(self.tail):
+                self.sentence, self.since = dead_worker(self._read(self.start)[0]), time.monotonic()
+            self.tail = self.tail[-TAIL_CHARACTERS:]
+        return self.sentence if self.sentence and time.monotonic() - self.since >= self.patience_s else ""
+
+    def _read(self, start: int) -> tuple[str, int]:
+        """The log from byte `start` on, and where it ends."""
+        with self.log.open("rb") as file:
+            file.seek(start)
+            return file.read().decode(errors="replace"), file.tell()
 
 
 def dump_stacks(processes: Iterable[Process], folder: Path) -> None:

@@ -56,6 +56,12 @@ def report(rank: int, host: str, exit_code: int) -> str:
             "torchrun on n2 was killed by SIGKILL",
         ),
         (GLOO + "srun: error: n2: task 1: Killed\n" + report(0, "n1", 1), "the supervisor on n2 ended (killed)"),
+        (
+            "(AgentLoopWorkerTQ pid=7, ip=10.0.0.2) hello\n(raylet) A worker died or was killed while executing a task "
+            "by an unexpected system error. Worker IP address: 10.0.0.2 Worker port: 9 Worker PID: 7 Worker exit type: "
+            "SYSTEM_ERROR Worker exit detail: end of file.\nray.exceptions.ActorDiedError: The actor died.\n",
+            "Ray's AgentLoopWorkerTQ on 10.0.0.2 (pid 7) was killed or crashed",
+        ),
         ("ValueError: why\nsrun: error: n1: task 0: Killed\n", "ValueError: why"),
         ("one\ntwo\n\n", "two"),
         ("", ""),

@@ -13,7 +13,7 @@ from retool_mcore import cli, stop, watchdog
 from retool_mcore import launch as launching
 from retool_mcore.launch import Paused, StageFailed, run_attempt
 from retool_mcore.processes import Process
-from retool_mcore.watchdog import Watchdog, dump_stacks
+from retool_mcore.watchdog import DeadWorker, Watchdog, dump_stacks
 
 PATIENCE_S = 60.0
 HANG = "import time\ndef waits_for_ever():\n    print('in place', flush=True)\n    time.sleep(600)\nwaits_for_ever()"
@@ -139,3 +139,21 @@ def test_the_command_line_says_so_and_exits_with_75(monkeypatch, capsys):
     monkeypatch.setattr(cli, "launch", launch)
     assert cli.main(["sft"]) == 75
     assert capsys.readouterr().out == "sft: stopped at step 12, start it again to go on\n"
+
+
+def test_a_stage_that_waits_for_a_dead_worker_of_ray_is_told(tmp_path):
+    log = tmp_path / "log.txt"
+    line = (
+        "A worker died or was killed while idle. Worker IP address: {} Worker port: 9 Worker PID: 7 Worker exit type: "
+    )
+    log.write_text(line.format("10.0.0.1") + "SYSTEM_ERROR x\n")  # of an earlier attempt
+    worker = DeadWorker(log, patience_s=0.0)
+    assert worker.found() == ""
+    with log.open("a") as file:
+        file.write("(Actor pid=7, ip=10.0.0.2) hello\n" + line.format("10.0.0.2")[:40])
+    assert worker.found() == ""  # half a line
+    with log.open("a") as file:
+        file.write(line.format("10.0.0.2")[40:] + "SYSTEM_ERROR x\n")
+    assert worker.found() == "Ray's Actor on 10.0.0.2 (pid 7) was killed or crashed"
+    worker.patience_s = 600.0
+    assert worker.found() == ""
