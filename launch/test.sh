@@ -3,7 +3,7 @@
 #
 #   launch/test.sh           fast, then e2e
 #   launch/test.sh fast      only those that start no engine (minutes)
-#   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
+#   launch/test.sh e2e       only those that start Megatron, vLLM and Ray, and all hostile programs in the sandbox
 #   launch/test.sh cluster   only those on a Slurm of two nodes, which they start themselves (as root)
 #
 # Further arguments go to pytest: launch/test.sh fast -k sandbox
@@ -18,8 +18,8 @@ esac
 
 for part in "${parts[@]}"; do
     case $part in
-        fast) marker="not e2e and not cluster and not gpu" ;;
-        e2e) marker="e2e and not cluster and not gpu" ;;
+        fast) marker="not e2e and not hostile and not cluster and not gpu" ;;
+        e2e) marker="(e2e or hostile) and not cluster and not gpu" ;;
         cluster) marker="cluster and not gpu" ;;
     esac
     echo "== tests: $part =="

@@ -1,0 +1,128 @@
+"""The hostile table: every hostile program at every level that this machine offers, as root and as an ordinary user.
+
+python benchmarks/sandbox_hostile.py                              as the user who calls, 3 repetitions
+python benchmarks/sandbox_hostile.py --as-user nobody             also as that user (needs root)
+python benchmarks/sandbox_hostile.py --levels process --only net  some of it
+
+The ordinary user must be able to read this checkout and to start the interpreter; --user-python names another one where
+the usual one lies in a closed folder. Ends with 1 if a program succeeded, had a wrong status or left something behind.
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import pwd
+import subprocess
+import sys
+
+from sandbox_measure import facts, hostile_catalogue, hostile_runner, write_result
+
+from retool_mcore.errors import UserError
+
+CASES, FAMILIES, LEVELS = hostile_catalogue.CASES, hostile_catalogue.FAMILIES, hostile_runner.LEVELS
+
+KINDS = ("escaped", "wrong_status", "left", "poisoned")
+
+
+async def at_level(level: str, names: list[str], repetitions: int) -> dict | None:
+    """One row of the table; None when the machine does not offer `level`."""
+    opened = hostile_runner.Range(level)
+    try:
+        await opened.start()
+    except UserError as error:
+        print(f"left out: {error}", file=sys.stderr, flush=True)
+        await opened.close()
+        return None
+    counts = collections.Counter()
+    failures, known = [], set()
+    for _ in range(repetitions):
+        for name in names:
+            verdict = await opened.attempt(CASES[name])
+            counts["skipped" if verdict.skipped else "runs"] += 1
+            for kind in KINDS:
+                counts[kind] += bool(getattr(verdict, kind))
+            counts["contained"] += not (verdict.skipped or verdict.escaped or verdict.known)
+            if verdict.known:
+                known.add(name)
+                counts["known"] += 1
+            for failure in verdict.failures():
+                failures.append(f"{name}: {failure}")
+                print(level, failures[-1], file=sys.stderr, flush=True)
+    await opened.close()
+    user = "root" if os.getuid() == 0 else "ordinary user"
+    return {"user": user, "level": level, "cases": len(names)} | {
+        kind: counts[kind] for kind in ("runs", "skipped", "contained", "known", *KINDS)
+    } | {"not_covered": sorted(known), "failures": failures}  # fmt: skip
+
+
+def as_user(user: str, python: str, arguments: argparse.Namespace) -> list[dict]:
+    """The rows of this program run again as `user`."""
+    entry = pwd.getpwnam(user)
+    switch = [
+        "setpriv",
+        "--reuid",
+        str(entry.pw_uid),
+        "--regid",
+        str(entry.pw_gid),
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]
+    only = ["--only", arguments.only] if arguments.only else []
+    again = [__file__, "--rows", "--repetitions", str(arguments.repetitions), "--levels", *arguments.levels, *only]
+    environment = os.environ | {"HOME": "/nonexistent"}
+    done = subprocess.run([*switch, python, *again], stdout=subprocess.PIPE, cwd="/", env=environment)
+    if done.returncode != 0:
+        raise SystemExit(f"{user} could not run {python}: exit code {done.returncode}; see --user-python")
+    return json.loads(done.stdout.decode().splitlines()[-1])
+
+
+def shut_in() -> None:
+    """Go on in a pid namespace of our own: below level "namespaces" a program may kill whatever of its user it sees."""
+    mark = "RETOOL_SHUT_IN"
+    if os.environ.get(mark) is None:
+        alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+        as_user = [] if os.getuid() == 0 else ["--user", "--map-current-user"]
+        os.environ[mark] = "1"
+        os.execvp("unshare", ["unshare", *as_user, *alone, sys.executable, *sys.argv])
+    if os.getpid() > 2 and len([name for name in os.listdir("/proc") if name.isdigit()]) > 20:
+        raise SystemExit(
+            "this process is not alone in a pid namespace; refusing to run programs that kill all they see"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--as-user", metavar="NAME")
+    parser.add_argument("--user-python", default=sys.executable)
+    parser.add_argument("--levels", nargs="+", default=LEVELS[::-1], choices=LEVELS)
+    parser.add_argument("--only", default="", help="a family, or how a case's name begins")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--rows", action="store_true", help="print the rows as JSON and write no file")
+    arguments = parser.parse_args()
+    shut_in()
+    names = [case.name for case in FAMILIES.get(arguments.only, [])]
+    names = names or [name for name in CASES if name.startswith(arguments.only)]
+    found = [asyncio.run(at_level(level, names, arguments.repetitions)) for level in arguments.levels]
+    rows = [row for row in found if row is not None]
+    if arguments.rows:
+        print(json.dumps(rows))
+        return
+    if arguments.as_user:
+        rows += as_user(arguments.as_user, arguments.user_python, arguments)
+    for row in rows:
+        print({key: value for key, value in row.items() if key not in ("failures", "not_covered")})
+    here = facts()
+    here["command"] = here["command"].replace(arguments.user_python, "PYTHON")
+    families = {family: len(cases) for family, cases in FAMILIES.items()}
+    reasons = {
+        name: dict(CASES[name].open_at) for name in sorted({name for row in rows for name in row["not_covered"]})
+    }
+    if not arguments.only:
+        print(write_result("sandbox_hostile", {"facts": here, "families": families, "rows": rows, "reasons": reasons}))
+    raise SystemExit(any(row["failures"] for row in rows))
+
+
+if __name__ == "__main__":
+    main()
