@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from retool_mcore.algo.sample_filters import FILTERS
 from retool_mcore.errors import UserError
+from retool_mcore.reward.answer import POLICIES
 from retool_mcore.reward.named import find_reward
 
 ADVANTAGES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
@@ -25,6 +26,7 @@ def check_recipe(recipe: Mapping, *, max_turns: int) -> None:
         )
     _one_of("recipe.advantage", recipe["advantage"], ADVANTAGES)
     _one_of("recipe.loss_aggregation", recipe["loss_aggregation"], AGGREGATIONS)
+    _one_of("recipe.answer", recipe["answer"], POLICIES)
     find_reward(recipe["reward"]["name"])
     group_reward = recipe["group_reward"]["name"]
     if group_reward:

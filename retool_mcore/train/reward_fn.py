@@ -31,7 +31,7 @@ def compute_score(
         drop     why the sample is left out of the loss, "" when it is not
         verifier_failed   1.0 when the grader gave up instead of deciding
     """
-    verdict = score(extra_info["policy_text"], ground_truth)
+    verdict = score(extra_info["policy_text"], ground_truth, recipe["answer"])
     sample = read_sample(
         extra_info["trajectory"], text=solution_str, acc=verdict["acc"], ground_truth=str(ground_truth)
     )
