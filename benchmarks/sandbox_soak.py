@@ -93,7 +93,7 @@ async def _counts(folder: str, limit: dict | None) -> dict:
             "caller_pss_mb": round(pss_mb(os.getpid()), 1),
             "server_descriptors": sum(map(hostile_runner.descriptors, servers)),
             "caller_descriptors": hostile_runner.descriptors(os.getpid()),
-            "files": sum(len(folders) + len(files) for _, folders, files in os.walk(folder)),
+            "files": hostile_runner.count_files(folder),
         }
         counted = ("processes", "zombies", "server_descriptors", "caller_descriptors", "files")
         if time.monotonic() > deadline or (limit and all(found[name] <= limit[name] for name in counted)):

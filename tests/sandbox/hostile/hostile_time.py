@@ -8,7 +8,7 @@ ENDLESS = {
     "factorial_in_c": "import math\nmath.factorial(10**8)",
     "regex": "import re\nre.match('(a+)+$', 'a' * 60 + 'b')",
     "regex_alternation": "import re\nre.match('(a|aa)+$', 'a' * 80 + 'b')",
-    "sympy_factor": "import sympy\nsympy.factorint(10**199 + 153)",
+    "sympy_factor": "import sympy\nsympy.factorint(2**1061 - 1)",
     "sympy_integrate": "from sympy import *\nx = symbols('x')\nfor n in range(99): integrate(exp(x**7)*sin(x**5)**n/(1+x**9), x)",
     "decimal": "import decimal\ndecimal.getcontext().prec = 10**8\ndecimal.Decimal(2).sqrt()",
     "numpy_matmul": "import numpy\na = numpy.random.rand(1500, 1500)\nwhile True: a = a @ a / 1e3",
