@@ -14,7 +14,7 @@ from retool_mcore.files import replacing
 from retool_mcore.metrics import schema
 
 _STEP_FILE = re.compile(r"step_([0-9]+)\.parquet")
-_GROUP_TOKENS = 1 << 20  # a row group: small enough to read one trajectory, large enough to list many files quickly
+_GROUP_TOKENS = 1 << 18  # a row group: small enough to read one trajectory, large enough to list many files quickly
 _FLOATS = [name for name, dtype in schema.ARRAYS.items() if dtype.kind == "f"]
 _WORDS = ["data_source", "finish", "statuses.list.element", "spans.list.element.kind", "calls.list.element.status"]
 # Column of the index, column of the file.
