@@ -189,7 +189,9 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers.")
     ] = None,
-    queue: Annotated[int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")] = 1024,
+    queue: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")
+    ] = 1024,
     register: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
     ] = None,

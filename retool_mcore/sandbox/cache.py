@@ -23,8 +23,8 @@ MODULES = frozenset((
 # What reaches outside, runs text as a program, finds names by text, or shows an address; modules that others import.
 FORBIDDEN_NAMES = frozenset((
     "open", "input", "exec", "eval", "compile", "globals", "locals", "vars", "breakpoint", "help", "id", "hash",
-    "object", "memoryview", "getattr", "attrgetter", "methodcaller", "preview", "test", "source", "rng", "now", "date", "rvs",
-    "gc", "sys", "os", "io",
+    "object", "memoryview", "getattr", "attrgetter", "methodcaller", "preview", "test", "source", "rng", "now", "date",
+    "rvs", "gc", "sys", "os", "io",
 ))  # fmt: skip
 # Parts of names, so that np.random, randprime, randint, default_rng, time, datetime and the like need no list each.
 FORBIDDEN_PARTS = (

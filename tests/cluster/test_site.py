@@ -240,11 +240,28 @@ def test_tensorboard_prints_the_tunnel(root):
     assert lines[2].startswith("python: -m tensorboard.main --logdir runs/x --bind_all --port 6573;")
 
 
-def test_the_sandbox_service(root):
-    done = run_script(root, "sandbox.sbatch")
-    assert done.returncode == 0 and "sandbox=local needs no service" in done.stdout
+def test_a_sandbox_service_that_dies_is_started_again_until_it_is_told_to_go(root):
+    (root / "bin").mkdir()
+    write_program(root / "bin" / "srun", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')
+    write_program(root / "bin" / "sleep", ":")
+    python = "echo x >> starts; [[ $(wc -l < starts) == 3 ]] && exit {last}; exit 137"
+    for last in (0, 2):
+        write_program(root / ".venv" / "bin" / "python", python.format(last=last))
+        done = run_script(root, "sandbox.sbatch")
+        assert done.returncode == last and done.stdout.count("started again") == 2, done.stderr
+        assert (root / "starts").read_text() == "x\n" * 3
+        (root / "starts").unlink()
+
+
+def test_the_sandbox_services(root):
     (root / "bin").mkdir()
     write_program(root / "bin" / "srun", 'printf "%s|" srun "$@"')
+    done = run_script(root, "sandbox.sbatch", "--workers", "9", RETOOL_SANDBOX_PORT="81")
+    said, command = done.stdout.splitlines()
+    assert done.returncode == 0 and said == f"sandbox=pool sandbox.hosts_from={root}/runs/sandbox-hosts", done.stderr
+    words = command.split("|")
+    assert words[:2] == ["srun", "--ntasks-per-node=1"]
+    assert "|sandbox|serve|--host|0.0.0.0|--port|81|--register|runs/sandbox-hosts|--workers|9|" in command
     write_program(root / "bin" / "scontrol", "echo n1; echo n2")
     (root / "module.sh").write_text("module() { :; }\n")
     variables = {

@@ -3,15 +3,25 @@ import asyncio
 import pytest
 
 from retool_mcore.errors import UserError
+from retool_mcore.sandbox import create
 from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.cache import CachedSandbox
 from retool_mcore.sandbox.create import create_sandbox, probe
 from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.local import LocalSandbox
 
 
-def test_both_kinds():
+def test_all_kinds():
     assert isinstance(create_sandbox({"kind": "local", "timeout_s": 3, "workers": 2}), LocalSandbox)
     assert isinstance(create_sandbox({"kind": "fusion", "url": "http://localhost:8080"}), FusionSandbox)
+    pool = create_sandbox({"kind": "pool", "hosts": ["http://a:1", "http://b:2/run_code"], "hosts_from": None})
+    assert pool.host_list.read() == ("http://a:1", "http://b:2")
+
+
+def test_the_cache_is_off_unless_it_has_room():
+    assert isinstance(create_sandbox({"kind": "local", "cache_mb": 0}), LocalSandbox)
+    cached = create_sandbox({"kind": "local", "cache_mb": 1.5})
+    assert isinstance(cached, CachedSandbox) and isinstance(cached.inner, LocalSandbox)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +35,13 @@ def test_both_kinds():
         ({"kind": "local", "memory_mb": "much"}, "sandbox.memory_mb"),
         ({"kind": "local", "min_isolation": "total"}, "total"),
         ({"kind": "fusion"}, "sandbox.url"),
+        ({"kind": "local", "cache_mb": -1}, "sandbox.cache_mb"),
+        ({"kind": "pool"}, "sandbox.hosts"),
+        ({"kind": "pool", "hosts": []}, "sandbox.hosts_from"),
+        ({"kind": "pool", "hosts": "http://a:1"}, "must be a list"),
+        ({"kind": "pool", "hosts": ["node1:80"]}, "'node1:80' is not the http:// address"),
+        ({"kind": "pool", "hosts": ["http://a:1"], "max_output_bytes": 5}, "sandbox.max_output_bytes"),
+        ({"kind": "pool", "hosts": ["http://a:1"], "patience_s": 0}, "sandbox.patience_s"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(config, words):
@@ -50,9 +67,19 @@ def test_probe_refuses_a_wrong_answer():
         asyncio.run(probe(Wrong()))
 
 
-def test_probe_names_a_service_that_is_not_there(unused_port):
+@pytest.mark.parametrize("kind", ["fusion", "pool"])
+def test_probe_names_a_service_that_is_not_there(kind, unused_port, monkeypatch):
+    monkeypatch.setattr(create, "PROBE_PATIENCE_S", 0.2)
+    url = f"http://127.0.0.1:{unused_port}"
+    config = {"kind": kind} | ({"url": url} if kind == "fusion" else {"hosts": [url]})
     with pytest.raises(UserError, match=f"127.0.0.1:{unused_port}"):
-        asyncio.run(probe(create_sandbox({"kind": "fusion", "url": f"http://127.0.0.1:{unused_port}"})))
+        asyncio.run(probe(create_sandbox(config)))
+
+
+def test_probe_says_where_no_service_has_registered(tmp_path, monkeypatch):
+    monkeypatch.setattr(create, "PROBE_PATIENCE_S", 0.2)
+    with pytest.raises(UserError, match=f"no host is known in sandbox.hosts_from={tmp_path}"):
+        asyncio.run(probe(create_sandbox({"kind": "pool", "hosts_from": str(tmp_path)})))
 
 
 @pytest.fixture

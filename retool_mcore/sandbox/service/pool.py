@@ -7,6 +7,7 @@ come back, be added and be taken away (sandbox.hosts_from is read again every fe
 import asyncio
 import base64
 import copy
+import json
 import secrets
 import time
 from collections import Counter, OrderedDict
@@ -172,7 +173,7 @@ class PoolSandbox:
         session = None if session_id is None else self._session(session_id)
         request_id = secrets.token_hex(12)
         started = time.monotonic()
-        last, reason, errors = None, "no host is known", 0
+        last, reason, errors = None, f"no host is known in {self.host_list}", 0
         while True:
             host = state.fleet.choose(prefer=session.home if session else None, avoid=last)
             if host is not None:
@@ -255,7 +256,7 @@ class PoolSandbox:
     async def _complain(self, state: _State, host: Host, response: aiohttp.ClientResponse) -> Result:
         text = (await response.text(errors="replace")).strip()
         with suppress(ValueError, KeyError, TypeError):
-            text = (await response.json())["detail"]
+            text = json.loads(text)["detail"]
         reason = f"HTTP {response.status} {str(text)[:300]}"
         if response.status in (429, 503):
             state.counts["busy"] += 1

@@ -54,12 +54,8 @@ async def serve(
         level = without_cache(sandbox).level
         service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
-        runner = web.AppRunner(
-            service.app(),
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=GOODBYE_S,
-        )
+        app = service.app()
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE_S)
         await runner.setup()
         try:
             await _serve(service, runner, host, port, register, advertise)
