@@ -1,0 +1,118 @@
+"""What saving costs a step of SFT: without a save, with verl's synchronous save, and with ours beside the next steps.
+
+Runs `retool sft` three times in one go, with a random Qwen2 policy of a chosen size, and compares seconds a step over
+the same steps, everything in between included: the save, and whatever a write that goes on takes from the steps after.
+The first steps, up to the first save and the one after it, are left out: they start helpers and warm up.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+MODES = {
+    "none": ("train.save_every=1000000",),
+    "sync": ("train.async_save=false",),
+    "async": ("train.async_save=true",),
+}
+PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
+RETOOL = str(Path(sys.executable).with_name("retool"))
+
+
+def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
+    """A random policy with the tiny model's tokenizer in `folder`; returns its number of parameters."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = AutoConfig.from_pretrained(folder)
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = hidden, 4 * hidden, layers
+    # The tiny model's config may name a layer type for each of its layers.
+    config.layer_types = ["full_attention"] * layers
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def run(stage: str, runs: Path, name: str, *overrides: str) -> Path:
+    command = [RETOOL, stage, f"name={name}", f"runs_dir={runs}", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return runs / name
+
+
+def seconds_of(stage_dir: Path, save_every: int) -> tuple[list[float], list[float]]:
+    """(seconds of each step after the first save's, its save before it included; seconds of each of those saves)."""
+    lines = (stage_dir / "metrics/attempt_001.jsonl").read_text().splitlines()
+    data = {record["step"]: record["data"] for record in map(json.loads, lines) if "train/loss" in record["data"]}
+    steps = [data[step] for step in sorted(data) if step > save_every + 1]
+    saves = [step["timing/save_seconds"] for step in steps]
+    return [step["timing/step_seconds"] + save for step, save in zip(steps, saves, strict=True)], [
+        s for s in saves if s
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=384, help="hidden size, a multiple of 8 (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences a step (default: %(default)s)")
+    parser.add_argument("--save-every", type=int, default=5, help="steps (default: %(default)s)")
+    parser.add_argument("--saves", type=int, default=3, help="saves that are measured (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results/checkpoint.json")
+    args = parser.parse_args()
+    steps = args.save_every * (args.saves + 2)  # one save before, and one at the end that no step comes after
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = Path(scratch)
+        common = ["data.arithmetic.sft=400", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
+        prepared = run("prepare", runs, "prepared", *common)
+        parameters = make_policy(prepared / "model", runs / "policy", args.hidden, args.layers)
+        common += [f"model.path={runs / 'policy'}", "model.make=false", f"train.steps={steps}", "train.warmup_steps=2"]
+        common += [f"train.batch={args.batch}", "train.keep_best=null", "train.eval_every=1000000"]
+        common += [f"train.save_every={args.save_every}"]
+        measured, load = {}, {}
+        for mode, overrides in MODES.items():
+            (runs / mode).mkdir()
+            (runs / mode / "data").symlink_to(prepared / "data")
+            load[mode] = round(os.getloadavg()[0], 1)
+            stage_dir = run("sft", runs, mode, *common, *overrides) / "sft"
+            measured[mode] = seconds_of(stage_dir, args.save_every)
+        last = runs / f"async/sft/checkpoints/global_step_{steps}"
+        size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+    step = {mode: statistics.mean(times) for mode, (times, _) in measured.items()}
+    save = {mode: statistics.mean(saves) for mode, (_, saves) in measured.items() if saves}
+    ratios = {"sync": step["sync"] / step["none"], "async": step["async"] / step["none"]}
+    print(f"{parameters / 1e6:.1f} M parameters, checkpoint of {size / 1e6:.0f} MB every {args.save_every} steps")
+    for mode, seconds in step.items():
+        waits = f", a save holds it up {save[mode]:.2f} s" if mode in save else ""
+        print(f"{mode:>5}: {seconds:.3f} s a step{waits}")
+    print(f"a step against one without saves: sync {ratios['sync']:.2f} x, async {ratios['async']:.2f} x")
+    print(f"a save holds the step up {save['sync'] / save['async']:.1f} x shorter than verl's synchronous one")
+    result = {
+        "command": shlex.join(["python", "benchmarks/checkpoint.py", *sys.argv[1:]]),
+        "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "load_before": load},
+        "versions": {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "parameters": parameters,
+        "checkpoint_bytes": size,
+        "save_every": args.save_every,
+        "seconds_a_step": step,
+        "seconds_a_save_holds_up": save,
+        "saves": {mode: saves for mode, (_, saves) in measured.items() if saves},
+        "step_against_none": ratios,
+    }
+    args.output.parent.mkdir(exist_ok=True)
+    args.output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
