@@ -77,24 +77,17 @@ def _boxed(text: str) -> str | None:
         return None
     group = [found[-1]]
     for box in reversed(found[:-1]):
-        # Bounded, so that a megabyte of boxes stays linear.
-        between = text[box[1] : group[0][0]]
+        between = text[box[1] : group[-1][0]]
         if len(between) > 200 or not _BESIDE.fullmatch(between):
             break
-        group.insert(0, box)
-        if len(group) > 64:
-            return None
-    contents = [box[2] for box in group]
+        group.append(box)
+    contents = [box[2] for box in reversed(group)]
     if not _same(contents):
         return ", ".join(contents)
-    breaks = [match.end() for match in _PARAGRAPH.finditer(text, 0, found[-1][0])]
-    paragraph = breaks[-1] if breaks else 0
-    for box in reversed(found[: -len(group)]):
-        if box[0] < paragraph or _CORRECTION.search(text, box[1], group[0][0]):
-            break
-        if not _same([box[2], contents[-1]]):
-            return None
-    return contents[-1]
+    start = max((match.end() for match in _PARAGRAPH.finditer(text, 0, group[-1][0])), default=0)
+    start = max((match.end() for match in _CORRECTION.finditer(text, start, group[-1][0])), default=start)
+    others = [box[2] for box in found[: -len(group)] if box[0] >= start]
+    return contents[-1] if _same([*others, contents[-1]]) else None
 
 
 def _answer_tag(text: str) -> str | None:

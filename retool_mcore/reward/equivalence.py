@@ -26,7 +26,7 @@ class Grader:
     count as not equivalent and are not remembered, since a machine under load may have caused them.
     """
 
-    def __init__(self, timeout_s: float = TIMEOUT_S, workers: int = 2, memory_mb: int = 4096, memo_size: int = 100_000):
+    def __init__(self, timeout_s: float = TIMEOUT_S, workers: int = 2, memory_mb: int = 2048, memo_size: int = 100_000):
         self.memo_size = memo_size
         self.pool = Pool(workers, timeout_s, memory_mb)
         self._counts = {"front": 0, "memo": 0, "engine": 0}

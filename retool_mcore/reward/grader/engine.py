@@ -17,7 +17,9 @@ def _latex(normal: str) -> str:
 
 
 def _suspicious(answer: str, truth: str) -> bool:
-    """Prose or hedging around an answer, of which math-verify would take whatever number it finds."""
+    """Prose, hedging or brackets left open, of which math-verify would take whatever number it finds."""
+    if sum(map(answer.count, "([{")) != sum(map(answer.count, ")]}")):
+        return True
     plain, true_plain = (_WORD.sub(lambda m: f" {m[1]} ", side) for side in (answer, truth))
     if bool(_PROSE.search(plain)) and not _PROSE.search(true_plain):
         return True

@@ -124,7 +124,7 @@ class _Parser:
         return token[0] == "\\" and (
             name in _GREEK
             or name in _FUNCTIONS
-            or name in ("frac", "sqrt", "pi", "binom", "lfloor", "lceil", "overline", "arg", "sum", "imath", "mathbb")
+            or name in ("frac", "sqrt", "pi", "binom", "lfloor", "lceil", "overline", "sum", "prod", "imath", "mathbb")
         )
 
     def power(self, stop: str) -> tuple:
@@ -256,6 +256,8 @@ class _Parser:
             return ("fn", "binom", self.argument(), self.argument())
         if name == "sqrt":
             return self.root()
+        if name in ("sum", "prod"):
+            return self.series(name)
         if name in ("lfloor", "lceil"):
             inner = self.sum()
             self.expect("\\r" + name[1:])
@@ -276,6 +278,17 @@ class _Parser:
         if name in _GREEK:
             return self.symbol(name)
         raise ParseError(f"unknown command {token}")
+
+    def series(self, name: str) -> tuple:
+        self.expect("_")
+        self.expect("{")
+        variable = self.atom("")
+        self.expect("=")
+        lower = self.sum()
+        self.expect("}")
+        self.expect("^")
+        upper = self.exponent()
+        return ("fn", name, variable, lower, upper, self.product(""))
 
     def root(self) -> tuple:
         index = ("num", Fraction(2), None)

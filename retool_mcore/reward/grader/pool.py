@@ -1,8 +1,10 @@
 """The parent's side of the workers: a few processes that compare, each of which can be killed at any moment."""
 
+import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -74,12 +76,33 @@ class Worker:
     def __init__(self, pid: int, end: socket.socket):
         self.pid = pid
         self.channel = _Channel(end)
+        try:
+            self._handle = os.pidfd_open(pid)
+        except OSError:  # a kernel or sandbox without it
+            self._handle = None
 
     def compare(self, answer: str, truth: str, timeout_s: float) -> bool | None:
         """The worker's verdict; None when it was not there after `timeout_s`. Raises WorkerStopped, NotSent."""
         self.channel.send(json.dumps({"answer": answer, "truth": truth}).encode() + b"\n")
         line = self.channel.read_line(timeout_s)
         return None if line is None else json.loads(line)["equal"]
+
+    def kill(self) -> bool:
+        """End the process at once, whatever it is doing; False when only its parent can."""
+        self.channel.socket.close()
+        if self._handle is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Close this side; an idle worker then ends by itself."""
+        self.channel.socket.close()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 class Zygote:
@@ -127,7 +150,8 @@ class Zygote:
 
     def kill(self, worker: Worker) -> None:
         """End a worker, whatever it is doing."""
-        worker.channel.socket.close()
+        if worker.kill():
+            return
         try:
             self._ask(b"k%d\n" % worker.pid)
         except WorkerStopped:
@@ -218,7 +242,7 @@ class Pool:
         """End all processes. A later comparison starts new ones."""
         with self._lock:
             for worker in self._free:
-                worker.channel.socket.close()
+                worker.close()
             self._free.clear()
             if self._zygote is not None:
                 self._zygote.close()

@@ -4,25 +4,20 @@ Three-valued throughout: None means that it takes algebra. The same code runs in
 nothing, and in the worker, where it is math-verify.
 """
 
-import itertools
-import math
 import re
 from collections.abc import Callable, Iterable
 
-from retool_mcore.reward.grader import canonical, numeric
+from retool_mcore.reward.grader import relations
 from retool_mcore.reward.grader.nodes import Node, Unreadable, build
-from retool_mcore.reward.grader.scalar import form, parsed, same_scalar
+from retool_mcore.reward.grader.scalar import parsed, same_scalar
 from retool_mcore.reward.grader.text import MAX_CHARS, normal_form, phrase
 
 # (answer, truth), both in normal form -> verdict
 Leaf = Callable[[str, str], bool | None]
 
 _GROUPED = re.compile(r"[+-]?[$€£¥₹]? ?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,]).{0,40}", re.DOTALL)
+_ASSIGNED = re.compile(r"([^,]*=\s*)([+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?)")
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
-_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
-_ORDER = frozenset(["<", ">", r"\le", r"\ge"])
-_NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
-_CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
 
 
 def _all(verdicts: Iterable[bool | None]) -> bool | None:
@@ -56,6 +51,9 @@ class Comparison:
                 verdict = same_scalar(other, text) if swap else same_scalar(text, other)
                 if verdict is not None:
                     return verdict
+            if "," not in other and (match := _ASSIGNED.fullmatch(text)):
+                plain = match[1] + match[2].replace(",", "")
+                return self.texts(other, plain) if swap else self.texts(plain, other)
             if (match := _COMMA.fullmatch(text)) and bare and "." in other:
                 return same_scalar(f"{match[1]}.{match[2]}", other)
         if _GROUPED.fullmatch(answer) and _GROUPED.fullmatch(truth) and same_scalar(answer, truth):
@@ -77,7 +75,7 @@ class Comparison:
     def nodes(self, a: Node, t: Node) -> bool | None:
         if a.text == t.text:
             return True
-        a, t = _member(a), _member(t)
+        a, t = relations.member(a), relations.member(t)
         if a.kind == "relation" or t.kind == "relation":
             return self._relations(a, t)
         if a.kind == t.kind == "scalar":
@@ -178,7 +176,7 @@ class Comparison:
         left = a.items if a.kind == "union" else (a,)
         right = t.items if t.kind == "union" else (t,)
         if all(n.kind in ("bracket", "set") for n in (*left, *right)):
-            if _apart(left) and _apart(right):
+            if relations.apart(left) and relations.apart(right):
                 return self._unordered(left, right)
             # Pieces that touch may be written as one; pieces that are the same one by one are equal in any case.
             if len(left) == len(right) and self._unordered(left, right):
@@ -195,11 +193,11 @@ class Comparison:
             return self._two_relations(a, t)
         relation, other = (a, t) if a.kind == "relation" else (t, a)
         if set(relation.operators) == {"="}:
-            value = _value(relation, is_truth=relation is t)
+            value = relations.assigned(relation, is_truth=relation is t)
             if value is None:
                 return False
             return self.nodes(value, other) if relation is a else self.nodes(other, value)
-        interval = _interval(relation)
+        interval = relations.interval(relation)
         if interval is not None and other.kind in ("bracket", "union"):
             return self.nodes(interval[1], other) if relation is a else self.nodes(other, interval[1])
         if other.kind in ("scalar", "list", "set"):
@@ -208,18 +206,18 @@ class Comparison:
         return self.leaf(a.text, t.text)
 
     def _two_relations(self, a: Node, t: Node) -> bool | None:
-        if (verdict := _proportional(a, t)) is not None:
+        if (verdict := relations.proportional(a, t)) is not None:
             return verdict
         if a.operators == t.operators and len(a.operators) > 1 and set(a.operators) != {"="}:
             verdict = self._ordered(a.items, t.items)
-            if verdict is not None and _interval(a) is None:
+            if verdict is not None and relations.interval(a) is None:
                 return verdict
-        intervals = _interval(a), _interval(t)
+        intervals = relations.interval(a), relations.interval(t)
         if all(intervals):
             same_name = self.nodes(intervals[0][0], intervals[1][0])
             return _all([same_name, self.nodes(intervals[0][1], intervals[1][1])])
         if set(a.operators) == set(t.operators) == {"="}:
-            values = _value(a, is_truth=True), _value(t, is_truth=True)
+            values = relations.assigned(a, is_truth=True), relations.assigned(t, is_truth=True)
             if all(values):
                 return self._assignments(a, t, *values)
         return self.leaf(a.text, t.text)
@@ -229,13 +227,15 @@ class Comparison:
         same = self.nodes(value, true_value)
         if left == right or (same is not False and self.nodes(a.items[0], t.items[0])):
             return same
-        calls = _CALL.fullmatch(left), _CALL.fullmatch(right)
+        calls = relations.CALL.fullmatch(left), relations.CALL.fullmatch(right)
         if all(calls) and calls[0][1] == calls[1][1]:
             free = [parsed(v.text) for v in (value, true_value)]
             return same if all(p is not None and not p.symbols for p in free) else self.leaf(a.text, t.text)
         if any(calls) or same is False:
             return False if same is False else self.leaf(a.text, t.text)
-        return False if _NAME.fullmatch(left) and _NAME.fullmatch(right) else self.leaf(a.text, t.text)
+        return (
+            False if relations.NAME.fullmatch(left) and relations.NAME.fullmatch(right) else self.leaf(a.text, t.text)
+        )
 
     def _conditions(self, a: Node, t: Node) -> bool | None:
         """Inequalities joined by "or" are a union, "and" an intersection."""
@@ -244,57 +244,12 @@ class Comparison:
         return self._unordered(a.items, t.items)
 
 
-def _apart(pieces: tuple[Node, ...]) -> bool:
-    """Whether these intervals and sets are the components of their union: real numbers, in no touch with each other."""
-    spans = []
-    for piece in pieces:
-        if piece.kind == "bracket" and len(piece.items) != 2:
-            return False
-        bounds = [_bound(item.text) for item in piece.items]
-        if None in bounds:
-            return False
-        spans += [(b, b) for b in bounds] if piece.kind == "set" else [tuple(bounds)]
-    spans.sort()
-    # A set's points are compared as one piece, so they must not be spread over the text.
-    if sum(piece.kind == "set" for piece in pieces) > 1:
-        return False
-    return all(low <= high for low, high in spans) and all(a[1] < b[0] - 1e-9 for a, b in itertools.pairwise(spans))
-
-
-def _bound(text: str) -> float | None:
-    if text in (r"\infty", r"+\infty", r"-\infty"):
-        return -math.inf if text[0] == "-" else math.inf
-    tree = parsed(text)
-    if tree is None or tree.symbols - {"e"}:
-        return None
-    try:
-        value = numeric.value(tree.tree, {})
-    except numeric.NoValue:
-        return None
-    return value.real if abs(value.imag) < 1e-12 else None
-
-
-def _member(node: Node) -> Node:
-    r"""`x \in S` and `x \approx 5` as what follows; of `1/3 \approx 0.33` only the exact part."""
-    if node.kind != "relation":
-        return node
-    if node.operators == (r"\in",):
-        return node.items[1]
-    if r"\approx" in node.operators:
-        at = node.operators.index(r"\approx")
-        if at == 0:
-            exact = parsed(node.items[0].text)
-            return node.items[0] if exact is not None and not exact.symbols else node.items[1]
-        if set(node.operators[:at]) == {"="}:
-            return Node("relation", node.text, node.items[: at + 1], node.operators[:at])
-    return node
-
-
 def _values(node: Node) -> tuple[Node, ...]:
-    return tuple(
-        (_value(item, is_truth=True) or item) if item.kind == "relation" and set(item.operators) == {"="} else item
-        for item in node.items
-    )
+    def value(item: Node) -> Node:
+        equation = item.kind == "relation" and set(item.operators) == {"="}
+        return (relations.assigned(item, is_truth=True) if equation else None) or item
+
+    return tuple(value(item) for item in node.items)
 
 
 def _distinct(node: Node) -> tuple[Node, ...]:
@@ -312,96 +267,13 @@ def _group(node: Node) -> Node:
 
 
 def _inequalities(node: Node) -> bool:
-    return any(item.kind == "relation" and set(item.operators) & _ORDER for item in node.items)
+    return any(item.kind == "relation" and set(item.operators) & relations.ORDER for item in node.items)
 
 
 def _name(node: Node) -> str | None:
-    if node.kind == "relation" and set(node.operators) == {"="} and _value(node, is_truth=True) is not None:
+    if node.kind == "relation" and set(node.operators) == {"="} and relations.assigned(node, is_truth=True) is not None:
         return node.items[0].text
     return None
-
-
-def _value(relation: Node, is_truth: bool) -> Node | None:
-    """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
-    left, last = relation.items[0], relation.items[-1]
-    if left.kind != "scalar":
-        return last
-    tree = parsed(left.text)
-    if tree is None or tree.tree[0] in ("sym", "call", "fn"):
-        return last if tree is not None or not re.search(r"[+]|^[0-9]", left.text) else None
-    value = form(left.text)
-    if not tree.symbols:
-        constants = value is not None and form(last.text) is not None
-        return last if constants and value == form(last.text) else (None if constants else last)
-    if _is_product_of_symbols(tree.tree):
-        return last
-    if is_truth:
-        return None
-    # An answer may repeat what was asked for, `m + n = 5`; with one unknown it is an equation left unsolved.
-    return last if len(tree.symbols) > 1 or value is None or not value.decisive else None
-
-
-def _is_product_of_symbols(tree: tuple) -> bool:
-    return tree[0] == "sym" or (tree[0] in ("mul", "div") and all(_is_product_of_symbols(part) for part in tree[1:]))
-
-
-def _difference(relation: Node) -> canonical.Form | None:
-    if len(relation.items) != 2:
-        return None
-    left, right = (form(item.text) for item in relation.items)
-    if left is None or right is None or "infty" in left.atoms | right.atoms:
-        return None
-    try:
-        return left.plus(right, -1)
-    except canonical.TooHard:
-        return None
-
-
-def _proportional(a: Node, t: Node) -> bool | None:
-    """Relations whose two sides differ by a constant factor are the same relation, turned over if it is negative."""
-    left, right = _difference(a), _difference(t)
-    if left is None or right is None or a.operators[0] not in _FLIPPED or t.operators[0] not in _FLIPPED:
-        return None
-    if len(left.bottom) > 1 or len(right.bottom) > 1:
-        return None
-    try:
-        factor = canonical.ratio(left, right)
-    except canonical.TooHard:
-        return None
-    operator, other = a.operators[0], t.operators[0]
-    if factor is not None:
-        return (operator if factor > 0 else _FLIPPED[operator]) == other
-    symbols = left.atoms | right.atoms
-    exact = left.decisive and right.decisive and not any("." in node.text for node in (a, t))
-    linear = all(sum(e for _, e in mono) <= 1 for side in (left, right) for mono in side.top)
-    if exact and linear and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
-        return False
-    return None
-
-
-def _interval(relation: Node) -> tuple[Node, Node] | None:
-    """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
-    operators, items = relation.operators, relation.items
-    if not set(operators) <= _ORDER or any(item.kind != "scalar" for item in items):
-        return None
-    if operators[0] in (">", r"\ge"):
-        operators, items = tuple(_FLIPPED[op] for op in reversed(operators)), items[::-1]
-    if not set(operators) <= {"<", r"\le"}:
-        return None
-    free = [bool(tree is None or tree.symbols - {"e", "pi", "infty"}) for tree in (parsed(i.text) for i in items)]
-    if len(items) == 2 and free in ([True, False], [False, True]):
-        name, bound = items if free[0] else items[::-1]
-        low, high = (r"-\infty", bound.text) if free[0] else (bound.text, r"\infty")
-        ends = ("(", ")" if operators[0] == "<" else "]") if free[0] else ("(" if operators[0] == "<" else "[", ")")
-    elif len(items) == 3 and free == [False, True, False]:
-        low, name, high = items[0].text, items[1], items[2].text
-        ends = ("(" if operators[0] == "<" else "[", ")" if operators[1] == "<" else "]")
-    else:
-        return None
-    if not (_NAME.fullmatch(name.text) or _CALL.fullmatch(name.text)):
-        return None
-    text = f"{ends[0]}{low},{high}{ends[1]}"
-    return name, Node("bracket", text, (Node("scalar", low), Node("scalar", high)), brackets="".join(ends))
 
 
 def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
