@@ -218,7 +218,7 @@ def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str
 def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address: str, path: Path) -> list[str]:
     nodes = allocation.nodes
     # All tasks end within a moment, well or not; one that does not is waiting for a node that is gone.
-    options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--kill-on-bad-exit=0", "--wait=60"]
+    options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--kill-on-bad-exit=0", "--wait=30"]
     return srun(options, [*NODE, "stage", stage, str(path), f"--mark={allocation.mark}", "--others", address])
 
 

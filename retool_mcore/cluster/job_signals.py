@@ -1,15 +1,13 @@
 """What Slurm says to a job by signals, and the end of Slurm's own process above it."""
 
-import ctypes
 import os
 import signal
 from pathlib import Path
 
-from retool_mcore import stop
+from retool_mcore import processes, stop
 from retool_mcore.launch import Stopped
 
 PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Signals:
@@ -26,7 +24,7 @@ class Signals:
 
     def watch_parent(self) -> None:
         """Have the kernel send SIGHUP when the parent process is gone."""
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        processes.signal_at_parents_death(signal.SIGHUP)
 
     def ignore(self) -> None:
         """From here on the job is ending anyway."""

@@ -100,16 +100,23 @@ def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict
 
 
 def supervise(
-    command: Sequence[str], env: Mapping[str, str], mark: str, name: str = "its command", grace_s: float = GRACE_S
+    command: Sequence[str],
+    env: Mapping[str, str],
+    mark: str,
+    name: str = "its command",
+    grace_s: float = GRACE_S,
+    log: Path | None = None,
 ) -> int:
-    """Runs `command` to its end, or until SIGTERM or SIGINT; afterwards no process with `mark` is left here.
+    """Runs `command` to its end, or until SIGTERM, SIGINT or the end of Slurm's process above; afterwards no process
+    with `mark` is left here.
 
-    Says that it was killed when it was (stage_log.py looks for the line); `name` is what the line calls it. Returns the
-    exit code as a shell would give it.
+    What was killed is said in a line for stage_log.py: `name` is what it calls the command; `log` takes it where nobody
+    above is left to hand our output on. Returns the exit code as a shell would give it.
     """
     received: list[int] = []
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda number, _: received.append(number))
+    processes.signal_at_parents_death(signal.SIGHUP)
     process = processes.start(list(command), {**env, processes.STAGE_ID: mark})
     known: set[processes.Process] = set()
     while not received:
@@ -121,6 +128,9 @@ def supervise(
     code = process.returncode
     if not received and code < 0:
         print(f"{NODE_LINE}{name} on {network.host()} was {killed_by(-code)}", flush=True)
+    if signal.SIGHUP in received and log is not None:
+        with log.open("a") as file:
+            file.write(f"{NODE_LINE}slurmstepd on {network.host()}, which starts {name}, is gone\n")
     processes.stop(mark, known, leader=process, grace_s=grace_s)
     if received:
         return 128 + received[0]
@@ -160,7 +170,7 @@ def run_stage(options: argparse.Namespace) -> int:
     interface, _ = network.shared_address(options.others)
     env = node_env(interface) | {"NODE_RANK": str(index)}
     command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
-    return supervise(command, env, node_mark(options.mark, index), "torchrun")
+    return supervise(command, env, node_mark(options.mark, index), "torchrun", log=options.config.with_name("log.txt"))
 
 
 def sweep(options: argparse.Namespace) -> int:
