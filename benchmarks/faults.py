@@ -88,6 +88,7 @@ class Bench:
             job, row = self.hit(job, slurm_faults.FAULTS[name])
             rows.append(row)
             self.rows.append(row)
+            self.judge(job, rows)
             self.show()
             if job.state()["JobState"] in slurm_jobs.ENDS:  # it gave up, which the row shows
                 job = slurm_jobs.submit(self.cluster, stage, runs, *SIZES[stage])
@@ -149,10 +150,13 @@ class Bench:
         self.show()
 
     def judge(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
-        """Counts the wrong steps of the whole job; each belongs to the last fault before the attempt that has it."""
+        """Counts the wrong steps of the run so far; each belongs to the last fault before the attempt that has it."""
         undisturbed, attempts = self.undisturbed(job.stage), job.attempts()
-        lost, _ = slurm_jobs.wrong_steps(attempts, undisturbed, job.stage)
-        rows[-1].steps_lost += sum(step > max(map(max, attempts)) for step in lost)
+        for row in rows:
+            row.steps_lost = row.steps_doubled = 0
+        if job.state()["JobState"] == "COMPLETED":
+            lost, _ = slurm_jobs.wrong_steps(attempts, undisturbed, job.stage)
+            rows[-1].steps_lost = sum(step > max(map(max, attempts)) for step in lost)
         for index, steps in enumerate(attempts):
             owner = next((row for row in reversed(rows) if row.before <= index), rows[0])
             owner.steps_doubled += len(slurm_jobs.wrong_steps([steps], undisturbed, job.stage)[1])
