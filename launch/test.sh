@@ -24,7 +24,7 @@ for part in "${parts[@]}"; do
     esac
     echo "== tests: $part =="
     status=0
-    "${RETOOL_VENV:-.venv}/bin/python" -m pytest -m "$marker" "$@" || status=$?
+    "${RETOOL_VENV:-.venv}/bin/python" -m pytest "$folder" -m "$marker" "$@" || status=$?
     # 5: nothing collected, which is no failure for the part that a selection such as -k leaves empty.
     if ((status != 0 && !(status == 5 && $# > 0))); then
         exit "$status"
