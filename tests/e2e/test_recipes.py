@@ -1,0 +1,72 @@
+"""Recipes of different machinery, three RL steps each on real engines with the tiny policy."""
+
+import math
+
+import pytest
+from e2e_runs import metrics_of, succeed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+STEPS = 3
+# The policy is cold-started for a minute: nearly all its answers are wrong, and no accuracy range could be filled.
+ANY_ACCURACY = "recipe.filters.accuracy=null"
+PATIENT = "recipe.filters.refill_limit=50"
+LEAVE_ONE_OUT = (
+    "recipe.advantage=rloo",
+    "recipe.loss_aggregation=seq-mean-token-sum-norm",
+    "recipe.loss_scale=160",
+)
+# DAPO's punishment makes rewards differ although no answer is right.
+DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
+
+EVERY_CHANGE = {
+    "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
+    "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS),  # global normalisation, left-out samples
+    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1"),  # refill, predicted observations
+    "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations
+}
+NIGHTLY = {
+    "retool": (),
+    "grpo": (DIFFERENT_LENGTHS,),
+    "artist": (),
+    "dapo": ("recipe.filters.all_equal=false", DIFFERENT_LENGTHS),
+}
+CASES = [
+    *EVERY_CHANGE.items(),
+    *(pytest.param(name, overrides, marks=pytest.mark.nightly) for name, overrides in NIGHTLY.items()),
+]
+
+
+@pytest.mark.parametrize(("recipe", "overrides"), CASES)
+def test_three_steps(fork_of_cold_start, recipe, overrides):
+    size = (f"data.rl.steps={STEPS}", f"data.rl.save_every={STEPS}")
+    run = succeed("rl", fork_of_cold_start, f"recipe={recipe}", *size, *overrides)
+    metrics = metrics_of(run / "rl")
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    for values in metrics.values():
+        for name in ("actor/pg_loss", "actor/grad_norm", "reward/accuracy"):
+            assert math.isfinite(values[name]), (name, values)
+        assert values["filters/groups/failed"] == 0
+        dropped = sum(value for name, value in values.items() if name.startswith("filters/samples/"))
+        assert dropped == 16, "kept and left-out samples are the whole batch"
+        assert values["filters/samples/kept"] >= 1
+    check(recipe, metrics, run)
+
+
+def check(recipe, metrics, run):
+    """What only this recipe leaves behind."""
+    every = list(metrics.values())
+    if recipe == "otc":
+        assert all("actor/kl_loss" in values or "kl_loss" in values for values in every)
+        assert (run / "rl/fewest_calls.jsonl").exists() == any(values["reward/accuracy"] > 0 for values in every)
+    if recipe == "zerotir":
+        assert {"overlong_wrong", "repetition", "faked_output"} <= {
+            name.removeprefix("filters/samples/") for name in every[0] if name.startswith("filters/samples/")
+        }
+    if recipe == "simpletir":
+        # Of each group at least one sample has no void turn; where one called, an output is predicted.
+        assert all(values["filters/samples/void_turn"] <= 12 for values in every)
+        assert any(values["actor/observation_loss"] > 0 for values in every)
+    if recipe == "torl":
+        config = (run / "rl/config.yaml").read_text()
+        assert "adv_estimator: rloo" in config and "max_observation_chars: 256" in config
