@@ -18,11 +18,12 @@ esac
 ./launch/setup.sh
 
 for part in "${parts[@]}"; do
+    folder=tests
     case $part in
         fast) marker="not e2e and not hostile and not cluster and not gpu" ;;
         e2e) marker="(e2e or hostile) and not nightly and not cluster and not gpu" ;;
         nightly) marker="nightly and not gpu" ;;
-        cluster) marker="cluster and not gpu" ;;
+        cluster) marker="cluster and not gpu" folder=tests/cluster ;;
     esac
     echo "== tests: $part =="
     status=0
