@@ -116,7 +116,7 @@ class Bench:
                 job = fault.repair(job) or job
             if before.went_on(job, in_place=fault.in_place):
                 row.resumed_s = round(time.monotonic() - start, 1)
-            elif job.state()["JobState"] in slurm_jobs.ENDS:
+            elif repaired and job.state()["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"):
                 break
             time.sleep(0.2)
         row.cause = (row.cause or before.cause(job)).replace(f"{job.runs}/t", "RUN")
