@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT
+from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
 MAX_ITEMS = 200
 MAX_NESTING = 12
@@ -176,6 +176,8 @@ def _single(text: str, nesting: int) -> Node:
         return build(text[1:-1], nesting + 1)
     if r"\pm" in text:
         return _signs(text, nesting)
+    if text == r"\mathbb{R}" or phrase(text) in ("all real numbers", "all reals", "real numbers"):
+        return build(r"(-\infty,\infty)", nesting + 1)
     return Node("scalar", text)
 
 

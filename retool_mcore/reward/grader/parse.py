@@ -39,6 +39,7 @@ class _Parser:
     def __init__(self, text: str):
         self.text, self.at, self.depth = text, 0, 0
         self.doubtful = False
+        self.in_function = 0
         self.symbols: set[str] = set()
 
     def skip(self) -> None:
@@ -132,6 +133,9 @@ class _Parser:
         while True:
             if self.take("!"):
                 base = ("fn", "factorial", base)
+            elif self.in_function and self.text.startswith(r"^\circ", self.at):
+                self.at += len(r"^\circ")
+                base = ("mul", base, ("div", ("sym", "pi"), ("num", Fraction(180), None)))
             elif self.peek() == "^" and not self.text.startswith((r"^\circ", r"^{\prime", r"^\prime"), self.at):
                 self.at += 1
                 base = ("pow", base, self.exponent())
@@ -314,9 +318,10 @@ class _Parser:
                 power = self.exponent()
         if power == ("neg", ("num", Fraction(1), None)) and name in _INVERSE:
             name, power = _INVERSE[name], None
+        self.in_function += 1
         if self.peek() in ("(", "{"):
             inner = self.atom("")
-            if self.peek() == "^":
+            if self.peek() == "^" and not self.text.startswith(r"^\circ", self.at):
                 self.doubtful = True
                 inner = ("pow", inner, (self.expect("^"), self.exponent())[1])
         else:
@@ -324,6 +329,7 @@ class _Parser:
             while (token := self.peek()) and self.starts_factor(token, "|") and not self.at_function():
                 self.doubtful |= token == "("
                 inner = ("mul", inner, self.power("|"))
+        self.in_function -= 1
         node = ("fn", name, inner) if base is None else ("fn", name, inner, base)
         return node if power is None else ("pow", node, power)
 

@@ -62,6 +62,13 @@ def _decimals(tree: tuple) -> int | None:
     return max((p for p in places if p is not None), default=None)
 
 
+def _bare_log(tree: tuple) -> bool:
+    """Whether the tree holds a log whose base is not known, 10 or e."""
+    if tree[:2] == ("fn", "log") and len(tree) == 3:
+        return True
+    return any(_bare_log(part) for part in tree[1:] if isinstance(part, tuple))
+
+
 def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
     """Whether `decimal`, written with so many places, is `exact` rounded or cut off there."""
     places = min(places, 12)  # beyond lies the noise of binary floats
@@ -87,6 +94,8 @@ def _rounded(a: Parsed, b: Parsed, symbols: frozenset) -> bool | None:
     left, right = (Fraction(str(v.real)) if abs(v.real) < 10**30 else None for v in values)
     if left is None or right is None:
         return None
+    if abs(left - right) <= abs(left) / 10**40:
+        return True
     sides = [(left, _decimals(a.tree), right), (right, _decimals(b.tree), left)]
     return any(places is not None and _rounds_to(value, places, other) for value, places, other in sides)
 
@@ -119,7 +128,7 @@ def same_value(a: str, b: str) -> bool | None:
             return False
     elif places and (verdict := _rounded(left, right, symbols)) is not None:
         return verdict
-    if doubtful or "log" in f"{left.tree}{right.tree}":  # the base of a bare log is not known
+    if doubtful or _bare_log(left.tree) or _bare_log(right.tree):
         return None
     return numeric.compare(left.tree, right.tree, symbols)
 

@@ -63,6 +63,8 @@ _WORDS = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal"
     r"|bold|boldsymbol|emph|operatorname)\*?\s*\{([^{}]*)\}"
 )
+_MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*(thousand|million|billion|trillion)\b\s*", re.IGNORECASE)
+_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _BOX = re.compile(r"\\(?:boxed|fbox|underline)\s*\{")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!> ]|~|\s)+")
@@ -101,6 +103,8 @@ def _words(match: re.Match) -> str:
     words = match[1].strip()
     if words in FUNCTION_NAMES:
         return rf"\{words} "
+    if words and not re.search("[A-Za-z]", words):
+        return words
     return f"{OPEN_TEXT}{words}{CLOSE_TEXT}" if words else " "
 
 
@@ -131,12 +135,14 @@ def normal_form(text: str) -> str:
     text = _THOUSANDS.sub("", text)
     text = _SPACING.sub(" ", text)
     text = _BOX.sub("{", _WORDS.sub(_words, text))
+    text = _MULTIPLE.sub(lambda m: rf"\cdot 10^{{{_ZEROS[m[2].lower()]}}}{m[1]}", text)
+    text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
     text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
     text = text.replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
     text = text.replace("!=", r"\ne ").replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")
     text = _IDLE_SPACE.sub("", _SPACING.sub(" ", text))
-    return _strip_wrappers(text)
+    return _strip_wrappers(text).removeprefix(r"\approx").removeprefix("=").strip()
 
 
 def phrase(text: str) -> str | None:

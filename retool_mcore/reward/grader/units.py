@@ -48,6 +48,7 @@ _DEGREE = re.compile(
     rf"(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\s*{CLOSE_TEXT}?)\s*{OPEN_TEXT}?[CF]?{CLOSE_TEXT}?$",
     re.IGNORECASE,
 )
+_FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _CURRENCY_FRONT = re.compile(r"^([+-]?)\s*([$€£¥₹])\s*(?=[0-9.\\({+-])")
 _CURRENCY_BACK = re.compile(rf"{_NUMBER_END}\s*([$€£¥₹¢])$")
 
@@ -120,11 +121,12 @@ def split(text: str) -> Quantity:
     if match := _CURRENCY_BACK.search(text):
         return Quantity(text[: match.start()], "unit", parse_unit(match[1]))
     for pattern, kind in ((_PERCENT, "percent"), (_DEGREE, "degree")):
-        if (match := pattern.search(text)) and match.start():
+        if (match := pattern.search(text)) and match.start() and not _FUNCTION.search(text):
             return Quantity(text[: match.start()].rstrip(), kind)
     if (match := _MARKED.search(text)) and match.start():
         words = match[1].replace(OPEN_TEXT, "").replace(CLOSE_TEXT, "").strip()
-        if re.search(r"[0-9})\]]\s*$", text[: match.start()]) and (unit := parse_unit(words)):
+        after_number = re.search(r"(?:[0-9})\]]|\\pi)\s*$", text[: match.start()])
+        if (unit := parse_unit(words)) and (after_number or unit.dimensions):
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     if match := _PLAIN.search(text):
         unit = parse_unit(match[1])
