@@ -1,5 +1,6 @@
 """Does a recipe fit together, and can this version run it? Checked before an engine starts; imports no torch."""
 
+import inspect
 from collections.abc import Mapping
 
 from retool_mcore.algo.sample_filters import FILTERS
@@ -27,13 +28,22 @@ def check_recipe(recipe: Mapping, *, max_turns: int) -> None:
     _one_of("recipe.advantage", recipe["advantage"], ADVANTAGES)
     _one_of("recipe.loss_aggregation", recipe["loss_aggregation"], AGGREGATIONS)
     _one_of("recipe.answer", recipe["answer"], POLICIES)
-    find_reward(recipe["reward"]["name"])
     group_reward = recipe["group_reward"]["name"]
+    check_arguments("reward", recipe["reward"], given=1)
     if group_reward:
-        find_reward(group_reward)
+        check_arguments("group_reward", recipe["group_reward"], given=2, fewest=None)
     if max_turns == 0 and any(name in ("otc_ppo", "otc_grpo") for name in (recipe["reward"]["name"], group_reward)):
         raise UserError("rollout.max_turns=0: OTC rewards few calls, so it needs at least one that may be made.")
     check_filters(recipe)
+
+
+def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
+    """Refuse `section.args` that the function `section.name` does not take beside `given` positions and `keywords`."""
+    function = find_reward(section["name"])
+    try:
+        inspect.signature(function).bind(*[None] * given, **keywords, **section["args"])
+    except TypeError as error:
+        raise UserError(f"recipe.{key}.args do not fit {section['name']}: {error}.") from error
 
 
 def check_filters(recipe: Mapping) -> None:

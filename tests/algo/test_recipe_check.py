@@ -33,6 +33,8 @@ def test_every_recipe_is_accepted_or_says_what_it_needs(name):
         ("retool", "recipe.advantage=grop", "'grop' is not known"),
         ("retool", "recipe.loss_aggregation=mean", "not known"),
         ("retool", "recipe.answer=last", "choose from boxed"),
+        ("retool", "recipe.reward.name=otc_ppo", "args do not fit otc_ppo: missing a required argument: 'max_calls'"),
+        ("torl", "recipe.reward.name=zerotir", "args do not fit zerotir: got an unexpected keyword argument"),
         ("retool", "recipe.reward.name=nope", "no reward is called 'nope'"),
         ("otc", "recipe.group_reward.name=a.b", "cannot be loaded"),
         ("otc", "rollout.max_turns=0", "OTC"),
