@@ -52,15 +52,18 @@ async def served(sandbox, *, slots=4, max_waiting=100, port=0, **options):
 
 
 def start_process(*, port=0, register=None, workers=8):
-    """(process, its url) of a service of its own."""
+    """A service of its own, not yet ready."""
     config = {"preload": [], "workers": workers, "min_isolation": "process"}
     command = [sys.executable, "-m", "retool_mcore.sandbox.service", json.dumps(config), "127.0.0.1", str(port)]
-    process = subprocess.Popen(
-        command + ([str(register)] if register else []), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command += [str(register)] if register else []
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def url_of(process):
+    """Its address, once it is ready."""
     said = process.stdout.readline()
     assert said.startswith("sandbox service: http://"), said + process.stdout.read()
-    return process, said.split()[2]
+    return said.split()[2]
 
 
 def end_process(process):

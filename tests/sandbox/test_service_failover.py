@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 import pytest
-from services import end_process, start_process, until
+from services import end_process, start_process, until, url_of
 
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.service.pool import PoolSandbox
@@ -39,14 +39,14 @@ def processes():
 
 
 def test_kill_of_one_of_two_hosts_loses_nothing(processes, tmp_path):
-    for _ in range(2):
-        processes.append(start_process(register=tmp_path)[0])
-    assert len(list(tmp_path.iterdir())) == 2
+    processes += [start_process(register=tmp_path) for _ in range(2)]
+    urls = {url_of(process) for process in processes}
+    assert {file.read_text().strip() for file in tmp_path.iterdir()} == urls
 
     async def main():
         box, done = PoolSandbox(hosts_from=tmp_path), {}
         task = asyncio.create_task(load(box, 6, done))
-        await until(lambda: len(done) > 10)
+        await until(lambda: task.done() or len(done) > 10)
         processes[0].kill()
         await task
         return done, box.stats()
@@ -58,17 +58,18 @@ def test_kill_of_one_of_two_hosts_loses_nothing(processes, tmp_path):
 
 
 def test_a_service_that_is_killed_and_started_again_loses_nothing(processes):
-    process, url = start_process()
+    process = start_process()
     processes.append(process)
+    url = url_of(process)
 
     async def main():
         box, done = PoolSandbox(hosts=[url]), {}
         task = asyncio.create_task(load(box, 4, done))
-        await until(lambda: len(done) > 10)
+        await until(lambda: task.done() or len(done) > 10)
         process.kill()
         process.wait()
-        again, same = await asyncio.to_thread(start_process, port=int(url.rpartition(":")[2]))
-        processes.append(again)
+        processes.append(start_process(port=int(url.rpartition(":")[2])))
+        same = await asyncio.to_thread(url_of, processes[-1])
         await task
         return done, box.stats(), same
 
@@ -79,8 +80,9 @@ def test_a_service_that_is_killed_and_started_again_loses_nothing(processes):
 
 
 def test_sigterm_finishes_what_runs_and_takes_the_address_away(processes, tmp_path):
-    process, url = start_process(register=tmp_path)
+    process = start_process(register=tmp_path)
     processes.append(process)
+    url = url_of(process)
     assert [file.read_text() for file in tmp_path.iterdir()] == [f"{url}\n"]
 
     async def main():

@@ -214,7 +214,9 @@ class PoolSandbox:
             session.home = None
             raise
         # What ended a program from outside has ended its interpreter too: nothing of it is left to make again.
-        if result.status in (Status.SUCCESS, Status.ERROR, Status.OUTPUT):
+        if result.status in (Status.TIMEOUT, Status.MEMORY, Status.KILLED):
+            session.history.clear()
+        elif result.status is not Status.SANDBOX:
             session.history.append(named)
         return result
 
