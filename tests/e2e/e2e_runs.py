@@ -3,7 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from retool_mcore import processes
 
 COMMAND = str(Path(sys.executable).with_name("retool"))
 
@@ -37,6 +41,25 @@ def succeed(stage: str, runs: Path, *overrides: str) -> Path:
     done = retool(stage, "name=t", f"runs_dir={runs}", *SMALL, *overrides)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return runs / "t"
+
+
+@contextmanager
+def started(stage: str, runs: Path, *overrides: str) -> Iterator[subprocess.Popen]:
+    """The launcher of a stage of the run `t` under `runs`; however the body ends, nothing that it started lives on."""
+    command = [COMMAND, stage, "name=t", f"runs_dir={runs}", *overrides]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    known: set[processes.Process] = set()
+    try:
+        yield process
+    finally:
+        lock = runs / "t" / stage / ".lock"
+        stage_id = lock.read_text().strip() if lock.exists() else ""
+        if stage_id:
+            known = processes.find(stage_id)  # with what is told only by its parent, before that one goes
+        process.kill()
+        process.wait()
+        if stage_id:
+            processes.stop(stage_id, known, grace_s=0)
 
 
 def metrics_of(stage_dir: Path) -> dict[int, dict[str, float]]:
