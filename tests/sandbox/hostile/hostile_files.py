@@ -4,7 +4,7 @@ from hostile_case import BELOW_NAMESPACES, ERROR, KILLED, PROCESS_ONLY, SUCCESS,
 
 METADATA = PROCESS_ONLY | {"landlock": "Landlock forbids opening a file, not asking for its size and times"}
 SHARED_TMP = PROCESS_ONLY
-HOST_FILES = ("/etc/shadow", "/etc/ssh/sshd_config", "/etc/fstab", "/etc/hostname", "/etc/resolv.conf", "/etc/hosts",
+HOST_FILES = ("/etc/shadow", "/etc/ssh/sshd_config", "/etc/fstab", "/etc/hostname", "/etc/resolv.conf",
               "/etc/slurm/slurm.conf", "/etc/munge/munge.key", "/var/log/dpkg.log", "/root/.bashrc", "/proc/1/environ",
               "/sys/kernel/mm/transparent_hugepage/enabled", "/boot", "/run/utmp", "/var/lib/dpkg/status")  # fmt: skip
 HOMES = (
