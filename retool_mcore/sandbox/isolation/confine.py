@@ -23,13 +23,15 @@ class Confinement:
     level: str
     folders: list[str]
     protected: tuple[int, ...] = ()
-    filter: bytes = field(default=b"", repr=False)
+    filter: seccomp.Filter | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, level: str, folders: list[str], protected: tuple[int, ...] = ()) -> "Confinement":
         in_namespaces = level == "namespaces"
-        program = b"" if level == "none" else seccomp.filter_program(MACHINE, in_namespaces, protected)
-        return cls(level, folders, protected, program)
+        if level == "none":
+            return cls(level, folders, protected)
+        program = seccomp.filter_program(MACHINE, in_namespaces, protected)
+        return cls(level, folders, protected, seccomp.Filter(program))
 
     def enter(self, init: int | None, work_dir: str) -> None:
         """Shut this process in. `init`: pidfd of the init whose namespaces to join. Raises OSError."""
@@ -46,4 +48,4 @@ class Confinement:
             # Neighbours have the same user id and could look into this process's memory.
             set_dumpable(False)
         if self.filter:
-            seccomp.install(self.filter)
+            self.filter.install()

@@ -111,8 +111,9 @@ def _enter_root(root: str, folders: list[str]) -> None:
 
 def _map_ids(uid: int, gid: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{INNER_ID} {uid} 1"), ("gid_map", f"{INNER_ID} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        os.write(fd, text.encode())
+        os.close(fd)
 
 
 def _bind(root: str, path: str) -> None:

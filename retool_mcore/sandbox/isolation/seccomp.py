@@ -133,15 +133,17 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def install(program: bytes) -> None:
-    """Filter this process and what it starts, for good. Needs no-new-privileges. Raises OSError."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    structure = _Program(len(program) // 8, ctypes.addressof(buffer))
-    none = ctypes.c_ulong(0)
-    check(
-        libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(structure), none, none),
-        "seccomp",
-    )
+class Filter:
+    """A filter ready for the kernel."""
+
+    def __init__(self, program: bytes):
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        self._structure = _Program(len(program) // 8, ctypes.addressof(self._buffer))
+
+    def install(self) -> None:
+        """Filter this process and what it starts, for good. Needs no-new-privileges. Raises OSError."""
+        mode, none = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
+        check(libc.prctl(PR_SET_SECCOMP, mode, ctypes.byref(self._structure), none, none), "seccomp")
 
 
 def supported() -> bool:

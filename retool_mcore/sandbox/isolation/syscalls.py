@@ -14,10 +14,10 @@ CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
-LAST_CAPABILITY = 63
+MADV_COLLAPSE = 25
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 
 MACHINE = platform.machine()
@@ -102,6 +102,11 @@ def adopt_orphans() -> None:
 def set_dumpable(dumpable: bool) -> None:
     """Whether processes of the same user may look into this one's memory (and it may write its own uid_map)."""
     prctl(PR_SET_DUMPABLE, int(dumpable))
+
+
+def collapse_into_huge_pages(address: int, size: int) -> bool:
+    """Whether the kernel could do it."""
+    return libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), MADV_COLLAPSE) == 0
 
 
 def drop_privileges() -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 from collections.abc import Callable
 
@@ -149,12 +150,17 @@ class Place:
             fd = open_beneath(self.folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except (OSError, ValueError):
             return None
-        with open(fd, "rb") as file:
+        try:
             info = os.fstat(fd)
             # A file with several names may be the host's own where the folder lies in the host's file system.
-            if info.st_mode & 0o170000 != 0o100000 or info.st_nlink != 1 or info.st_size > limit_bytes:
+            if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1 or info.st_size > limit_bytes:
                 return None
-            data = file.read(limit_bytes + 1)
+            with open(fd, "rb", closefd=False) as file:
+                data = file.read(limit_bytes + 1)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
         return data if len(data) <= limit_bytes else None
 
     def close(self) -> None:

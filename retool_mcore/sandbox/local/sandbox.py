@@ -119,7 +119,10 @@ class LocalSandbox:
             try:
                 connection = self._server.connect()
             except OSError:
-                continue  # The server died since we looked; the next round starts another.
+                # The server is ending; the next round starts another.
+                await asyncio.to_thread(self._server.process.kill)
+                await asyncio.to_thread(self._server.process.wait)
+                continue
             try:
                 # In a session, runs ahead of this one take their time first.
                 limit_s = None if session is not None else timeout_s + REPLY_GRACE_S

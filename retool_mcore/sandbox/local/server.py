@@ -7,7 +7,6 @@ A process of its own, started with the trainer's Python but none of its memory, 
 long as the trainer's process: it ends when the control socket closes or its parent changes, whichever is seen first.
 """
 
-import gc
 import json
 import os
 import resource
@@ -19,6 +18,7 @@ from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.levels import detect
 from retool_mcore.sandbox.isolation.syscalls import become, set_dumpable
 from retool_mcore.sandbox.local.dispatch import Dispatcher
+from retool_mcore.sandbox.local.settle import settle
 from retool_mcore.sandbox.local.zygote import start_zygote
 
 
@@ -47,8 +47,7 @@ def serve(control_fd: int, parent: int, options: dict) -> None:
         control.send(json.dumps({"level": level, "reason": reason, "error": error, "zygote": zygote_pid}).encode())
         if error:
             return
-        gc.collect()
-        gc.freeze()
+        settle()
         if level != "namespaces":
             set_dumpable(False)
         Dispatcher(control, parent, confinement, zygote_pid, zygote, options).serve()

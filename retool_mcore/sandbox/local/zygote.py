@@ -5,11 +5,9 @@ server -> zygote: "fork" + JSON {work_dir}, with descriptors [init's pidfd,] std
 zygote -> server: JSON {error} once, then {started: pid} for each fork in order, {ended: pid, status} for each end
 """
 
-import gc
 import importlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -19,6 +17,7 @@ from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import adopt_orphans, set_dumpable
 from retool_mcore.sandbox.local.child import be_program
+from retool_mcore.sandbox.local.settle import settle
 
 MAX_MESSAGE = 4096
 
@@ -53,9 +52,7 @@ class _Zygote:
         if error:
             return
         set_dumpable(False)
-        # Objects made so far are left alone by the collector, so that forks share their pages for longer.
-        gc.collect()
-        gc.freeze()
+        settle()
         self.mapped_bytes = limits.mapped_bytes()
         wake, wake_writer = socket.socketpair()
         wake.setblocking(False)
@@ -141,6 +138,5 @@ def _preload(names: list[str]) -> str:
             importlib.import_module(name)
         except ImportError as error:
             return f"the module {name!r} cannot be preloaded ({error})"
-    random.seed()
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     return ""
