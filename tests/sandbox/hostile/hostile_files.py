@@ -2,7 +2,9 @@
 
 from hostile_case import BELOW_NAMESPACES, ERROR, KILLED, PROCESS_ONLY, SUCCESS, SYSCALL, Case, attempts
 
-METADATA = PROCESS_ONLY | {"landlock": "Landlock forbids opening a file, not asking for its size and times"}
+METADATA = PROCESS_ONLY | {
+    "landlock": "Landlock forbids opening a file, not asking for or (by its owner) changing its mode, times and attributes"
+}
 SHARED_TMP = PROCESS_ONLY
 HOST_FILES = ("/etc/shadow", "/etc/ssh/sshd_config", "/etc/fstab", "/etc/hostname", "/etc/resolv.conf",
               "/etc/slurm/slurm.conf", "/etc/munge/munge.key", "/var/log/dpkg.log", "/root/.bashrc", "/proc/1/environ",
