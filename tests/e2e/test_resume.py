@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 # The reward grows worse with every token above 10, so that even this untrained policy's groups have advantages and the
 # optimizer has a state to lose.
-MIXED_REWARDS = ("recipe.overlong_buffer=150", "data.rl.steps=4", "data.rl.save_every=1")
+MIXED_REWARDS = ("recipe.overlong_buffer=150", "data.rl.steps=4", "data.rl.save_every=1", "train.async_save=true")
 COMPARED = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean", "actor/entropy")
 
 
