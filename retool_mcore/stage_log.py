@@ -31,6 +31,11 @@ _DEAD_WORKER = re.compile(
     r"A worker died or was killed while .*Worker IP address: (?P<ip>\S+) .*Worker PID: (?P<pid>\d+) "
     r"Worker exit type: SYSTEM_ERROR"
 )
+# vLLM's server's, of its engine's process.
+_DEAD_ENGINE = re.compile(
+    r"^\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>\S+))?\) ERROR .*EngineDeadError: EngineCore encountered",
+    re.MULTILINE,
+)
 OUT_OF_MEMORY = ", often for lack of memory"
 
 
@@ -54,14 +59,18 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
         text = ANSI.sub("", file.read().decode(errors="replace"))
-    lines = [_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
+    raw = text.splitlines()
+    lines = [_PREFIX.sub("", line.rstrip()) for line in raw]
     primary = secondary = last = ""
-    for line in reversed(lines):
-        if line.startswith("retool: "):
-            return line.removeprefix("retool: "), True
+    for index, line in reversed(list(enumerate(lines))):
         match = _EXCEPTION.match(line)
-        if match and match["name"] == "UserError":
-            return match["message"] or "", True
+        users = line.startswith("retool: ") or (match is not None and match["name"] == "UserError")
+        if users:
+            # What looks like the user's mistake may follow from a death: no trajectory comes from a dead engine.
+            before = "\n".join(raw[:index])
+            dead = _killed(before, lines[:index]) or dead_worker(before)
+            said = line.removeprefix("retool: ") if match is None else match["message"] or ""
+            return (dead, False) if dead else (said, True)
         if (match or _FATAL.match(line)) and not _SECONDARY.search(line):
             primary = line
             break
@@ -73,13 +82,17 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
 
 
 def dead_worker(text: str) -> str:
-    """The first worker of Ray that was killed or crashed, by Ray's own word in the log; "" when none was."""
-    found = _DEAD_WORKER.search(text)
-    if found is None:
+    """The first worker of Ray, or engine of vLLM, that was killed or crashed, by its log; "" when none was."""
+    text = ANSI.sub("", text)
+    worker, engine = _DEAD_WORKER.search(text), _DEAD_ENGINE.search(text)
+    if engine and not (worker and worker.start() < engine.start()):
+        where = f"on {engine['ip']}" if engine["ip"] else "on the first node"
+        return f"vLLM's engine {where} (of {engine['name']}, pid {engine['pid']}) was killed or crashed"
+    if worker is None:
         return ""
-    named = re.search(rf"\((\w+) pid={found['pid']}(?:, ip={re.escape(found['ip'])})?\)", ANSI.sub("", text))
+    named = re.search(rf"\((\w+) pid={worker['pid']}(?:, ip={re.escape(worker['ip'])})?\)", text)
     name = named[1] if named else "a worker"
-    return f"Ray's {name} on {found['ip']} (pid {found['pid']}) was killed or crashed"
+    return f"Ray's {name} on {worker['ip']} (pid {worker['pid']}) was killed or crashed"
 
 
 def _killed(text: str, lines: list[str]) -> str:

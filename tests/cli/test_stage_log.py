@@ -62,6 +62,11 @@ def report(rank: int, host: str, exit_code: int) -> str:
             "SYSTEM_ERROR Worker exit detail: end of file.\nray.exceptions.ActorDiedError: The actor died.\n",
             "Ray's AgentLoopWorkerTQ on 10.0.0.2 (pid 7) was killed or crashed",
         ),
+        (
+            "(vLLMHttpServer pid=7) ERROR 11-22 18:46:06 [async_llm.py:744] vllm.v1.engine.exceptions.EngineDeadError: "
+            "EngineCore encountered an issue.\nretool_mcore.errors.UserError: 42 groups failed\n",
+            "vLLM's engine on the first node (of vLLMHttpServer, pid 7) was killed or crashed",
+        ),
         ("ValueError: why\nsrun: error: n1: task 0: Killed\n", "ValueError: why"),
         ("one\ntwo\n\n", "two"),
         ("", ""),

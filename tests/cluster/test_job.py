@@ -168,3 +168,29 @@ def test_exit_codes_of_the_command(tmp_path):
         command = [sys.executable, "-m", "retool_mcore.cluster.job", *arguments]
         done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=Path(job.__file__).parents[2])
         assert done.returncode == 2 and done.stderr.startswith("retool: "), done.stderr
+
+
+def test_the_job_notices_that_slurms_process_above_it_is_gone(tmp_path):
+    job_process = f"""
+import time
+from pathlib import Path
+from retool_mcore.cluster.job_signals import Signals
+from retool_mcore.launch import Stopped
+folder = Path({str(tmp_path)!r})
+Signals("sft", folder).watch_parent()
+try:
+    (folder / "up").touch()
+    time.sleep(60)
+except Stopped as stopped:
+    (folder / "signal").write_text(str(stopped.signum))
+"""
+    above = subprocess.Popen(["bash", "-c", '"$@" & wait', "bash", sys.executable, "-c", job_process])
+    deadline = time.monotonic() + 60
+    said = tmp_path / "signal"
+    while not (said.exists() and said.read_text()):
+        assert time.monotonic() < deadline
+        if (tmp_path / "up").exists() and above.poll() is None:
+            above.kill()
+            above.wait()
+        time.sleep(0.05)
+    assert said.read_text() == str(int(signal.SIGHUP))
