@@ -34,7 +34,7 @@ def test_dry_run_of_the_large_policy(capsys):
     assert cli.main(["rl", "model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "recipe=dapo", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["verl"]["actor_rollout_ref"]["model"]["path"]
-    assert config["verl"]["algorithm"]["filter_groups"]["enable"] is True
+    assert config["recipe"]["filters"]["all_equal"] is True
 
 
 @pytest.mark.parametrize(
