@@ -110,7 +110,11 @@ async def idle_memory() -> dict:
     (server,) = set(hostile_runner.children(os.getpid())) - before
     waiting = [pss_mb(pid) for pid in hostile_runner.descendants(server)]
     alone = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "import numpy, scipy, sympy; print(1, flush=True); __import__('sys').stdin.read()", stdin=-1, stdout=-1
+        sys.executable,
+        "-c",
+        "import numpy, scipy, sympy; print(1, flush=True); __import__('sys').stdin.read()",
+        stdin=-1,
+        stdout=-1,
     )
     await alone.stdout.readline()
     found = {
