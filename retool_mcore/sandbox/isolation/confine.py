@@ -44,8 +44,8 @@ class Confinement:
         drop_privileges()
         if self.level == "landlock":
             landlock.restrict(work_dir, self.folders)
-        elif self.level != "namespaces":
-            # Neighbours have the same user id and could look into this process's memory.
-            set_dumpable(False)
+        # The server looks into programs to count their memory; where nothing else keeps neighbours with the same user
+        # id from doing so too, nobody may.
+        set_dumpable(self.level in ("namespaces", "landlock"))
         if self.filter:
             self.filter.install()

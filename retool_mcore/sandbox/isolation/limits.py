@@ -75,15 +75,18 @@ def private_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """The same with every shared page divided among those that share it. Slow: the kernel walks all pages."""
+    """The same with every shared page divided among those that share it. Slow: the kernel walks all pages. Where it
+    does not let us look, what `private_bytes` says."""
     total = 0
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
                 if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
                     total += int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    except (FileNotFoundError, ProcessLookupError):
         return 0
+    except PermissionError:
+        return private_bytes(pid)
     return total
 
 
