@@ -138,8 +138,15 @@ def _fresh(path: Path) -> bool:
 
 
 def find(cluster: Cluster, part: str, node: str) -> list[int]:
-    """Process ids of a part on a node."""
-    return sorted(pid for pid, command in cluster.processes(node).items() if PARTS[part].search(command))
+    """Process ids of a part on a node; without its forks, such as the one that writes a checkpoint."""
+    found = {pid for pid, command in cluster.processes(node).items() if PARTS[part].search(command)}
+    return sorted(pid for pid in found if _parent(pid) not in found)
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return None
 
 
 def kill(part: str, *nodes: str) -> Callable[[Job, random.Random], str]:
