@@ -250,7 +250,9 @@ def test_an_event_loop_goes_on_while_a_worker_compares(scripted):
 
 # In a process of its own: forking pytest's, with the threads of whatever other tests imported, is not safe.
 FORK = """
-import os
+import os, sys
+from retool_mcore.reward.grader import pool
+pool._BOOT = sys.argv[1]
 from retool_mcore.reward.equivalence import Grader, equivalent
 grader = Grader(timeout_s=60)
 assert grader.compare_in_worker("5", "5") is True
@@ -268,7 +270,7 @@ assert grader.compare_in_worker("6", "6") is True and grader.pool.worker_pids ==
 
 
 def test_a_forked_child_uses_a_grader_of_its_own():
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=110)
+    subprocess.run([sys.executable, "-c", FORK, SCRIPTED_BOOT], check=True, timeout=110)
 
 
 def test_everything_ends_with_the_parents_sockets(scripted):

@@ -51,14 +51,11 @@ def compare(answer: str, truth: str) -> bool:
 
 
 def warm_up() -> None:
-    """Load what sympy loads late and build the LaTeX grammar, so that no comparison pays for it."""
+    """Load what sympy loads late and build the LaTeX grammar, so that few comparisons pay for it. Two seconds."""
     logging.disable(logging.CRITICAL)
     for answer, truth in (
         (r"\sin^2 x", r"1-\cos^2 x"),
         (r"(-\infty,0)\cup(0,\infty)", r"\mathbb{R}\setminus\{0\}"),
-        (r"1\le|z|\le 2", r"[-2,-1]\cup[1,2]"),
-        (r"\sum_{k=1}^{n}k", r"\frac{n(n+1)}{2}"),
-        (r"\int_0^1 x dx", "1/2"),
         (r"\begin{pmatrix}1\end{pmatrix}+\begin{pmatrix}1\end{pmatrix}", r"\begin{pmatrix}2\end{pmatrix}"),
         ("x^2=4", "2x^2=8+y"),
     ):
