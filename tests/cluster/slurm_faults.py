@@ -162,7 +162,9 @@ def kill(part: str, *nodes: str) -> Callable[[Job, random.Random], str]:
             time.sleep(0.1)
         # Of a step's processes the newest: those of the guard and of Ray's nodes are older.
         node, pid = (
-            rng.choice(candidates) if part != "slurmstepd" else (nodes[0], find(job.cluster, part, nodes[0])[-1])
+            (rng or random).choice(candidates)
+            if part != "slurmstepd"
+            else (nodes[0], find(job.cluster, part, nodes[0])[-1])
         )
         os.kill(pid, signal.SIGKILL)
         return f"kill -9 of the {part} on {node}"
