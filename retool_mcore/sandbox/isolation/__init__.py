@@ -5,7 +5,7 @@ Levels, from weak to strong; each has what the weaker ones have:
 - "process": seccomp filter (which also makes sure that nothing of a run outlives it); no sockets.
 - "landlock": sees only the system's libraries and Python's folders, writes only its own folder, signals only its own.
 - "namespaces": own user, pid, mount, network, ipc namespaces; read-only root; empty size-limited /tmp in memory. Here
-  the seccomp filter allows sockets within the run, and memory is also bounded by a cgroup where one is delegated.
+  the seccomp filter allows Unix sockets within the run.
 """
 
 from retool_mcore.sandbox.isolation.levels import LEVELS
