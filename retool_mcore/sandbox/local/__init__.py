@@ -12,8 +12,8 @@ a user id that owns nothing, where that id can read this Python.
 What is NOT covered:
 - the kernel itself: what it allows unprivileged processes through the calls that the filter lets pass, and
   what processors leak between processes;
-- there is no cgroup: memory that is in no process and no file (socket buffers), and memory used up faster than every 0.1 s, which is how
-  often all processes of a run are added up; within that time each process is still held to the limit;
+- there is no cgroup: memory that is in no process and no file (socket buffers) counts for nobody, and all processes
+  of a run are added up only every 0.1 s; within that time each is still held to the limit;
 - fair shares of processor time beyond what the scheduler does between processes;
 - level "process": reading and writing the user's files; signals to the user's processes other than the sandbox's;
 - level "landlock" before Linux 6.12: such signals too;
