@@ -29,7 +29,7 @@ from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
 from retool_mcore.errors import UserError
 
 DEADLINE_S = 120.0
-# Checks whose failure other nodes, or a later start, may not meet: a process that was killed may still be holding memory.
+# Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
 PASSING = {"answer", "ports", "memory", "shared memory", "GPU memory in use"}
 LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
 
