@@ -1,0 +1,112 @@
+"""The one place that speaks to a model: the official client, against any OpenAI-compatible endpoint."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+import openai
+
+from retool_mcore.coldstart.cache import CallCache
+from retool_mcore.coldstart.config import Model
+from retool_mcore.coldstart.rows import Drop, content_key
+from retool_mcore.errors import UserError
+
+_CHECK_TIMEOUT_S = 10.0
+# What no waiting mends; 400 and 422 are about one request and drop its row.
+_REFUSED = (openai.BadRequestError, openai.UnprocessableEntityError)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`finish` is the server's finish reason: "length" when `text` was cut at max_tokens."""
+
+    text: str
+    finish: str
+    cached: bool
+
+
+class Client:
+    """Calls one model for one `purpose`, at most `concurrency` at a time.
+
+    The official client repeats a call that failed for the network, the load or the server, with exponential back-off;
+    when its retries are spent the run stops with a UserError, and a later start goes on from the cache.
+    """
+
+    def __init__(self, model: Model, purpose: str, cache: CallCache):
+        self.model, self.purpose, self.cache = model, purpose, cache
+        self.made = self.repeated = 0
+        self._structured = model.structured == "auto"
+        self._limit = asyncio.Semaphore(model.concurrency)
+        self._api = openai.AsyncOpenAI(
+            base_url=model.url,
+            api_key=os.environ.get(model.api_key_env) or "none",
+            max_retries=model.retries,
+            timeout=model.timeout_s,
+        )
+
+    async def check(self) -> None:
+        """Raises UserError, in one sentence, unless the endpoint answers and has the model."""
+        try:
+            listed = await self._api.with_options(max_retries=0, timeout=_CHECK_TIMEOUT_S).models.list()
+        except openai.OpenAIError as error:
+            raise self._down(error) from error
+        names = [entry.id for entry in listed.data]
+        if self.model.name not in names:
+            raise UserError(
+                f"{self.model.url} has no model {self.model.name!r}: it has {', '.join(names[:10]) or 'none'}. "
+                f"Correct {self.purpose}.model.name."
+            )
+
+    async def ask(self, messages: list[dict], *, sample: int = 0, schema: dict | None = None) -> Reply:
+        """The reply to `messages`; another `sample` is another reply. `schema`: the JSON schema that the reply should
+        follow, kept to where the server can be made to. Raises Drop for a request that the server refuses."""
+        request = {
+            "model": self.model.name,
+            "messages": messages,
+            "temperature": self.model.temperature,
+            "top_p": self.model.top_p,
+            "max_tokens": self.model.max_tokens,
+            "seed": self.model.seed + sample,
+        }
+        key = content_key(self.purpose, request, schema)
+        if (found := self.cache.get(key)) is not None:
+            self.repeated += 1
+            return Reply(*found, cached=True)
+        async with self._limit:
+            reply = await self._call(request, schema)
+        self.made += 1
+        choice, usage = reply.choices[0], reply.usage
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        cost = (tokens[0] * self.model.price_in + tokens[1] * self.model.price_out) / 1e6
+        text, finish = choice.message.content or "", choice.finish_reason or ""
+        self.cache.put(key, self.purpose, text, finish, *tokens, cost)
+        return Reply(text, finish, cached=False)
+
+    async def _call(self, request: dict, schema: dict | None):
+        try:
+            if schema and self._structured:
+                answer = {"name": "answer", "schema": schema, "strict": True}
+                try:
+                    return await self._api.chat.completions.create(
+                        **request, response_format={"type": "json_schema", "json_schema": answer}
+                    )
+                except _REFUSED:
+                    reply = await self._api.chat.completions.create(**request)
+                    # The same request passed without it: this server does not offer it.
+                    self._structured = False
+                    return reply
+            return await self._api.chat.completions.create(**request)
+        except _REFUSED as error:
+            raise Drop("the server refused the request", str(error)) from error
+        except openai.OpenAIError as error:
+            raise self._down(error) from error
+
+    def _down(self, error: Exception) -> UserError:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return UserError(
+            f"the endpoint {self.model.url} of {self.purpose}.model does not answer ({reason[:200]}): start it (see "
+            "`retool coldstart serve`) or correct the address, and start again; finished calls are kept."
+        )
+
+    async def close(self) -> None:
+        await self._api.close()

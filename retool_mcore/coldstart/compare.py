@@ -1,0 +1,54 @@
+"""Whether a claimed output is the real one but for its formatting, and which claimed values the text relies on."""
+
+import math
+import re
+from collections.abc import Sequence
+
+_TOKEN = re.compile(
+    r"(?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]+)|(?P<sign>[^\w\s'\"])"
+)
+# Compared as what they are; a longer number is compared as text, digit by digit.
+_MAX_DIGITS = 300
+
+
+def agree(claimed: str, real: str) -> bool:
+    """Whether both say the same: white space, quotes and digits of rounding aside.
+
+    A claimed decimal may be the real one rounded to its own number of decimals; whole numbers must be equal.
+    """
+    a, b = list(_TOKEN.finditer(claimed)), list(_TOKEN.finditer(real))
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same(claimed: re.Match, real: re.Match) -> bool:
+    if claimed[0] == real[0]:
+        return True
+    if claimed.lastgroup != "number" or real.lastgroup != "number":
+        return False
+    return same_number(claimed[0], real[0])
+
+
+def same_number(claimed: str, real: str) -> bool:
+    """Whether the number `claimed` is `real`, perhaps rounded to fewer decimals."""
+    if max(len(claimed), len(real)) > _MAX_DIGITS:
+        return claimed == real
+    whole = all(text.lstrip("+-").replace("_", "").isdigit() for text in (claimed, real))
+    if whole:
+        return int(claimed) == int(real)
+    a, b = float(claimed), float(real)
+    decimals = len(claimed.partition(".")[2]) if "e" not in claimed.lower() else 0
+    # A whole number is never the rounding of another: 3 for 2.7 is an error, not a format.
+    slack = 0.5 * 10.0**-decimals * (1 + 1e-9) if decimals else 0.0
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) or abs(a - b) <= slack
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers in a text, signs off, as written."""
+    return [match[0].lstrip("+-") for match in _TOKEN.finditer(text) if match.lastgroup == "number"]
+
+
+def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:
+    """Numbers of the claimed output that the real one lacks, nothing before it had, and the text after it uses."""
+    known = numbers(real) + [number for text in before for number in numbers(text)]
+    invented = {n for n in numbers(claimed) if not any(same_number(n, other) for other in known)}
+    return sorted(invented & set(numbers(after)))

@@ -1,0 +1,51 @@
+"""No problem of an evaluation set may be trained on: whole matches and shared runs of words are out."""
+
+from dataclasses import dataclass, field
+
+from retool_mcore.coldstart.config import EvaluationFile
+from retool_mcore.coldstart.minhash import words
+from retool_mcore.coldstart.rows import Drop, Row
+from retool_mcore.coldstart.source import at, raw_rows
+from retool_mcore.errors import UserError
+
+
+@dataclass
+class Decontaminate:
+    """Called with a row; raises Drop when its problem is one of `files`, or shares `ngram` words in a row with one."""
+
+    files: list[EvaluationFile]
+    ngram: int
+    _whole: dict[str, str] = field(default_factory=dict)
+    _runs: dict[int, str] = field(default_factory=dict)
+    _ready: bool = False
+
+    def prepare(self) -> None:
+        """Read the evaluation files, once. Raises UserError for one that cannot be read: to go on would be silent."""
+        if self._ready:
+            return
+        for file in self.files:
+            for number, raw in enumerate(raw_rows(file.path)):
+                where = f"{file.path}, row {number}"
+                try:
+                    problem = at(raw, file.problem) if not isinstance(raw, Drop) else raw
+                except Drop as drop:
+                    problem = drop
+                if not isinstance(problem, str):
+                    raise UserError(f"{where} of decontaminate.files has no problem: {problem}. Set `problem` there.")
+                found = words(problem)
+                self._whole[" ".join(found)] = where
+                self._runs.update((run, where) for run in self._hashes(found))
+        self._ready = True
+
+    def __call__(self, row: Row) -> Row:
+        self.prepare()
+        found = words(row.problem)
+        if where := self._whole.get(" ".join(found)):
+            raise Drop("in an evaluation set", where)
+        for run in self._hashes(found):
+            if run in self._runs:
+                raise Drop("shares words with an evaluation set", f"{self.ngram} in a row, {self._runs[run]}")
+        return row
+
+    def _hashes(self, found: list[str]) -> set[int]:
+        return {hash(tuple(found[i : i + self.ngram])) for i in range(len(found) - self.ngram + 1)}

@@ -1,0 +1,38 @@
+"""The second stage: text in one form, wrappers of the public data sets off, and rows that cannot become a trace out."""
+
+import re
+import unicodedata
+
+from retool_mcore.coldstart.rows import Drop, Row
+from retool_mcore.data.records import MalformedRow
+from retool_mcore.data.sources import prompt_problem
+from retool_mcore.data.traces import extract_question
+
+_THINKING = re.compile(r"</?(?:think|thinking)>|<\|(?:begin|end)_of_(?:thought|solution)\|>")
+_OURS = re.compile(r"</?(?:code|interpreter)>")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# NuminaMath marks problems without a final answer in this way.
+_NO_ANSWER = {"proof", "notfound", "not found", "none", "n/a"}
+
+
+def clean(text: str) -> str:
+    """Unicode NFC, \\n line ends, no control characters, no outer blank space."""
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _CONTROL.sub("", text).strip()
+
+
+def normalise(row: Row) -> Row:
+    """`row` in normal form. Raises Drop for one without a problem or answer, or with our own tags in it."""
+    row.answer = clean(row.answer).strip("$ ")
+    row.reasoning = clean(_THINKING.sub("", row.reasoning))
+    if not row.answer or row.answer.casefold() in _NO_ANSWER:
+        raise Drop("no final answer", row.answer)
+    prompt = {"prompt": [{"role": "user", "content": clean(row.problem)}], "reward_model": {"ground_truth": row.answer}}
+    try:
+        row.problem = extract_question(prompt_problem(prompt, "", row.index).question)
+    except MalformedRow as error:
+        raise Drop("problem is empty or no text", str(error)) from None
+    for name, text in (("problem", row.problem), ("reasoning", row.reasoning)):
+        if found := _OURS.search(text):
+            raise Drop("holds tool tags already", f"{found[0]} in the {name}")
+    return row

@@ -1,0 +1,100 @@
+"""The last step: the split, the parquet files in both formats, the statistics, the data card and the report."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from retool_mcore.coldstart.config import Config
+from retool_mcore.coldstart.report import write_report
+from retool_mcore.coldstart.rows import Row
+from retool_mcore.coldstart.select import TEMPLATES
+from retool_mcore.coldstart.statistics import statistics
+from retool_mcore.coldstart.store import Store
+from retool_mcore.data.prepare import write_traces
+from retool_mcore.data.records import Trace, normalise_question
+from retool_mcore.data.split import split_by_problem
+from retool_mcore.errors import UserError
+from retool_mcore.files import replacing, write_atomically
+
+
+def write(config: Config, stores: list[Store], counts: list, calls: dict, tokenizer: str) -> None:
+    """Write everything under config.output; each file appears whole or not at all.
+
+    Raises UserError, with the account of the stages, when no row is left.
+    """
+    folder = Path(config.output)
+    rows = sorted(stores[-1].kept_rows(), key=lambda row: row.index)
+    stats = statistics(rows)
+    account = [{key: value for key, value in asdict(count).items() if key != "path"} for count in counts]
+    summary = {"stages": account, "calls": calls, "rows": stats}
+    write_atomically(folder / "statistics.json", json.dumps(summary, indent=1) + "\n")
+    _write_dropped(folder / "dropped.jsonl", stores, counts)
+    write_report(folder / "report.html", config, counts, calls, stats, rows)
+    if not rows:
+        worst = max((count for count in counts if count.drops), key=lambda c: sum(c.drops.values()), default=None)
+        why = f"{worst.stage} dropped most: {next(iter(worst.drops))}" if worst else "the source is empty"
+        raise UserError(f"no row is left ({why}): see {folder / 'report.html'} and dropped.jsonl beside it.")
+    splits = _split(config, rows)
+    for name, template in TEMPLATES.items():
+        for split in ("train", "validation"):
+            path = folder / name / f"{split}.parquet"
+            if splits.get(split):
+                write_traces(splits[split], path, template=template, split=split)
+            else:
+                # An earlier run's validation problems are now in train.
+                path.unlink(missing_ok=True)
+    write_atomically(folder / "README.md", _card(config, counts, calls, stats, splits, tokenizer))
+
+
+def _split(config: Config, rows: list[Row]) -> dict[str, list[Trace]]:
+    traces = [Trace(config.source.name, row.problem, row.trace_segments(), row.index) for row in rows]
+    problems = len({normalise_question(trace.question) for trace in traces})
+    if not 0 < round(config.validation_share * problems) < problems:
+        return {"train": traces}
+    train, validation = split_by_problem(traces, config.validation_share, config.seed)
+    return {"train": train, "validation": validation}
+
+
+def _write_dropped(path: Path, stores: list[Store], counts: list) -> None:
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+        for store, count in zip(stores, counts, strict=True):
+            for record in store.dropped():
+                line = {"stage": count.stage, "row": record["index"], "reason": record["drop"]}
+                file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
+
+
+def _card(config: Config, counts: list, calls: dict, stats: dict, splits: dict, tokenizer: str) -> str:
+    stages = "\n".join(
+        f"| {c.stage} | {c.rows_in} | {c.rows_out} | {'; '.join(f'{r}: {n}' for r, n in c.drops.items()) or '-'} |"
+        for c in counts
+    )
+    models = "\n".join(
+        f"| {purpose} | {used['calls']} | {used['tokens_in']} | {used['tokens_out']} | {used['cost']:.2f} |"
+        for purpose, used in calls.items()
+    )
+    sizes = ", ".join(f"{len(traces)} {split}" for split, traces in splits.items())
+    judge = config.judge.model.name if config.judge.model else "none"
+    evaluated = ", ".join(file.path for file in config.decontaminate.files) or "none: not decontaminated"
+    return f"""# {config.source.name}: cold-start traces with code
+
+Mathematics problems with solutions that call a Python interpreter, rewritten from reasoning in text after ReTool
+(arXiv 2504.11536). Every program was run; every output is the sandbox's own; every final answer is equivalent to the
+truth. {sizes} rows; both folders hold the same rows: `text/` for `<code>` tags, `hermes/` for tool calls.
+
+- source: `{config.source.path}`; rewriter: `{config.rewrite.model.name}`; judge: `{judge}`
+- decontaminated against: {evaluated}
+- mask and lengths checked with the tokenizer `{tokenizer}` in both formats
+- tokens (format text): median {stats["tokens"]["median"]}, most {stats["tokens"]["most"]}
+- programs a trace: mean {stats["programs"]["mean"]}; {stats["repaired_share"]:.1%} of traces have a repaired output
+
+| stage | in | out | dropped |
+|---|---|---|---|
+{stages}
+
+| model calls | calls | tokens in | tokens out | cost |
+|---|---|---|---|---|
+{models}
+
+The licence is that of the source. What is not checked: whether the reasoning between the programs is sound beyond its
+final answer.
+"""

@@ -1,0 +1,127 @@
+"""The stages in their order: what each is called, how it runs, and what its result depends on."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from retool_mcore.coldstart import dedup
+from retool_mcore.coldstart.cache import CallCache
+from retool_mcore.coldstart.client import Client
+from retool_mcore.coldstart.config import Config, Model
+from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.execution import Executor
+from retool_mcore.coldstart.form import check_form
+from retool_mcore.coldstart.normalise import normalise
+from retool_mcore.coldstart.rewrite import INSTRUCTION, Rewriter
+from retool_mcore.coldstart.rows import Outcome, Row
+from retool_mcore.coldstart.select import Selector
+from retool_mcore.coldstart.source import identity, read
+from retool_mcore.coldstart.verify import INSTRUCTION as JUDGE_INSTRUCTION
+from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
+from retool_mcore.reward.equivalence import Grader
+from retool_mcore.sandbox.create import create_sandbox, probe
+
+Parallel = Callable[[Callable, Iterable], Iterator]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of `read` (outcomes from the source), `whole` (all rows at once), `each` (one row, in processes) and `wait`
+    (one row, in tasks: model calls, sandbox, grader) is set. `depends` is what the stage's result follows from, apart
+    from its input; `check` raises UserError when the stage cannot work."""
+
+    name: str
+    depends: Any
+    read: Callable[[], Iterator[Outcome]] | None = None
+    whole: Callable[[Iterable[Row], Parallel], Iterator[Outcome]] | None = None
+    each: Callable[[Row], Row] | None = None
+    wait: Callable[[Row], Awaitable[Row]] | None = None
+    concurrency: int = 1
+    check: Callable[[], Awaitable[None]] | None = None
+
+
+class Services:
+    """What the stages use beyond their row; nothing starts before it is asked for."""
+
+    def __init__(self, config: Config, cache: CallCache, processes: int):
+        self.grader = Grader(workers=max(2, processes))
+        self.rewriter = Client(config.rewrite.model, "rewrite", cache)
+        self.judge = Client(config.judge.model, "judge", cache) if config.judge.model else None
+        self.sandbox = create_sandbox(config.execution.sandbox)
+
+    async def close(self) -> None:
+        self.grader.close()
+        await self.sandbox.close()
+        for client in (self.rewriter, self.judge):
+            if client is not None:
+                with suppress(RuntimeError):
+                    await client.close()
+
+
+def build(config: Config, services: Services, tokenizer: str, processes: int) -> list[Stage]:
+    """The stages of `config`, in order. `tokenizer`: folder or hub name of select.tokenizer."""
+    grader, execution = services.grader, config.execution
+    stages = [
+        Stage("read", [asdict(config.source), identity(config.source.path)], read=partial(read, config.source)),
+        Stage("normalise", [], each=normalise),
+        Stage(
+            "exact duplicates",
+            config.dedup.per_problem,
+            whole=lambda rows, parallel: dedup.exact(rows, config.dedup.per_problem),
+        ),
+        Stage(
+            "near duplicates",
+            [config.dedup.jaccard, config.dedup.words],
+            whole=lambda rows, parallel: dedup.near(rows, config.dedup.jaccard, config.dedup.words, parallel),
+        ),
+        _decontaminate(config),
+        Stage("rule verification", [], wait=RuleCheck(grader), concurrency=2 * processes),
+    ]
+    if services.judge:
+        judge = asdict(config.judge) | {"model": _sampling(config.judge.model)}
+        stages.append(
+            Stage(
+                "judge verification",
+                [judge, JUDGE_INSTRUCTION],
+                wait=JudgeCheck(config.judge, services.judge, grader),
+                concurrency=config.judge.model.concurrency,
+                check=services.judge.check,
+            )
+        )
+    return stages + [
+        Stage(
+            "rewrite",
+            [_sampling(config.rewrite.model), config.rewrite.instruction or INSTRUCTION],
+            wait=Rewriter(config.rewrite, services.rewriter),
+            concurrency=config.rewrite.model.concurrency,
+            check=services.rewriter.check,
+        ),
+        Stage("format verification", [], each=check_form),
+        Stage(
+            "execution",
+            asdict(execution) | {"concurrency": None},
+            wait=Executor(execution, services.sandbox),
+            concurrency=execution.concurrency,
+            check=partial(probe, services.sandbox),
+        ),
+        Stage("answer verification", [], wait=AnswerCheck(grader), concurrency=2 * processes),
+        Stage("selection", asdict(config.select), each=Selector(config.select, tokenizer)),
+    ]
+
+
+def _decontaminate(config: Config) -> Stage:
+    check = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
+
+    async def readable() -> None:
+        check.prepare()
+
+    depends = [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]]
+    return Stage("decontaminate", depends, each=check, check=readable)
+
+
+def _sampling(model: Model) -> dict:
+    """The settings that a reply follows from: neither where the server is nor how fast it is asked."""
+    names = ("name", "temperature", "top_p", "max_tokens", "seed", "structured")
+    return {name: getattr(model, name) for name in names}

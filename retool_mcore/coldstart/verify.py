@@ -1,0 +1,98 @@
+"""The three verifications of an answer: by rule, by an independent judge, and of the finished trace."""
+
+import json
+
+from retool_mcore.coldstart.client import Client
+from retool_mcore.coldstart.config import Judge
+from retool_mcore.coldstart.rows import Drop, Row
+from retool_mcore.reward.answer import extract, last_boxed
+from retool_mcore.reward.equivalence import Grader
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+# The judge sees the problem alone: one that reads the reasoning tends to agree with it.
+INSTRUCTION = (
+    "Solve the problem. Reply with one JSON object and nothing else: "
+    '{"answer": "the final answer alone, in LaTeX where it needs any"}.'
+)
+
+
+class RuleCheck:
+    """Raises Drop unless the reasoning's own final answer is equivalent to the truth."""
+
+    def __init__(self, grader: Grader):
+        self.grader = grader
+
+    async def __call__(self, row: Row) -> Row:
+        if not row.reasoning:
+            return row
+        found = extract(row.reasoning)
+        if found is None:
+            found = extract(row.reasoning, "final_line")
+        if not found:
+            raise Drop("reasoning has no final answer")
+        if not await self.grader.equivalent_async(found, row.answer):
+            raise Drop("reasoning is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+        return row
+
+
+class JudgeCheck:
+    """Asks an independent model `samples` times for its answer, and notes the share that is equivalent to the truth.
+
+    Raises Drop below `min_share`: either the truth is doubtful or the problem is.
+    """
+
+    def __init__(self, config: Judge, client: Client, grader: Grader):
+        self.config, self.client, self.grader = config, client, grader
+
+    async def __call__(self, row: Row) -> Row:
+        messages = [{"role": "user", "content": f"{INSTRUCTION}\n\nProblem:\n{row.problem}"}]
+        right, answers, malformed = 0, [], ""
+        for sample in range(self.config.samples):
+            reply = await self.client.ask(messages, sample=sample, schema=SCHEMA)
+            answer = judged_answer(reply.text)
+            if answer is None:
+                malformed = reply.text
+                continue
+            answers.append(answer)
+            right += await self.grader.equivalent_async(answer, row.answer)
+        if not answers:
+            raise Drop("judge's reply is malformed", repr(malformed[:200]))
+        row.judge_share = right / self.config.samples
+        if row.judge_share < self.config.min_share:
+            detail = (
+                f"{right} of {self.config.samples} right, as {answers[0][:100]!r}; the truth is {row.answer[:100]!r}"
+            )
+            raise Drop("judge disagrees", detail)
+        return row
+
+
+def judged_answer(text: str) -> str | None:
+    """The answer in a judge's reply: its JSON object (also fenced, or after other text), else its last box."""
+    start, end = text.rfind("{", 0, text.rfind('"answer"') + 1), text.rfind("}")
+    try:
+        answer = json.loads(text[start : end + 1])["answer"] if start >= 0 else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        answer = None
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    return answer if isinstance(answer, str) and answer.strip() else last_boxed(text) or None
+
+
+class AnswerCheck:
+    """Raises Drop unless the trace's own prose, without programs and outputs, ends in the right answer."""
+
+    def __init__(self, grader: Grader):
+        self.grader = grader
+
+    async def __call__(self, row: Row) -> Row:
+        found = extract(row.prose())
+        if not found:
+            raise Drop("several final answers, or none", row.prose()[-200:])
+        if not await self.grader.equivalent_async(found, row.answer):
+            raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+        return row
