@@ -6,6 +6,7 @@ it always answers. A worker gets one JSON line `{"answer", "truth"}` and gives o
 the parent's sockets close.
 """
 
+import gc
 import json
 import os
 import resource
@@ -58,6 +59,7 @@ def main(descriptor: int, limit_s: float, memory_mb: int) -> None:
     os.dup2(2, 1)  # whatever a library prints is no reply
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     engine.warm_up()
+    gc.freeze()  # a collection in a worker would copy every page of sympy
     control = socket.socket(fileno=descriptor)
     control.sendall(b"ready\n")
     children: set[int] = set()
