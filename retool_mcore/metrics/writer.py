@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from retool_mcore.metrics.records import write_step
@@ -16,16 +16,19 @@ class TrajectoryWriter:
 
     def __init__(self, folder: Path, keep_bytes: int | None = None, waiting: int = 1) -> None:
         self.folder, self.keep_bytes = folder, keep_bytes
-        self._steps: queue.Queue[tuple[int, Sequence[Mapping]] | None] = queue.Queue(maxsize=waiting)
+        self._steps: queue.Queue[tuple | None] = queue.Queue(maxsize=waiting)  # the arguments of `write`
         self._error: BaseException | None = None
         # A daemon, so that a trainer that dies without `close` does not wait for a step that never comes.
         self._thread = threading.Thread(target=self._run, name="trajectory writer", daemon=True)
         self._thread.start()
 
-    def write(self, step: int, records: Sequence[Mapping]) -> None:
-        """Hand over a step; the records must not be changed any more. Raises what an earlier write has met."""
+    def write(self, step: int, records: Sequence[Mapping], after: Callable[[], None] = lambda: None) -> None:
+        """Hand over a step; the records must not be changed any more. Raises what an earlier write has met.
+
+        after: called in the writer's thread once the step is on the disk.
+        """
         self._raise()
-        self._steps.put((step, records))
+        self._steps.put((step, records, after))
 
     def close(self) -> None:
         """Wait until everything is on the disk, at the end or after a crash. Raises what a write has met."""
@@ -38,7 +41,9 @@ class TrajectoryWriter:
         while (item := self._steps.get()) is not None:
             if self._error is None:  # after an error only emptied, so that nobody blocks on a full queue
                 try:
-                    write_step(self.folder, *item, keep_bytes=self.keep_bytes)
+                    step, records, after = item
+                    write_step(self.folder, step, records, keep_bytes=self.keep_bytes)
+                    after()
                 except BaseException as error:
                     self._error = error
 

@@ -44,6 +44,7 @@ def read_batch(batch, step: int) -> StepBatch:
     Records hold what the agent loop noted, the reward, and the trainer's columns of the trajectory.
     """
     keys = real_keys(batch)
+    places = {key: place for place, key in enumerate(batch.keys)}
     fields = ["extra_fields", "reward_model", "data_source", "index"]
     select = [*fields, "rm_scores", *_COLUMNS.values()]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=select)
@@ -63,6 +64,8 @@ def read_batch(batch, step: int) -> StepBatch:
             unpack(extra["trajectory"])
             | {name: _plain(value) for name, value in outcome.items() if name not in _OUTCOME}
             | {"step": step, "uid": uid, "sample": int(sample), "index": int(index), "data_source": str(source)}
+            # Which mini-batch a trajectory falls into: a replay of the step needs it.
+            | {"place": places[key]}
             | {"score": score, "acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
             | {"ground_truth": str(reward_model["ground_truth"])}
             | {name: own[name] for name in _WRITTEN if name in own}

@@ -13,6 +13,8 @@ from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
+from retool_mcore.metrics.tensorboard import write_texts
+from retool_mcore.metrics.text import chosen, markdown
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
@@ -22,13 +24,14 @@ KEPT_TRACES = 20
 
 
 class StepObserver:
-    """retool: the section of verl's configuration with stage_dir, trajectories, keep_trajectory_bytes and recipe."""
+    """retool: the section of the configuration with stage_dir, trajectories, keep_trajectory_bytes, texts, recipe."""
 
     def __init__(self, retool) -> None:
         self.stage_dir = Path(retool.stage_dir)
         # A recipe may want observations predicted: then they are in the loss on purpose.
         self.predicted = float(retool.recipe.observation_weight) > 0
         self.writer = TrajectoryWriter(Path(retool.trajectories), retool.keep_trajectory_bytes)
+        self.texts = retool.texts
         self.batches: list[StepBatch] = []
         self.started = time.time()
 
@@ -60,7 +63,7 @@ class StepObserver:
                 return self._refusal(seen, Fault(error.what, row, error.token), error.where)
         return error
 
-    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None) -> None:
+    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None) -> None:
         """Metrics of the whole step; hands the trajectories to the writer. board: TensorBoard's SummaryWriter."""
         clock = time.perf_counter()
         if not self.batches:  # a step without an update of the actor, while only the critic warms up
@@ -83,17 +86,31 @@ class StepObserver:
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
         trace = chrome_trace(step, self.started, timing, records)
         write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
-        self.writer.write(step, records)
+        every = self.texts.every
+        if board is not None and tokenizer is not None and every and step % every == 0:
+            self.writer.write(step, records, lambda: self._show(Path(board.log_dir) / "text", step, records, tokenizer))
+        else:
+            self.writer.write(step, records)
         metrics["timing_s/observe"] = time.perf_counter() - clock
 
     def close(self) -> None:
         """Wait until the trajectories of all steps are on the disk. To be called however the training ends."""
         self.writer.close()
 
+    def _show(self, folder: Path, step: int, records: list[dict], tokenizer) -> None:
+        """A few trajectories for TensorBoard's text tab: files of their own, since verl's may be closed already."""
+
+        def decode(ids: list[int]) -> str:
+            return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+        few = chosen(records, self.texts.count)
+        write_texts(folder, step, {f"trajectory/{n}": markdown(record, decode) for n, record in enumerate(few)})
+
     def _refusal(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:
         record = seen.records[fault.row]
         path = write_step(self.stage_dir / "audit", record["step"], [record])
-        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path})"
+        look = f"`retool view {self.stage_dir.parent} --audit` shows it at #/t/{record['step']}/0"
+        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
         return MaskAuditError(fault.what, key, fault.token, where)
 
 

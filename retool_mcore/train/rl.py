@@ -56,6 +56,7 @@ def verl_config(config, stage_dir: Path):
             "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
+            "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
         }
     return verl

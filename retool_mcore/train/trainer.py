@@ -47,7 +47,7 @@ class RetoolTrainer(PPOTrainerSync):
         super()._init_resource_pool_mgr()
         self.role_worker_mapping |= {
             role: ray.remote(AuditingWorker)
-            for role in (Role.ActorRollout, Role.ActorRolloutRef)
+            for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
             if role in self.mapping
         }
 
@@ -112,7 +112,7 @@ class RetoolTrainer(PPOTrainerSync):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
-        self.observer.end_step(batch, global_steps, metrics, timing_raw, board)
+        self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer)
 
 
 class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
@@ -122,8 +122,10 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
     cannot be registered, and `register_trainer` refuses to replace one.
     """
 
+    trainer_class = RetoolTrainer
+
     def run(self, config):
-        trainer_base.TRAINER_REGISTRY["sync"] = RetoolTrainer
+        trainer_base.TRAINER_REGISTRY["sync"] = self.trainer_class
         try:
             super().run(config)
         except stop.StopRequested as stopped:

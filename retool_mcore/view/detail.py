@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from retool_mcore.metrics.text import roles
 from retool_mcore.view.pieces import highlight, token_pieces
 
-GOOD = ("success", "output")
 # Enough for a shade and a tooltip, and a third of the bytes of a float.
 DIGITS = 4
 
@@ -54,23 +54,6 @@ def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
     """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
     values = record.get("advantages")
     return None if values is None or not sampled else round(float(values[sampled[0]["start"]]), DIGITS)
-
-
-def roles(record: Mapping) -> list[tuple[str, int, int]]:
-    """(role, start, end) over the response's tokens, in order and without a gap."""
-    found: list[tuple[str, int, int]] = []
-    turn = -1
-    for span in record["spans"]:
-        start, end = span["start"], span["end"]
-        if span["kind"] == "policy":
-            turn += 1
-            calls = [call for call in record["calls"] if call["turn"] == turn]
-            code = min((call["start"] for call in calls), default=end)
-            found += [("thought", start, code), ("code", code, end)]
-        else:
-            failed = any(call["status"] not in GOOD for call in record["calls"] if call["turn"] == turn)
-            found.append(("error" if failed else "observation", start, end))
-    return [part for part in found if part[1] < part[2]]
 
 
 def timeline(record: Mapping) -> list[dict]:

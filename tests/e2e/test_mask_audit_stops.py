@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 SENTENCE = re.compile(
     r"The mask audit stops the run before the update: an interpreter token has weight in the loss, "
-    r"trajectory (?P<uid>\S+)_(?P<sample>\d+) of step 1 \(in (?P<path>\S+)\), response token (?P<token>\d+)\."
+    r"trajectory (?P<uid>\S+)_(?P<sample>\d+) of step 1 \(in (?P<path>\S+); [^)]+\), response token (?P<token>\d+)\."
 )
 
 

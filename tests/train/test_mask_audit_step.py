@@ -79,8 +79,9 @@ def step(monkeypatch, tmp_path):
     queue.tags = [{"response_len": 5}, {"response_len": 5}, {"response_len": 1, "is_padding": True}]
     monkeypatch.setattr(batch_module, "transfer_queue", queue)
     recipe = SimpleNamespace(observation_weight=0.0)
+    texts = SimpleNamespace(every=3, count=3)
     folders = {"stage_dir": str(tmp_path), "trajectories": str(tmp_path / "trajectories")}
-    observer = StepObserver(SimpleNamespace(recipe=recipe, keep_trajectory_bytes=None, **folders))
+    observer = StepObserver(SimpleNamespace(recipe=recipe, keep_trajectory_bytes=None, texts=texts, **folders))
     yield observer, queue, SimpleNamespace(keys=list(queue.rows), tags=queue.tags, partition_id="train")
     observer.close()
 
@@ -94,10 +95,14 @@ def test_a_sound_step(step, tmp_path):
     assert queue.rows["u_0_0"][SPAN_KIND].tolist() == queue.rows["u_1_0"][SPAN_KIND].tolist() == kinds
     assert queue.rows["pad_0_0"][SPAN_KIND].tolist() == [INTERPRETER]
     drawn = []
-    board = SimpleNamespace(add_histogram=lambda tag, values, step: drawn.append((tag, len(values), step)))
-    observer.end_step(batch, 3, metrics, timing, board)
+    board = SimpleNamespace(
+        add_histogram=lambda tag, values, step: drawn.append((tag, len(values), step)), log_dir=tmp_path / "board"
+    )
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
+    observer.end_step(batch, 3, metrics, timing, board, tokenizer)
     observer.close()
     assert metrics["audit/interpreter_tokens"] == 4 and metrics["mismatch/max"] == pytest.approx(0.125)
+    assert list((tmp_path / "board/text").glob("*tfevents*"))
     assert metrics["reward/accuracy"] == 0.5 and metrics["reward/aime/accuracy"] == 1.0
     assert metrics["behaviour/code_ratio"] == metrics["behaviour/math/code_ratio"] == 1.0
     assert metrics["perf/tokens_per_second"] == 1.4 and metrics["timing_s/tools"] == 1.0
@@ -119,7 +124,8 @@ def test_a_shifted_mask_leaves_its_trajectory_on_the_disk(step, tmp_path):
     path = tmp_path / "audit/step_000003.parquet"
     assert str(stopped.value) == (
         "The mask audit stops the run before the update: an interpreter token has weight in the loss, "
-        f"trajectory u_1 of step 3 (in {path}), response token 3."
+        f"trajectory u_1 of step 3 (in {path}; `retool view {tmp_path.parent} --audit` shows it at #/t/3/0), "
+        "response token 3."
     )
     (record,) = read_step(path)
     assert record["response_mask"].tolist() == [True, True, False, True, True] and record["sample"] == 1
