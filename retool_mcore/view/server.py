@@ -1,5 +1,6 @@
 """The viewer's web server: one page, the index of a run's trajectories, and one trajectory at a time. Local only."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def export(source: Source, places: list[tuple[int, int]]) -> str:
 
 
 def application(source: Source) -> web.Application:
-    """The server's routes: /, /api/index, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html"""
+    """The routes: /, /api/index, /api/problems?text=, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html"""
 
     @web.middleware
     async def answer(request: web.Request, handler) -> web.StreamResponse:
@@ -60,6 +61,9 @@ def application(source: Source) -> web.Application:
     async def index(_: web.Request) -> web.Response:
         return _json(source.index())
 
+    async def problems(request: web.Request) -> web.Response:
+        return _json(await asyncio.to_thread(source.problems, request.query.get("text", "")))
+
     async def trajectory(request: web.Request) -> web.Response:
         return _json(source.detail(int(request.match_info["step"]), int(request.match_info["row"])))
 
@@ -71,20 +75,21 @@ def application(source: Source) -> web.Application:
     app = web.Application(middlewares=[answer])
     app.router.add_get("/", show_page)
     app.router.add_get("/api/index", index)
+    app.router.add_get("/api/problems", problems)
     app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)
     app.router.add_get(r"/export/{places:\d+/\d+(?:/\d+/\d+)?}.html", exported)
     return app
 
 
-def _json(value: dict) -> web.Response:
+def _json(value: dict | list) -> web.Response:
     response = web.Response(text=json.dumps(value), content_type="application/json")
     response.enable_compression()
     return response
 
 
-def serve(run: Path, *, host: str, port: int) -> None:
-    """Serve the run until Ctrl-C. Raises UserError when there is nothing to show or the port is taken."""
-    source = Source(run)
+def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
+    """Serve a part of the run (view/source.py) until Ctrl-C. Raises UserError when it is empty or the port is taken."""
+    source = Source(run, part)
     count = len(source.index()["step"])
     address = f"http://{host}:{port}/"
     print(

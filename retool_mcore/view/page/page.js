@@ -56,6 +56,7 @@ function matching() {
     if (answer && (index.acc[order] > 0) !== (answer === "right")) continue;
     if (status && index.finish[order] !== status && !index.statuses[order].includes(status)) continue;
     if (wanted && problem(order) !== wanted) continue;
+    if (state.texts && !state.texts.has(problem(order))) continue;
     found.push(order);
   }
   const [by, direction] = state.sort;
@@ -79,6 +80,18 @@ function number(name, label) {
   return element("label", {}, label, node);
 }
 
+// Prompts are not in the index: the server looks for the text, in each problem once.
+function textFilter() {
+  const node = element("input", { type: "search", placeholder: "Enter to search", onchange: async (event) => {
+    const text = event.target.value.trim();
+    state.text = text;
+    state.texts = text ? new Set(await get(`api/problems?text=${encodeURIComponent(text)}`)) : null;
+    draw();
+  } });
+  node.value = state.text || "";
+  return embedded ? null : element("label", {}, "problem contains", node);
+}
+
 function filter(name, value) {
   state.filters[name] = value;
   draw();
@@ -93,7 +106,7 @@ function showList() {
   const filters = element("div", { class: "filters" },
     select("step", "step", distinct(index.step)), select("source", "data source", distinct(index.data_source)),
     select("answer", "answer", ["right", "wrong"]), number("reward", "reward at least"), number("turns", "turns at least"),
-    select("status", "finish or call status", distinct([...index.finish, ...index.statuses.flat()])),
+    select("status", "finish or call status", distinct([...index.finish, ...index.statuses.flat()])), textFilter(),
     state.filters.problem ? element("button", { onclick: () => { location.hash = "#/"; } }, `${state.filters.problem} ✕`) : null,
     count);
   let found = [];
