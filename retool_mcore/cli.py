@@ -1,5 +1,5 @@
 """The command line: `retool prepare | sft | rl | eval | export | doctor | submit | status | summary |
-view | sandbox`.
+view | replay | sandbox`.
 
 Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
 """
@@ -154,19 +154,53 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a 
     return 0
 
 
-@app.command(epilog=_examples("retool view runs/quickstart", "retool view runs/r32 --port 8010"))
+@app.command(epilog=_examples("retool view runs/quickstart", "retool view runs/r32 --eval rl --port 8010"))
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="TCP port.")] = 8008,
+    evaluation: Annotated[
+        str | None, typer.Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
+    ] = None,
+    audit: Annotated[bool, typer.Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
 ) -> int:
     """Look at the trajectories of a run in a browser: text by role, the mask over the tokens, probabilities, the
     interpreter's output and times; two side by side, one problem over the steps, and a single HTML file to send on."""
     from retool_mcore.view import server
 
-    server.serve(run, host=host, port=port)
+    part = f"eval/{evaluation}" if evaluation else "audit" if audit else "rl"
+    server.serve(run, host=host, port=port, part=part)
+    return 0
+
+
+@app.command(
+    epilog=_examples(
+        "retool replay runs/quickstart --step 30",
+        "retool replay runs/quickstart --step 30 --rollout",
+        "retool replay runs/r32 --step 101 verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32768",
+    )
+)
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    step: Annotated[int, typer.Option(metavar="N", min=1, help="Which step.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
+    ] = None,
+    rollout: Annotated[
+        bool, typer.Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
+    ] = False,
+    policy_step: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
+    recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
+    from retool_mcore import replay as again
+
+    again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
     return 0
 
 
@@ -207,9 +241,7 @@ def serve(
 
     config = OmegaConf.to_container(compose("doctor", overrides or ()).sandbox)
     config |= {} if workers is None else {"workers": workers}
-    asyncio.run(
-        service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise)
-    )
+    asyncio.run(service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise))
     return 0
 
 
@@ -223,6 +255,51 @@ def probe_service(
     from retool_mcore.sandbox.service.probe import probe_url
 
     print(asyncio.run(probe_url(url)))
+    return 0
+
+
+coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
+app.add_typer(coldstart)
+ColdstartConfig = Annotated[Path, typer.Argument(metavar="FILE", help="As those in configs/coldstart/.")]
+ColdstartOverrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
+]
+
+
+@coldstart.command(
+    "run", epilog=_examples("retool coldstart run configs/coldstart/openthoughts.yaml source.path=thoughts.parquet")
+)
+def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> int:
+    """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
+    for `retool sft` with a report. A second start goes on after the last finished row and model call."""
+    from retool_mcore.coldstart import command
+
+    command.run(config, overrides or [])
+    return 0
+
+
+@coldstart.command(
+    "serve",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=_examples(
+        "retool coldstart serve configs/coldstart/openthoughts.yaml --print",
+        "retool coldstart serve configs/coldstart/openthoughts.yaml --tensor-parallel-size 8",
+    ),
+)
+def serve_coldstart(
+    context: typer.Context,
+    config: ColdstartConfig,
+    purpose: Annotated[str, typer.Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the command; start nothing.")] = False,
+) -> int:
+    """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
+    to `vllm serve`."""
+    from retool_mcore.coldstart import command
+
+    command.serve(config, purpose, checkpoint, context.args, show)
     return 0
 
 

@@ -57,13 +57,13 @@ def build_engine(config) -> AsyncLLM:
     )
 
 
-def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int):
-    """The `generate` of one episode: each turn is one request with a seed of its own."""
+def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int, step: int = 0):
+    """The `generate` of one episode: each turn is one request with a seed of its own. step: of training, 0: none."""
     turn = 0
 
     async def generate(ids: list[int], max_tokens: int) -> Generation:
         nonlocal turn
-        seed = request_seed(config.seed, 0, index, sample, turn)
+        seed = request_seed(config.seed, step, index, sample, turn)
         turn += 1
         params = SamplingParams(
             max_tokens=max_tokens,
