@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from retool_mcore.sandbox.isolation import landlock, namespaces, seccomp
 from retool_mcore.sandbox.isolation.confine import TMP_OPTIONS, Confinement
+from retool_mcore.sandbox.isolation.init import start_init
 from retool_mcore.sandbox.isolation.syscalls import become
 
 LEVELS = ("none", "process", "landlock", "namespaces")
@@ -50,7 +51,7 @@ def _try(level: str, uid: int | None, base_dir: str, folders: list[str]) -> None
         _check(confinement, None, base_dir)
         return
     namespaces.enter_server_namespaces(base_dir, folders, uid)
-    pid, report = namespaces.start_init(TMP_OPTIONS, folders)
+    pid, report = start_init(TMP_OPTIONS, folders)
     try:
         message = report.recv(4096).decode("utf-8", "replace")
         if message != "ok":

@@ -1,17 +1,14 @@
 """Level "namespaces": where a program runs.
 
     server            user, mount, network, ipc and uts namespaces of its own, with a read-only root made once
-      init (1 a run)  user, pid, mount, network and ipc namespaces below those, with private /tmp and /proc
+      inits           user, pid, mount, network and ipc namespaces below those, with private /tmp and /proc
       zygote          as the server; its forks join the namespaces of a waiting init
 
-A user namespace for each run, because the kernel counts processes (RLIMIT_NPROC) by user namespace. The init does
-nothing but wait: it is there because process 1 of a pid namespace ignores signals that have no handler, which a
-program must not, and because killing it kills all that is in the namespace.
+One program at a time in each (init.py). A user namespace for each, because the kernel counts processes (RLIMIT_NPROC)
+by user namespace.
 """
 
 import os
-import signal
-import socket
 import sys
 
 from retool_mcore.sandbox.isolation.syscalls import (
@@ -24,14 +21,11 @@ from retool_mcore.sandbox.isolation.syscalls import (
     CLONE_NEWUTS,
     MS_BIND,
     MS_NODEV,
-    MS_NOEXEC,
     MS_NOSUID,
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
     become,
-    clone,
-    die_with_parent,
     mount,
     pivot_root_here,
     set_mount_attributes,
@@ -80,11 +74,11 @@ def enter_server_namespaces(mount_point: str, folders: list[str], user: int | No
         _enter_root(mount_point, folders)
         become(user)
         unshare(flags)
-        _map_ids(user, user)
+        map_ids(user, user)
         return
     uid, gid = os.getuid(), os.getgid()
     unshare(flags)
-    _map_ids(uid, gid)
+    map_ids(uid, gid)
     _enter_root(mount_point, folders)
 
 
@@ -109,7 +103,8 @@ def _enter_root(root: str, folders: list[str]) -> None:
     pivot_root_here()
 
 
-def _map_ids(uid: int, gid: int) -> None:
+def map_ids(uid: int, gid: int) -> None:
+    """Map this process's ids, `uid` and `gid` outside of its new user namespace, to those that programs have."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{INNER_ID} {uid} 1"), ("gid_map", f"{INNER_ID} {gid} 1")):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
         os.write(fd, text.encode())
@@ -127,60 +122,6 @@ def _bind(root: str, path: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
         mount(path, target, None, MS_BIND)
-
-
-def start_init(tmp_options: str, folders: list[str]) -> tuple[int, socket.socket]:
-    """(process id, socket) of a new init, which will send one message: "ok" with the descriptor of its working
-    folder, or why it failed."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = clone(RUN_NAMESPACES | CLONE_NEWPID)
-    if pid == 0:
-        _be_init(theirs, tmp_options, folders)
-    theirs.close()
-    return pid, ours
-
-
-def _be_init(report: socket.socket, tmp_options: str, folders: list[str]) -> None:
-    try:
-        signal.set_wakeup_fd(-1)
-        # Orphans are reaped by the kernel.
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.dup2(report.fileno(), 3)
-        os.closerange(4, 1 << 20)
-        report = socket.socket(fileno=3)
-        die_with_parent()
-        try:
-            _map_ids(INNER_ID, INNER_ID)
-            _mount_private(tmp_options, folders)
-            folder = os.open(WORK_DIR, os.O_RDONLY | os.O_DIRECTORY)
-            # Its capabilities, over this run's namespaces only, stay: they keep the program from looking into it.
-        except OSError as error:
-            report.send(str(error).encode())
-            os._exit(1)
-        socket.send_fds(report, [b"ok"], [folder])
-        os.closerange(0, 16)
-        while True:
-            signal.pause()
-    finally:
-        os._exit(1)
-
-
-def _mount_private(tmp_options: str, folders: list[str]) -> None:
-    # This Python may itself be below /tmp, where the new file system would hide it.
-    hidden = [(path, os.open(path, os.O_PATH)) for path in folders if is_below(path, ["/tmp"])]
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, tmp_options)
-    for path, fd in hidden:
-        os.makedirs(path)
-        mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
-    os.mkdir(WORK_DIR)
-    os.mkdir(SHM_DIR)
-    try:
-        # Read-only, because root's uid may write sysctl files such as core_pattern even without a capability.
-        mount("proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    except PermissionError:
-        # A container that masks parts of /proc forbids new ones.
-        mount("tmpfs", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1")
 
 
 def fork_into(init: int) -> int:

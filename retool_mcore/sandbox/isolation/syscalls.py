@@ -83,6 +83,11 @@ def pivot_root_here() -> None:
     os.chdir("/")
 
 
+def detach_mount(path: str) -> None:
+    """Unmount it here and now; what is open in it stays so."""
+    check(libc.umount2(path.encode(), MNT_DETACH), f"umount2 {path}")
+
+
 def open_beneath(folder: int, path: str, flags: int) -> int:
     """Open `path` below the folder's descriptor; no symbolic link is followed, no step leaves the folder."""
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)

@@ -3,13 +3,15 @@
 import json
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.local.caller import Caller
-from retool_mcore.sandbox.local.loop import Loop
+from retool_mcore.sandbox.local.inits import Inits
+from retool_mcore.sandbox.local.loop import Loop, Timer
 from retool_mcore.sandbox.local.place import Place
 from retool_mcore.sandbox.local.run import Run
 from retool_mcore.sandbox.local.sessions import Sessions
@@ -19,8 +21,9 @@ from retool_mcore.sandbox.local.wire import encode_reply, frame
 PARENT_CHECK_S = 1.0
 CLOSE_S = 5.0
 RETRY_S = 0.1
-# Places in the making at once: enough to keep the zygote busy, few enough to answer others meanwhile.
-MAX_STARTING = 16
+# Runs that begin at once: more would only wait for each other. A run older than YOUNG_S is held to be a long one.
+MAX_BUSY = 16
+YOUNG_S = 0.02
 
 
 class Dispatcher:
@@ -40,6 +43,8 @@ class Dispatcher:
         self.options = options
         self.loop = Loop()
         self.watch = Watch(zygote_pid, confinement.level == "namespaces")
+        in_namespaces = confinement.level == "namespaces"
+        self.inits = Inits(self.loop, confinement.folders, self._refill) if in_namespaces else None
         self.places: set[Place] = set()
         self.spares: deque[Place] = deque()
         self.starting = 0
@@ -48,6 +53,7 @@ class Dispatcher:
         self.waiting: deque[Caller] = deque()
         self.running: dict[Place, Caller] = {}
         self.sessions = Sessions(self.loop, options["session_idle_s"], self._request_place, self._begin)
+        self.refill_timer: Timer | None = None
         self.closing = False
 
     def serve(self) -> None:
@@ -115,9 +121,16 @@ class Dispatcher:
         self._refill()
 
     def _refill(self) -> None:
-        wanted = len(self.waiting) + self.options["spares"] - len(self.spares)
-        while self.starting < min(wanted, MAX_STARTING) and not self.closing:
-            place = Place(self.loop, self.confinement, self.options["base_dir"], self.zygote, self._place_ended)
+        """Make as many places as callers wait for, and spares; half of these may be on their way back from a run."""
+        if self.closing:
+            return
+        spares, young = self.options["spares"], self._young()
+        coming = young + (len(self.inits.returning) if self.inits else 0)
+        wanted = len(self.waiting) + spares - len(self.spares) - (min(coming, spares // 2) if self.inits else 0)
+        if self.waiting:
+            wanted = min(wanted, MAX_BUSY - coming)
+        while self.starting < wanted:
+            place = Place(self.loop, self.inits, self.options["base_dir"], self.zygote, self._place_ended)
             self.places.add(place)
             self.starting += 1
             try:
@@ -125,6 +138,23 @@ class Dispatcher:
             except OSError as error:
                 place.fail(str(error))
                 return
+        if self.inits and not self.waiting:
+            self.inits.trim(0)
+        if young and (self.refill_timer is None or self.refill_timer.action is None):
+            self.refill_timer = self.loop.after(YOUNG_S, self._refill_again)
+
+    def _refill_again(self) -> None:
+        self.refill_timer = None
+        self._refill()
+
+    def _young(self) -> int:
+        """How many runs have begun so lately that they may soon be over."""
+        count, since = 0, time.monotonic() - YOUNG_S
+        for caller in reversed(self.running.values()):
+            if caller.run.started < since:
+                break
+            count += caller.run.session is None
+        return count
 
     def _fork(self, place: Place) -> None:
         try:
@@ -217,7 +247,7 @@ class Dispatcher:
         if not complete or place.killed:
             return
         if caller.run.session is None or caller.run.report["status"] == Status.MEMORY:
-            place.kill()
+            place.clear()
             return
         del self.running[place]
         self._unwatch(place)
@@ -258,6 +288,8 @@ class Dispatcher:
         for caller in self.waiting:
             caller.close()
         self.waiting.clear()
+        if self.inits:
+            self.inits.close()
         for place in list(self.places):
             place.kill()
         if not self.places:

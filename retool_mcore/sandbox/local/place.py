@@ -7,15 +7,14 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import stat
 import tempfile
 from collections.abc import Callable
 
 from retool_mcore.sandbox.isolation import limits, namespaces
-from retool_mcore.sandbox.isolation.confine import TMP_OPTIONS, Confinement
 from retool_mcore.sandbox.isolation.syscalls import open_beneath
+from retool_mcore.sandbox.local.inits import Init, Inits
 from retool_mcore.sandbox.local.loop import Loop
 
 READ_BYTES = 65536
@@ -31,13 +30,13 @@ class Place:
     def __init__(
         self,
         loop: Loop,
-        confinement: Confinement,
+        inits: Inits | None,
         base_dir: str,
         zygote: socket.socket,
         on_end: Callable[["Place"], None],
     ):
         self.loop = loop
-        self.confinement = confinement
+        self.inits = inits
         self.base_dir = base_dir
         self.zygote = zygote
         self.on_end = on_end
@@ -45,36 +44,31 @@ class Place:
         self.exit_status: int | None = None
         self.work_dir = namespaces.WORK_DIR
         self.folder = -1
-        self.init = self.init_fd = -1
-        self.init_report: socket.socket | None = None
+        self.init: Init | None = None
         self.starting = True
         self.failure = ""
-        self.killed = False
+        self.killed = self.clearing = False
         self.ended = False
         self.stdout = self.stderr = -1
         self.control: socket.socket | None = None
 
     def prepare(self, on_ready: Callable[["Place"], None]) -> None:
         """Make the namespaces, or the folder; `on_ready` is then called, or `on_end` if it failed. Raises OSError."""
-        if self.confinement.level != "namespaces":
+        if self.inits is None:
             self.work_dir = tempfile.mkdtemp(dir=self.base_dir)
             self.folder = os.open(self.work_dir, os.O_RDONLY | os.O_DIRECTORY)
             on_ready(self)
             return
-        self.init, self.init_report = namespaces.start_init(TMP_OPTIONS, self.confinement.folders)
-        self.init_fd = os.pidfd_open(self.init)
-        self.loop.watch(self.init_fd, lambda _: self._init_ended())
-        self.loop.watch(self.init_report.fileno(), lambda _: self._init_reported(on_ready))
+        self.init = self.inits.take()
+        self.init.on_end = self._init_ended
+        self.init.on_gone = self._program_gone
+        self.init.on_ready = lambda: self._init_ready(on_ready)
+        if self.init.folder >= 0:
+            self._init_ready(on_ready)
 
-    def _init_reported(self, on_ready: Callable[["Place"], None]) -> None:
-        self.loop.forget(self.init_report.fileno())
-        message, fds, _, _ = socket.recv_fds(self.init_report, 4096, 1)
-        self.init_report.close()
-        if message == b"ok" and fds:
-            self.folder = fds[0]
-            on_ready(self)
-        else:
-            self.fail(message.decode("utf-8", "replace") or "the first process of a run ended")
+    def _init_ready(self, on_ready: Callable[["Place"], None]) -> None:
+        self.folder = self.init.take_folder()
+        on_ready(self)
 
     def fork(self) -> None:
         """Ask the zygote for the program's process. Raises OSError."""
@@ -85,8 +79,8 @@ class Place:
         os.set_blocking(self.stderr, False)
         self.control.setblocking(False)
         fds = [stdout, stderr, control.fileno()]
-        if self.init_fd >= 0:
-            fds.insert(0, self.init_fd)
+        if self.init is not None:
+            fds.insert(0, self.init.fd)
         try:
             socket.send_fds(self.zygote, [b"fork" + json.dumps({"work_dir": self.work_dir}).encode()], fds)
         finally:
@@ -106,7 +100,7 @@ class Place:
     def fail(self, reason: str) -> None:
         """The place could not be made; `on_end` follows."""
         self.failure = reason
-        if self.init_fd >= 0:
+        if self.init is not None:
             self.kill()
         else:
             self._end()
@@ -114,23 +108,39 @@ class Place:
     def kill(self) -> None:
         """Kill every process; `on_end` follows."""
         self.killed = True
-        if self.init_fd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+        if self.init is not None:
+            self.init.kill()
         elif self.program > 0 and self.exit_status is None:
             self.zygote.send(b"kill" + json.dumps({"pid": self.program}).encode())
 
+    def clear(self) -> None:
+        """Kill what is left of a run that ended as it should; its namespaces serve again. `on_end` follows."""
+        if self.init is None:
+            self.kill()
+        elif not self.clearing and not self.killed:
+            self.clearing = True
+            self.init.clear()
+
     def program_ended(self, status: int) -> None:
         """The zygote says so; without a pid namespace it says so when all other processes of the run have ended too."""
+        if self.ended:
+            return
         self.exit_status = status
-        if self.init_fd < 0:
+        if self.init is None:
             self._end()
-        else:
+        elif os.WIFEXITED(status):
+            self.clear()
+        elif not self.clearing:
             self.kill()
 
+    def _program_gone(self) -> None:
+        init, self.init = self.init, None
+        self.inits.give_back(init)
+        self._end()
+
     def _init_ended(self) -> None:
-        self.loop.forget(self.init_fd)
-        os.waitpid(self.init, 0)
+        self.failure = self.failure or self.init.failure
+        self.init = None
         self._end()
 
     def _end(self) -> None:
@@ -140,8 +150,8 @@ class Place:
 
     def processes(self, of_zygote: list[int]) -> list[int]:
         """Ids of the place's processes but for its init. `of_zygote`: all descendants of the zygote."""
-        if self.init_fd >= 0:
-            return [self.program, *limits.descendants(self.program), *limits.descendants(self.init)]
+        if self.init is not None:
+            return [self.program, *limits.descendants(self.program), *limits.descendants(self.init.pid)]
         return [pid for pid in of_zygote if _group(pid) == self.program]
 
     def read_file(self, path: str, limit_bytes: int) -> bytes | None:
@@ -165,11 +175,11 @@ class Place:
 
     def close(self) -> None:
         """Release everything; the processes must have ended."""
-        for fd in (self.stdout, self.stderr, self.folder, self.init_fd):
+        for fd in (self.stdout, self.stderr, self.folder):
             if fd >= 0:
                 self.loop.forget(fd)
                 os.close(fd)
-        self.stdout = self.stderr = self.folder = self.init_fd = -1
+        self.stdout = self.stderr = self.folder = -1
         if self.control is not None:
             self.loop.forget(self.control.fileno())
             self.control.close()
