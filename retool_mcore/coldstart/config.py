@@ -152,4 +152,6 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
                 raise UserError(f"{key} is {value!r}: expected {' or '.join(choices)}.")
         return OmegaConf.to_object(merged)
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {str(error).splitlines()[0]}. The keys are those of docs/coldstart.md.") from error
+        key = f" ({key})" if (key := getattr(error, "full_key", None)) else ""
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"{path}{key}: {reason}. The keys are those of docs/coldstart.md.") from error

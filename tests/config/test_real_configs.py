@@ -7,7 +7,8 @@ from retool_mcore.config import CONFIG_DIR, compose
 GROUPS = {
     group.name: sorted(path.stem for path in group.glob("*.yaml"))
     for group in CONFIG_DIR.iterdir()
-    if group.is_dir() and group.name != "site"  # read by cluster/site.py, no part of a stage's configuration
+    # Read by cluster/site.py and coldstart/config.py, no part of a stage's configuration.
+    if group.is_dir() and group.name not in ("site", "coldstart")
 }
 LARGE = ["model=qwen2.5-32b", "parallel=2x8-80g", "data=math"]
 

@@ -1,0 +1,63 @@
+"""kill -9 in every stage, then on: nothing is lost, nothing is done twice."""
+
+import asyncio
+import json
+import os
+import signal
+
+from coldstart_runs import config
+from model_double import recorded_replies, serving
+from recorded_rewrites import KINDS, recorded, write_source
+
+from retool_mcore.coldstart import pipeline
+from retool_mcore.coldstart.store import Store
+
+ROWS = recorded(15)
+STAGES = [
+    "read",
+    "normalise",
+    "exact-duplicates",
+    "near-duplicates",
+    "decontaminate",
+    "rule-verification",
+    "judge-verification",
+    "rewrite",
+    "format-verification",
+    "execution",
+    "answer-verification",
+    "selection",
+]
+
+
+def killed_in(stage: str, settings, row: int = 2) -> int:
+    """Runs `settings` in a fork that kills itself after `row` rows of `stage`; returns the signal it died of."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        add = Store.add
+
+        def counted(store, outcome):
+            add(store, outcome)
+            if store.path.stem.endswith(stage) and store.rows >= row:
+                store.sync()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Store.add = counted
+        asyncio.run(pipeline.run(settings))
+    finally:
+        os._exit(1)
+
+
+def test_a_kill_in_every_stage_loses_nothing_and_repeats_no_call(tmp_path):
+    source = write_source(ROWS, tmp_path / "source.jsonl")
+    with serving(recorded_replies(ROWS)) as double:
+        model = {"rewrite__model__concurrency": 1}
+        settings = config(tmp_path / "out", source, double.url, **model)
+        for stage in STAGES:
+            assert killed_in(stage, settings) == -signal.SIGKILL, stage
+        counts = asyncio.run(pipeline.run(settings))
+        assert set(double.calls.values()) == {1}
+        assert sum(double.calls.values()) == counts[6].rows_in + counts[7].rows_in
+    dropped = {record["row"]: record["stage"] for record in map(json.loads, (tmp_path / "out/dropped.jsonl").open())}
+    assert {(row.kind, dropped.get(number)) for number, row in enumerate(ROWS)} == set(KINDS.items())
