@@ -65,7 +65,9 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
     if step not in files:
         raise UserError(f"{run_dir} has no trajectories of step {step}: it has {_ranges(files)}.")
     register_resolvers()
-    config = OmegaConf.load(path)
+    text = path.read_text()
+    # A run that was moved or copied since.
+    config = OmegaConf.create(text.replace(OmegaConf.create(text).run_dir, str(run_dir)))
     before = step - 1 if policy_step is None else policy_step
     checkpoint = find_checkpoint(run_dir, step, before)
     groups = {record["uid"] for record in read_step(files[step], columns=["uid"])}

@@ -18,14 +18,21 @@ def run(tmp_path):
         folder = tmp_path / f"rl/checkpoints/global_step_{step}"
         (folder / "actor/model/huggingface").mkdir(parents=True)
         (folder / "COMPLETE").touch()
-    text = OmegaConf.create({"init_from": "/sft", "rollout": {"temperature": 0.5, "top_p": 1.0}, "train": {"lr": 1.0}})
-    (tmp_path / "rl/config.yaml").write_text(OmegaConf.to_yaml(text))
+    config = OmegaConf.create(
+        {
+            "run_dir": "/x/t",
+            "init_from": "/x/t/sft",
+            "rollout": {"temperature": 0.5, "top_p": 1.0},
+            "train": {"lr": 1.0},
+        }
+    )
+    (tmp_path / "rl/config.yaml").write_text(OmegaConf.to_yaml(config))
     return tmp_path
 
 
 def test_a_step_begins_with_the_policy_before_it(run):
     first, second = replay_config(run, 1, None), replay_config(run, 2, None)
-    assert first.replay.checkpoint is None and first.policy_path == "/sft"
+    assert first.replay.checkpoint is None and first.policy_path == f"{run}/sft"
     assert second.replay.checkpoint == str(run / "rl/checkpoints/global_step_1")
     assert second.policy_path == f"{second.replay.checkpoint}/actor/model/huggingface"
     assert second.replay.groups == 2 and second.temperature == 0.5

@@ -1,0 +1,39 @@
+"""A rollout beside the recorded one that it repeats, token by token."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+def compare(recorded: Sequence[Mapping], found: Sequence[Mapping], seconds: float) -> dict:
+    """What came out: counts, speed, and how much of it is token for token what was recorded.
+
+    `policy_tokens_per_second` counts sampled tokens over the whole rollout; `tool_s`, `generate_s` are means over the
+    trajectories; `same_prefix` is the mean share of a recorded response before the first other token.
+    """
+    same, shares = 0, []
+    for old, new in zip(recorded, found, strict=True):
+        prefix = _same_prefix(old["response_ids"], new["response_ids"])
+        same += len(old["response_ids"]) == len(new["response_ids"]) == prefix
+        shares.append(prefix / max(1, len(old["response_ids"])))
+    return {
+        "trajectories": len(found),
+        "same": same,
+        "same_prefix": float(np.mean(shares)),
+        "seconds": seconds,
+        "policy_tokens": policy_tokens(found),
+        "policy_tokens_per_second": policy_tokens(found) / seconds,
+        "calls": sum(len(record["calls"]) for record in found),
+        "tool_s": float(np.mean([record["tool_s"] for record in found])),
+        "generate_s": float(np.mean([record["generate_s"] for record in found])),
+    }
+
+
+def policy_tokens(records: Sequence[Mapping]) -> int:
+    return sum(s["end"] - s["start"] for r in records for s in r["spans"] if s["kind"] == "policy")
+
+
+def _same_prefix(old, new) -> int:
+    length = min(len(old), len(new))
+    different = np.flatnonzero(np.asarray(old[:length]) != np.asarray(new[:length]))
+    return int(different[0]) if len(different) else length
