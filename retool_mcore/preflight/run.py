@@ -171,6 +171,7 @@ def check_room(config: DictConfig, model: Model, keep_checkpoints: int) -> None:
 def check_checkpoints(config: DictConfig, model: Model) -> None:
     """Which checkpoints stay, and room for them."""
     train = config.train
+    parallel.check_async_save(device=config.parallel.device, async_save=train.async_save)
     limits.check_kept(
         keep_checkpoints=train.keep_checkpoints,
         keep_best=train.keep_best,

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
-from megatron.core.dist_checkpointing.strategies.base import async_calls
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -40,6 +39,7 @@ class AsyncCheckpointManager(MegatronCheckpointManager):
         engine.checkpoint_mananager.__class__ = cls
         engine.checkpoint_mananager.whole = []
         engine.checkpoint_mananager.weights = []
+        engine.checkpoint_mananager.calls = AsyncCallsQueue()
 
     def finish(self, blocking: bool) -> list[int]:
         """The steps whose checkpoints became whole on all ranks since the last call. All ranks call it together.
@@ -50,13 +50,13 @@ class AsyncCheckpointManager(MegatronCheckpointManager):
         Raises:
             CheckpointException, RuntimeError: a part could not be written.
         """
-        async_calls.maybe_finalize_async_calls(blocking)
+        self.calls.maybe_finalize_async_calls(blocking)
         found, self.whole = self.whole, []
         return found
 
     def save_checkpoint(self, *args, **kwargs):
         """Copy the state and schedule its writes. One save at a time: waits for the one before."""
-        async_calls.maybe_finalize_async_calls(blocking=True)
+        self.calls.maybe_finalize_async_calls(blocking=True)
         super().save_checkpoint(*args, **kwargs)
 
     def _save_model_as_hf_via_bridge(self, hf_ckpt_path):
@@ -70,7 +70,9 @@ class AsyncCheckpointManager(MegatronCheckpointManager):
 
     def _dispatch_finalize(self, async_requests, finalize_save_fn):
         requests, self.weights = [*self.weights, *map(staged, async_requests)], []
-        super()._dispatch_finalize([one_after_another(requests)], finalize_save_fn)
+        request = one_after_another(requests)
+        request.add_finalize_fn(finalize_save_fn)
+        self.calls.schedule_async_request(request)
 
     def _finalize_save(self, *, local_path, global_step, saved_any_dist_ckpt, **_):
         # verl's would also write its tracker (SFT's to the wrong folder) and rotate, which train/checkpoints.py does.
