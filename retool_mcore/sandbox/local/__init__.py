@@ -20,6 +20,19 @@ What is NOT covered:
 - without namespaces: the run's folder lies on the host's disk, where it is added up every 0.1 s only.
 """
 
-from retool_mcore.sandbox.local.sandbox import PRELOAD, LocalSandbox
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from retool_mcore.sandbox.local.sandbox import PRELOAD, LocalSandbox
 
 __all__ = ["PRELOAD", "LocalSandbox"]
+
+
+def __getattr__(name: str):
+    # Imported when asked for: the server lives in this package too, and asyncio with all that it brings would be forked
+    # with every program.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from retool_mcore.sandbox.local import sandbox
+
+    return getattr(sandbox, name)

@@ -18,6 +18,7 @@ from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import adopt_orphans, set_dumpable
 from retool_mcore.sandbox.local.child import be_program
 from retool_mcore.sandbox.local.settle import settle
+from retool_mcore.sandbox.local.warm import warm_up
 
 MAX_MESSAGE = 4096
 
@@ -47,7 +48,7 @@ class _Zygote:
 
     def serve(self, preload: list[str]) -> None:
         adopt_orphans()
-        error = _preload(preload)
+        error = _preload(preload) or warm_up(preload)
         self._tell(error=error)
         if error:
             return
