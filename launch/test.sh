@@ -3,16 +3,17 @@
 #
 #   launch/test.sh           fast, then e2e
 #   launch/test.sh fast      only those that start no engine (minutes)
-#   launch/test.sh e2e       only those that start Megatron, vLLM and Ray, and all hostile programs in the sandbox
-#   launch/test.sh nightly   the end-to-end tests that are too many for every change
+#   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
 #   launch/test.sh cluster   only those on a Slurm of two nodes, which they start themselves (as root)
+#   launch/test.sh hostile   every hostile program at every level of isolation that this machine offers
+#   launch/test.sh nightly   the end-to-end and Slurm tests that are too long for every change
 #
 # Further arguments go to pytest: launch/test.sh fast -k sandbox
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 case ${1:-} in
-    fast | e2e | nightly | cluster) parts=("$1"); shift ;;
+    fast | e2e | cluster | hostile | nightly) parts=("$1"); shift ;;
     *) parts=(fast e2e) ;;
 esac
 ./launch/setup.sh
@@ -21,9 +22,10 @@ for part in "${parts[@]}"; do
     folder=tests
     case $part in
         fast) marker="not e2e and not hostile and not cluster and not gpu" ;;
-        e2e) marker="(e2e or hostile) and not nightly and not cluster and not gpu" ;;
+        e2e) marker="e2e and not nightly and not cluster and not gpu" ;;
+        cluster) marker="cluster and not nightly and not gpu" folder=tests/cluster ;;
+        hostile) marker="hostile" folder=tests/sandbox/hostile ;;
         nightly) marker="nightly and not gpu" ;;
-        cluster) marker="cluster and not gpu" folder=tests/cluster ;;
     esac
     echo "== tests: $part =="
     status=0

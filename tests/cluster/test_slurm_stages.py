@@ -49,6 +49,7 @@ def test_sft_whole(cluster, cold_started, undisturbed):
     assert "sft" in retool(cluster, "status", str(cold_started / "t"))
 
 
+@pytest.mark.nightly
 def test_sft_stopped_by_usr1_then_killed_ends_as_an_undisturbed_one(cluster, fresh, undisturbed):
     """The signal before the time limit, then kill -9 of a rank on the second node: one job, three attempts."""
     job = submit(cluster, "sft", fresh)
@@ -67,6 +68,7 @@ def test_sft_stopped_by_usr1_then_killed_ends_as_an_undisturbed_one(cluster, fre
     assert wrong_steps([first, second, third], undisturbed, "sft") == ([], [])
 
 
+@pytest.mark.nightly
 def test_sft_goes_on_after_its_job_process_is_killed_and_after_a_node_is_lost(cluster, fresh, undisturbed):
     job = submit(cluster, "sft", fresh)
     job.wait_for_step(attempt=1, step=9)
@@ -80,6 +82,7 @@ def test_sft_goes_on_after_its_job_process_is_killed_and_after_a_node_is_lost(cl
     assert wrong_steps(job.attempts(), undisturbed, "sft") == ([], [])
 
 
+@pytest.mark.nightly
 def test_scancel_ends_every_process_and_another_submission_goes_on(cluster, fresh, undisturbed):
     first = submit(cluster, "sft", fresh)
     first.wait_for_step(attempt=1, step=9)
@@ -118,7 +121,7 @@ def test_tensorboard_prints_the_tunnel_and_answers_at_its_end(cluster, prepared)
             time.sleep(0.5)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_rl_over_two_nodes(cluster, cold_started):
     """Ray across the two nodes, the policy's halves on different ones."""
     job = submit(cluster, "rl", cold_started)
