@@ -13,11 +13,14 @@ from retool_mcore.sandbox.service.pool import PoolSandbox, check_hosts
 _COMMON = {"timeout_s", "memory_mb", "cache_mb"}
 _REMOTE = _COMMON | {"concurrency", "patience_s"}
 KINDS = {
-    "local": (LocalSandbox, _COMMON | {"max_output_bytes", "workers", "min_isolation", "preload"}),
+    "local": (
+        LocalSandbox,
+        _COMMON | {"max_output_bytes", "workers", "min_isolation", "max_isolation", "preload", "session_idle_s"},
+    ),
     "fusion": (FusionSandbox, _REMOTE | {"max_output_bytes", "url"}),
     "pool": (PoolSandbox, _REMOTE | {"hosts", "hosts_from"}),
 }
-_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s")
+_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s", "session_idle_s")
 PROBE_TIMEOUT_S = 10.0
 # During training a service may be gone for a while and come back; one that is not there at the start never was.
 PROBE_PATIENCE_S = 3.0
@@ -27,8 +30,9 @@ def create_sandbox(config: Mapping) -> Sandbox:
     """The sandbox that `config` describes; keys left out have the back-end's defaults. Starts nothing yet.
 
     Keys: kind ("local", "fusion" or "pool"), timeout_s, memory_mb, cache_mb (0: no cache); local: workers,
-    min_isolation, preload, max_output_bytes; fusion: url, max_output_bytes; pool: hosts, hosts_from; both: concurrency,
-    patience_s. Raises UserError for an unknown kind or key and for a value that makes no sense.
+    min_isolation, max_isolation, preload, max_output_bytes, session_idle_s; fusion: url, max_output_bytes; pool: hosts,
+    hosts_from; both: concurrency, patience_s. Raises UserError for an unknown kind or key and for a value that makes no
+    sense.
     """
     options = dict(config)
     kind = options.pop("kind", None)
@@ -45,10 +49,9 @@ def create_sandbox(config: Mapping) -> Sandbox:
             raise UserError(f"sandbox.{key} is {value!r}; it must be a number above 0.")
         if key == "cache_mb" and not (is_number and value >= 0):
             raise UserError(f"sandbox.cache_mb is {value!r}; it must be a number, 0 for no cache.")
-    if options.get("min_isolation", "none") not in LEVELS:
-        raise UserError(
-            f"sandbox.min_isolation is {options['min_isolation']!r}; it must be one of {', '.join(LEVELS)}."
-        )
+    for key in ("min_isolation", "max_isolation"):
+        if options.get(key, "none") not in LEVELS:
+            raise UserError(f"sandbox.{key} is {options[key]!r}; it must be one of {', '.join(LEVELS)}.")
     if kind == "fusion" and not str(options.get("url", "")).startswith(("http://", "https://")):
         raise UserError("sandbox.url must be the http:// address of a SandboxFusion service.")
     if kind == "pool":

@@ -34,6 +34,8 @@ def test_the_cache_is_off_unless_it_has_room():
         ({"kind": "local", "timeout_s": 0}, "above 0"),
         ({"kind": "local", "memory_mb": "much"}, "sandbox.memory_mb"),
         ({"kind": "local", "min_isolation": "total"}, "total"),
+        ({"kind": "local", "max_isolation": "total"}, "max_isolation is 'total'"),
+        ({"kind": "local", "session_idle_s": 0}, "session_idle_s"),
         ({"kind": "fusion"}, "sandbox.url"),
         ({"kind": "local", "cache_mb": -1}, "sandbox.cache_mb"),
         ({"kind": "pool"}, "sandbox.hosts"),

@@ -129,7 +129,10 @@ def test_long_output_keeps_head_and_tail(box):
     assert result.status is Status.OUTPUT
     assert result.stdout.startswith("start\n") and result.stdout.endswith("end\n")
     assert len(result.stdout.encode()) < LIMIT_BYTES + 100 and "\ufffd" not in result.stdout
-    assert len(run(box, "'x' * 10**6").value) < LIMIT_BYTES + 100
+    result = run(box, "'x' * 10**6")
+    assert result.status is Status.OUTPUT and len(result.value) < LIMIT_BYTES + 100
+    assert f"{10**6 + 2 - LIMIT_BYTES} bytes of output cut" in result.value
+    assert run(box, f"'x' * {LIMIT_BYTES - 2}").status is Status.SUCCESS
 
 
 def test_endless_output_is_stopped_early(box):

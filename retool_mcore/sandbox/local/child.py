@@ -59,7 +59,8 @@ def be_program(
 
 
 def _failure(error: Exception) -> dict:
-    return {"status": Status.SANDBOX, "value": None, "traceback": f"\nthe sandbox failed: {error}\n", "exit_code": 1}
+    reason = f"\nthe sandbox failed: {error}\n"
+    return {"status": Status.SANDBOX, "value": None, "was_cut": False, "traceback": reason, "exit_code": 1}
 
 
 def _shut_in(confinement: Confinement, init: int | None, work_dir: str, fds: list[int]) -> socket.socket:

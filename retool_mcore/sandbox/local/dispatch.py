@@ -24,6 +24,8 @@ RETRY_S = 0.1
 # Runs that begin at once: more would only wait for each other. A run older than YOUNG_S is held to be a long one.
 MAX_BUSY = 16
 YOUNG_S = 0.02
+# How long namespaces that no program is in are kept beyond the spares, for a burst that goes on.
+KEEP_S = 0.5
 
 
 class Dispatcher:
@@ -54,6 +56,7 @@ class Dispatcher:
         self.running: dict[Place, Caller] = {}
         self.sessions = Sessions(self.loop, options["session_idle_s"], self._request_place, self._begin)
         self.refill_timer: Timer | None = None
+        self.trim_timer: Timer | None = None
         self.closing = False
 
     def serve(self) -> None:
@@ -138,10 +141,14 @@ class Dispatcher:
             except OSError as error:
                 place.fail(str(error))
                 return
-        if self.inits and not self.waiting:
-            self.inits.trim(0)
-        if young and (self.refill_timer is None or self.refill_timer.action is None):
+        if self.inits and self.inits.ready and self.trim_timer is None:
+            self.trim_timer = self.loop.after(KEEP_S, self._trim)
+        if young and self.refill_timer is None:
             self.refill_timer = self.loop.after(YOUNG_S, self._refill_again)
+
+    def _trim(self) -> None:
+        self.trim_timer = None
+        self.inits.trim()
 
     def _refill_again(self) -> None:
         self.refill_timer = None

@@ -96,8 +96,7 @@ class Inits:
 
     def take(self) -> Init:
         """One that is ready, or a new one that will be. Raises OSError."""
-        init = self.ready.pop() if self.ready else Init(self.loop, self.folders)
-        return init
+        return self.ready.pop() if self.ready else Init(self.loop, self.folders)
 
     def give_back(self, init: Init) -> None:
         """Its program is gone and it is becoming as new."""
@@ -110,9 +109,9 @@ class Inits:
         init.on_end = lambda: self._lost(init)
         init.on_gone = _nothing
 
-    def trim(self, keep: int) -> None:
-        """End all but `keep` of those that are ready."""
-        while len(self.ready) > keep:
+    def trim(self) -> None:
+        """End those that are ready and that nobody took."""
+        while self.ready:
             self.ready.popleft().kill()
 
     def close(self) -> None:

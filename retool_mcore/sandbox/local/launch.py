@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retool_mcore.errors import UserError
+from retool_mcore.sandbox.local.remove import remove_tree
 
 START_TIMEOUT_S = 120.0
 _BOOT = """
@@ -36,7 +36,7 @@ class Server:
         """Hang up, which ends the server, and remove what it could not if it was killed."""
         self.control.close()
         self.process.wait()
-        shutil.rmtree(self.base_dir, ignore_errors=True)
+        remove_tree(self.base_dir)
 
     def connect(self) -> socket.socket:
         """A new connection to it. Raises OSError when it is gone."""

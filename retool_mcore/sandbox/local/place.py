@@ -3,10 +3,8 @@
 The server makes it, hands it one run (or, in a session, one run after another) and ends it.
 """
 
-import contextlib
 import json
 import os
-import shutil
 import socket
 import stat
 import tempfile
@@ -16,6 +14,7 @@ from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.syscalls import open_beneath
 from retool_mcore.sandbox.local.inits import Init, Inits
 from retool_mcore.sandbox.local.loop import Loop
+from retool_mcore.sandbox.local.remove import remove_tree
 
 READ_BYTES = 65536
 
@@ -184,7 +183,7 @@ class Place:
             self.loop.forget(self.control.fileno())
             self.control.close()
         if self.work_dir != namespaces.WORK_DIR:
-            _remove(self.work_dir)
+            remove_tree(self.work_dir)
 
 
 def _in_memory(data: bytes) -> int:
@@ -202,14 +201,3 @@ def _group(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[2])
     except (FileNotFoundError, ProcessLookupError):
         return 0
-
-
-def _remove(folder: str) -> None:
-    def open_up(_, path, __):
-        # A program may have taken the right to list or change a folder from itself.
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            os.chmod(path, 0o700)
-
-    shutil.rmtree(folder, onerror=open_up)
-    shutil.rmtree(folder, ignore_errors=True)

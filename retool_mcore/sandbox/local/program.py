@@ -28,6 +28,7 @@ class Interpreter:
         self.work_dir = work_dir
         self.max_value_bytes = max_value_bytes
         self.shown: list[str] = []
+        self.was_cut = False
         _renew(work_dir)
         self.main = types.ModuleType("__main__")
         sys.modules["__main__"] = self.main
@@ -37,13 +38,14 @@ class Interpreter:
     def execute(self, code: str) -> dict:
         """Run `code` to its end, non-daemon threads included.
 
-        Returns {status: "success" | "error" | "memory", value: str | None, traceback: str, exit_code: int}.
+        Returns {status: "success" | "error" | "memory", value: str | None, was_cut: bool, traceback: str,
+        exit_code: int}; `was_cut`: the value was longer than `max_value_bytes`.
         """
         code = strip_fences(code)
         linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
         self.shown.clear()
         self.main.__dict__[DISPLAY] = self._display
-        report = {"status": "success", "value": None, "traceback": "", "exit_code": 0}
+        report = {"status": "success", "value": None, "was_cut": False, "traceback": "", "exit_code": 0}
         try:
             program = _compiled(code)
             exec(program, self.main.__dict__)
@@ -57,13 +59,16 @@ class Interpreter:
             report.update(status="memory", exit_code=1)
         except BaseException as error:
             report.update(status="error", traceback=self._format(error), exit_code=1)
-        report["value"] = self.shown[0] if self.shown and report["status"] == "success" else None
+        if self.shown and report["status"] == "success":
+            report.update(value=self.shown[0], was_cut=self.was_cut)
         _flush()
         return report
 
     def _display(self, value: object) -> None:
         if value is not None:
-            self.shown.append(clip(repr(value), self.max_value_bytes))
+            text = repr(value)
+            self.shown.append(clip(text, self.max_value_bytes))
+            self.was_cut = len(text.encode("utf-8", "replace")) > self.max_value_bytes
 
     def _format(self, error: BaseException) -> str:
         return clip(_format(error, self.work_dir), self.max_value_bytes)

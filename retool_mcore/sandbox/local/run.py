@@ -14,6 +14,8 @@ from retool_mcore.sandbox.local.wire import Frames
 FLOOD_FACTOR = 100
 MAX_FETCHED_BYTES = 64 * 2**20
 MAX_CHUNKS = 64
+# More than what `clip` adds to a text that it cuts.
+CUT_NOTE_BYTES = 100
 
 
 class Run:
@@ -104,7 +106,8 @@ class Run:
         status, reason, value, exit_code = self._ending()
         if reason:
             self.stderr.feed(reason.encode("utf-8", "replace"))
-        if status is Status.SUCCESS and (self.stdout.was_cut or self.stderr.was_cut):
+        value_was_cut = self.report is not None and self.report["was_cut"]
+        if status is Status.SUCCESS and (self.stdout.was_cut or self.stderr.was_cut or value_was_cut):
             status = Status.OUTPUT
         stdout = self.stdout.text()
         if status is Status.OUTPUT and self.stopped:
@@ -136,12 +139,24 @@ class Run:
 
 
 def _checked(report: dict, max_output_bytes: int) -> dict:
-    status, value, error, exit_code = (report[key] for key in ("status", "value", "traceback", "exit_code"))
+    status, value, was_cut, error, exit_code = (
+        report[key] for key in ("status", "value", "was_cut", "traceback", "exit_code")
+    )
     right_types = isinstance(error, str) and isinstance(value, str | None) and isinstance(exit_code, int)
     if not right_types or status not in (Status.SUCCESS, Status.ERROR, Status.MEMORY, Status.SANDBOX):
         raise ValueError("not a report")
-    value = None if value is None else clip(value, max_output_bytes)
-    return {"status": status, "value": value, "traceback": clip(error, max_output_bytes), "exit_code": exit_code & 0xFF}
+    return {
+        "status": status,
+        "value": None if value is None else _bounded(value, max_output_bytes),
+        "was_cut": bool(was_cut),
+        "traceback": _bounded(error, max_output_bytes),
+        "exit_code": exit_code & 0xFF,
+    }
+
+
+def _bounded(text: str, limit_bytes: int) -> str:
+    # The program's side has clipped it; again only when that was not our code, or the note on the cut would be cut.
+    return text if len(text.encode("utf-8", "replace")) <= limit_bytes + CUT_NOTE_BYTES else clip(text, limit_bytes)
 
 
 def _unreported(exit_code: int, timeout_s: float) -> tuple[Status, str, None, int]:

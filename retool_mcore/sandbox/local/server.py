@@ -10,7 +10,6 @@ long as the trainer's process: it ends when the control socket closes or its par
 import json
 import os
 import resource
-import shutil
 import socket
 
 from retool_mcore.sandbox.isolation import namespaces
@@ -18,6 +17,7 @@ from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.levels import detect
 from retool_mcore.sandbox.isolation.syscalls import become, set_dumpable
 from retool_mcore.sandbox.local.dispatch import Dispatcher
+from retool_mcore.sandbox.local.remove import remove_tree
 from retool_mcore.sandbox.local.settle import settle
 from retool_mcore.sandbox.local.zygote import start_zygote
 
@@ -52,4 +52,4 @@ def serve(control_fd: int, parent: int, options: dict) -> None:
             set_dumpable(False)
         Dispatcher(control, parent, confinement, zygote_pid, zygote, options).serve()
     finally:
-        shutil.rmtree(base_dir, ignore_errors=True)
+        remove_tree(base_dir)
