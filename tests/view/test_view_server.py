@@ -1,4 +1,5 @@
 import asyncio
+import json
 import shutil
 import subprocess
 
@@ -6,6 +7,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from made_run import make_run, record
 
+from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.records import write_step
 from retool_mcore.view.server import application, export
@@ -74,3 +76,39 @@ def test_the_exported_page_draws_itself_in_a_browser(tmp_path):
     assert 'class="t code trained"' in done.stdout and 'class="t error"' in done.stdout
     assert 'class="t error trained"' not in done.stdout
     assert "SyntaxError" in done.stdout
+
+
+def test_an_evaluation_is_shown_like_a_step(tmp_path):
+    run = make_run(tmp_path / "run")
+    folder = run / "eval" / "rl"
+    folder.mkdir(parents=True)
+    lines = []
+    for row in range(3):
+        made = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in record(0, row).items()}
+        lines.append(json.dumps({k: v for k, v in made.items() if k not in ("step", "uid", "old_log_probs")}))
+    (folder / "trajectories.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "metrics.json").write_text('{"step": 30}')
+    source = Source(run, "eval/rl")
+    shown = source.index()
+    assert shown["step"] == [30] * 3 and shown["row"] == [0, 1, 2] and shown["run"] == "run/eval/rl"
+    assert len(set(shown["uid"])) == 1 and source.detail(30, 2)["calls"][0]["status"] == "error"
+    with pytest.raises(UserError, match="no row 3"):
+        source.detail(30, 3)
+    with pytest.raises(UserError, match="the labels are rl"):
+        Source(run, "eval/sft")
+
+
+def test_what_the_audit_wrote_is_shown_apart(tmp_path):
+    run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match="mask audit"):
+        Source(run, "audit")
+    write_step(run / "rl" / "audit", 2, [record(2, 5)])
+    assert Source(run, "audit").index()["step"] == [2]
+
+
+def test_problems_are_found_by_their_text(tmp_path):
+    run = make_run(tmp_path / "run")
+    ids = build_tokenizer().encode("8+1=", add_special_tokens=False).ids
+    write_step(run / "rl" / "trajectories", 3, [record(3, 0, index=9, prompt_ids=ids)])
+    ((_, found), (_, none)) = ask(run, "/api/problems?text=8%2B1", "/api/problems?text=xyz")
+    assert (found, none) == (["arithmetic #9"], [])
