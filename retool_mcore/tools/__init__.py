@@ -1,0 +1,1 @@
+"""Tools that a policy calls: the interface, those delivered, and how a configuration names them."""
