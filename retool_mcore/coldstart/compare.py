@@ -7,6 +7,7 @@ from collections.abc import Sequence
 _TOKEN = re.compile(
     r"(?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]+)|(?P<sign>[^\w\s'\"])"
 )
+_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 # Compared as what they are; a longer number is compared as text, digit by digit.
 _MAX_DIGITS = 300
 
@@ -42,13 +43,24 @@ def same_number(claimed: str, real: str) -> bool:
     return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) or abs(a - b) <= slack
 
 
-def numbers(text: str) -> list[str]:
-    """The numbers in a text, signs off, as written."""
-    return [match[0].lstrip("+-") for match in _TOKEN.finditer(text) if match.lastgroup == "number"]
+def numbers(text: str) -> set[str]:
+    """The numbers in a text without signs, and also without separators of thousands (`12,345` or `12{,}345`)."""
+    texts = (text, _THOUSANDS.sub("", text))
+    return {
+        match[0].lstrip("+-").rstrip(".") for t in texts for match in _TOKEN.finditer(t) if match.lastgroup == "number"
+    }
 
 
 def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:
-    """Numbers of the claimed output that the real one lacks, nothing before it had, and the text after it uses."""
-    known = numbers(real) + [number for text in before for number in numbers(text)]
-    invented = {n for n in numbers(claimed) if not any(same_number(n, other) for other in known)}
-    return sorted(invented & set(numbers(after)))
+    """Numbers in the text after a claimed output that it had (perhaps rounded in the text), and nothing else has: not
+    the real output, nor what stands before it."""
+    known = numbers(real).union(*map(numbers, before))
+    invented = {number for number in numbers(claimed) if not _among(number, known)}
+    return sorted(n for n in numbers(after) if _among(n, invented) and not _among(n, known))
+
+
+def _among(number: str, others: set[str]) -> bool:
+    if number in others:
+        return True
+    # Only a decimal can be the rounding of another number.
+    return "." in number and any(same_number(number, other) for other in others if "." in other)

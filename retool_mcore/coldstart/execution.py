@@ -67,6 +67,8 @@ class Executor:
             raise Drop("program prints nothing", repr(claimed[:100]))
         if len(real) > self.config.max_output_chars:
             raise Drop("program prints too much", f"{len(real)} characters")
+        if len(claimed) > 2 * self.config.max_output_chars:
+            raise Drop("claimed output is too long", f"{len(claimed)} characters")
         segments[place]["text"] = real.strip("\n").rstrip()
         if agree(claimed, real):
             return

@@ -15,7 +15,7 @@ def config(folder: Path, source: Path, url: str, **changes) -> Config:
         source=Source(path=str(source), columns=Columns("problem", "reasoning", "answer")),
         judge=Judge(model=model),
         rewrite=Rewrite(model=model),
-        execution=Execution(sandbox={"kind": "local", "workers": 2, "timeout_s": 5.0}),
+        execution=Execution(sandbox={"kind": "local", "workers": 2, "timeout_s": 5.0, "preload": []}),
         processes=1,
     )
     for path, value in changes.items():

@@ -9,6 +9,9 @@ from coldstart_runs import config
 from model_double import recorded_replies, serving
 from recorded_rewrites import KINDS, recorded, write_source
 
+# Loaded before the forks, which would each take seconds for it.
+from transformers import AutoTokenizer  # noqa: F401
+
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.store import Store
 

@@ -125,6 +125,8 @@ def test_outputs_agree_but_for_their_format(claimed, real, same):
 def test_values_that_only_a_wrong_claim_had_are_found():
     assert stale("7 and 99", "7 and 98", ["start with 7"], "so 99 and 7") == ["99"]
     assert stale("7 and 99", "7 and 98", ["start with 99"], "so 99") == []
+    assert stale("It is 12345.", "12344", [], "So 12,345.") == ["12345"]
+    assert stale("3.14159", "2.71828", [], "about 3.14, not 2.7") == ["3.14"]
     assert stale("99", "98", [], "so 98") == []
 
 
