@@ -9,9 +9,9 @@ from made_run import make_run, record
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.records import write_step
+from retool_mcore.metrics.records import index, write_step
 from retool_mcore.view.server import application, export
-from retool_mcore.view.source import Source
+from retool_mcore.view.source import Source, to_lists
 
 
 def ask(run, *paths: str) -> list[tuple[int, object]]:
@@ -28,11 +28,11 @@ def ask(run, *paths: str) -> list[tuple[int, object]]:
 
 
 def test_index_has_one_value_a_trajectory_in_every_column(tmp_path):
-    ((status, index),) = ask(make_run(tmp_path / "run"), "/api/index")
-    assert status == 200 and index.pop("run") == "run"
-    assert {len(values) for values in index.values()} == {16}
-    assert index["row"] == [*range(8)] * 2 and index["seconds"] == [2.0] * 16
-    assert index["index"][:5] == [0, 0, 0, 0, 1]
+    ((status, columns),) = ask(make_run(tmp_path / "run"), "/api/index")
+    assert status == 200 and columns.pop("run") == "run"
+    assert {len(values) for values in columns.values()} == {16}
+    assert columns["row"] == [*range(8)] * 2 and columns["seconds"] == [2.0] * 16
+    assert columns["index"][:5] == [0, 0, 0, 0, 1]
 
 
 def test_a_trajectory_and_places_that_are_not_there(tmp_path):
@@ -112,3 +112,11 @@ def test_problems_are_found_by_their_text(tmp_path):
     write_step(run / "rl" / "trajectories", 3, [record(3, 0, index=9, prompt_ids=ids)])
     ((_, found), (_, none)) = ask(run, "/api/problems?text=8%2B1", "/api/problems?text=xyz")
     assert (found, none) == (["arithmetic #9"], [])
+
+
+def test_columns_are_those_of_the_table(tmp_path):
+    run = make_run(tmp_path / "run")
+    write_step(run / "rl" / "trajectories", 3, [record(3, 0, calls=[]), record(3, 1, score=None)])
+    table = index(run)
+    assert to_lists(table) == table.to_pydict() and to_lists(table.slice(17)) == table.slice(17).to_pydict()
+    assert to_lists(table)["statuses"][16] == [] and to_lists(table)["score"][17] is None
