@@ -20,7 +20,7 @@ def test_a_step_is_repeated_by_either_half(fork_of_cold_start):
     recorded, replayed = metrics["recorded"], metrics["replayed"]
     for name in TRAINED:
         assert replayed[name] == pytest.approx(recorded[name], rel=SAME, abs=1e-6), name
-    assert "vLLM" not in (run / "replay/step_000002/trainer/log.txt").read_text()
+    assert "vLLMHttpServer" not in (run / "replay/step_000002/trainer/log.txt").read_text()
 
     done = retool("replay", str(run), "--step", "2", "--rollout")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
