@@ -12,7 +12,8 @@ _FENCED = re.compile(r"\A\s*```[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*\Z", re
 
 
 def strip_fences(code: str) -> str:
-    """The program inside one ```python ... ``` block, or `code` itself when it is not fenced."""
+    """The program inside one ```python ... ``` block, or `code` itself when it is not fenced; no byte order mark."""
+    code = code.removeprefix("\ufeff")
     fenced = _FENCED.match(code)
     return fenced.group(1) if fenced else code
 

@@ -4,6 +4,7 @@ The process was forked from a warm server, so everything that the server shares 
 notice (random state, streams, module search path) is renewed here.
 """
 
+import builtins
 import io
 import linecache
 import os
@@ -29,6 +30,7 @@ class Interpreter:
         self.max_value_bytes = max_value_bytes
         self.shown: list[str] = []
         self.was_cut = False
+        self.builtins = dict(vars(builtins))
         _renew(work_dir)
         self.main = types.ModuleType("__main__")
         sys.modules["__main__"] = self.main
@@ -52,13 +54,15 @@ class Interpreter:
             _finish()
         except SystemExit as error:
             report["exit_code"] = _exit_code(error)
-            if error.code not in (None, 0):
+            if report["exit_code"] or not _is_nothing(error.code):
                 report.update(status="error", traceback=self._format(error))
         except MemoryError:
             resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
             report.update(status="memory", exit_code=1)
         except BaseException as error:
             report.update(status="error", traceback=self._format(error), exit_code=1)
+        # The report needs them, whatever the program has made of them.
+        vars(builtins).update(self.builtins)
         if self.shown and report["status"] == "success":
             report.update(value=self.shown[0], was_cut=self.was_cut)
         _flush()
@@ -71,14 +75,27 @@ class Interpreter:
             self.was_cut = len(text.encode("utf-8", "replace")) > self.max_value_bytes
 
     def _format(self, error: BaseException) -> str:
-        return clip(_format(error, self.work_dir), self.max_value_bytes)
+        try:
+            return clip(_format(error, self.work_dir), self.max_value_bytes)
+        except BaseException:
+            # The program has put its own things in the place of what formatting needs.
+            return f"{type(error).__name__}: its traceback cannot be formatted\n"
 
 
 def _exit_code(error: SystemExit) -> int:
     """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
     if error.code is None:
         return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
+    return error.code & 0xFF if _is_number(error.code) else 1
+
+
+def _is_nothing(code: object) -> bool:
+    return code is None or (_is_number(code) and code == 0)
+
+
+def _is_number(code: object) -> bool:
+    # Only these compare and calculate by themselves: another type may be the program's own.
+    return type(code) in (int, bool)
 
 
 def _compiled(code: str) -> types.CodeType:

@@ -1,6 +1,6 @@
 """Programs that want to talk: to services of the host on loopback, to the world, to each other."""
 
-from hostile_case import BELOW_NAMESPACES, KILLED, PROCESS_ONLY, SUCCESS, SYSCALL, Case, attempts
+from hostile_case import BELOW_NAMESPACES, ERROR, KILLED, PROCESS_ONLY, SUCCESS, SYSCALL, Case, attempts
 
 # Slurm's, Ray's, TensorBoard's, vLLM's and the batch system's usual ports.
 PORTS = (6817, 6818, 6819, 6379, 8265, 10001, 6006, 8000, 8080, 22, 111, 2049, 8888, 9090, 29500)
@@ -130,12 +130,14 @@ CASES = [
         "loopback_non_blocking",
         ECHO + "\ns = socket.socket()\ns.setblocking(False)\nimport time, select",
         "1 // (s.connect_ex(('127.0.0.1', {port})) in (0, 115) and not s.getsockopt(1, 4) and bool(select.select([], [s], [], 0.2)[1]) and not s.getsockopt(1, 4))",
+        statuses=SUCCESS | ERROR,  # where there is no such socket at all
         open_at=PROCESS_ONLY,
     ),
     attempts(
         "loopback_fast_open",
         ECHO + "\ns = socket.socket()",
         "s.sendto(b'x', 0x20000000, ('127.0.0.1', {port}))",
+        statuses=SUCCESS | ERROR,
         open_at=PROCESS_ONLY,
     ),
     attempts(
@@ -148,6 +150,7 @@ CASES = [
         "loopback_udp",
         ECHO + "\nn = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
         "n.sendto(b'x', ('127.0.0.1', {udp}))",
+        statuses=SUCCESS | ERROR,
         open_at=UDP,
     ),
     attempts("loopback_udp_lite", ECHO, "socket.socket(2, 2, 136).sendto(b'x', ('127.0.0.1', {udp}))", open_at=UDP),

@@ -3,7 +3,7 @@
 After every case, these and all others, the runner runs one fixed program and compares its whole output.
 """
 
-from hostile_case import ERROR, KILLED, SUCCESS, TIMEOUT, Case
+from hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
 
 ANY = SUCCESS | ERROR | KILLED
 PATCHES = {
@@ -100,7 +100,7 @@ CASES = [
         Case(
             f"poison_{name}",
             source,
-            ANY | (TIMEOUT if name in ("finalizer_that_loops", "everything_deleted") else frozenset()),
+            ANY | OUTPUT | (TIMEOUT if name in ("finalizer_that_loops", "everything_deleted") else frozenset()),
             slow=name in ("finalizer_that_loops", "everything_deleted"),
             timeout_s=0.5 if name == "finalizer_that_loops" else 5.0,
         )
