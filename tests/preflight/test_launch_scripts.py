@@ -103,8 +103,12 @@ def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
 
 def test_tests_run_in_parts(checkout):
     fast, e2e, cluster = (
-        f"python -m pytest -m {marker} and not gpu"
-        for marker in ("not e2e and not cluster", "e2e and not cluster", "cluster")
+        f"python -m pytest {folder} -m {marker} and not gpu"
+        for folder, marker in (
+            ("tests", "not e2e and not hostile and not cluster"),
+            ("tests", "e2e and not nightly and not cluster"),
+            ("tests/cluster", "cluster and not nightly"),
+        )
     )
     code, calls = call(checkout, "launch/test.sh")
     assert (code, calls) == (0, ["setup.sh ", fast, e2e])
