@@ -11,7 +11,7 @@ from e2e_runs import COMMAND, retool
 
 from retool_mcore.data.tiny_model import make_tiny_model
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 START_S = 420
 
 
