@@ -31,6 +31,7 @@ from retool_mcore.errors import UserError
 DEADLINE_S = 120.0
 # Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
 PASSING = {"answer", "ports", "memory", "shared memory", "GPU memory in use"}
+REPORT = '{"node": '  # how a node's report begins
 LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
 
 
@@ -161,16 +162,17 @@ def _reports(
 ) -> list[dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     last_words: dict[int, str] = {}  # of each task
+    said: dict[int, str] = {}  # on standard output, by each task: srun breaks a long line, and labels every piece
     errors: list[str] = []  # of srun itself
     for stream, received, line in lines:
         match = LABELLED.fullmatch(line)
         text = match[2] if match else line
         if stream == "stdout":
-            with suppress(json.JSONDecodeError):
-                answer = json.loads(text)
-                if isinstance(answer, dict) and "node" in answer:
-                    answers[answer["node"]] = answer | {"launched": launched, "received": received}
-                    continue
+            task = int(match[1]) if match else -1
+            said[task] = said.get(task, "") + text
+            if answer := _answer_in(said[task]):
+                answers[answer["node"]] = answer | {"launched": launched, "received": received}
+                continue
         if match and text.strip():
             last_words[int(match[1])] = text.strip()
         elif "error:" in text:
@@ -182,6 +184,14 @@ def _reports(
             reason = last_words.get(task) or own or late or (errors or ["it ended without a report"])[0]
             answers[node] = {"node": node, "no_answer": reason}
     return [answers[node] for node in nodes]
+
+
+def _answer_in(text: str) -> dict[str, Any] | None:
+    """The report at the end of what a task has said so far, once it is whole."""
+    start = text.find(REPORT)
+    with suppress(json.JSONDecodeError):
+        return json.loads(text[start:]) if start >= 0 else None
+    return None
 
 
 def check_allocation(config: DictConfig, console: Console | None = None) -> None:

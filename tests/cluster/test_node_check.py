@@ -381,3 +381,13 @@ def test_the_doctor_looks_at_all_nodes_of_an_allocation(config, tmp_path, monkey
         monkeypatch.setenv(f"SLURM_{name}", value)
     with pytest.raises(UserError, match="node n2, answer: it ended without a report"):
         doctor.run(config, console)
+
+
+def test_a_report_that_srun_broke_into_labelled_pieces_is_put_together():
+    texts = [json.dumps({"node": node, "word": " two  spaces " * 50}) for node in ("n1", "n2")]
+    lines = [("stdout", 0.0, "1: a library's own line")]
+    for start in range(0, len(texts[0]), 100):
+        lines += [("stdout", 1.0, f"{task}: {text[start : start + 100]}") for task, text in enumerate(texts)]
+    first, second = node_check._reports(["n1", "n2"], lines, 0.5, "")
+    assert [first["node"], second["node"]] == ["n1", "n2"]
+    assert second["word"] == " two  spaces " * 50 and first["received"] == 1.0
