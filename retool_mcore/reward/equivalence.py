@@ -14,7 +14,7 @@ from retool_mcore.reward.grader.pool import Pool
 from retool_mcore.reward.grader.structure import decide
 
 # Below a second with room for the kill itself; math-verify's own median is 5 ms.
-TIMEOUT_S = 0.8
+TIMEOUT_S = 0.7
 
 
 class Grader:
