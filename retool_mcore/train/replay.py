@@ -146,6 +146,7 @@ def replay_config(config, folder: Path):
     with open_dict(verl):
         verl.retool.replay = {"records": config.replay.records, "step": config.replay.step}
         verl.data.train_batch_size = config.replay.groups
+        verl.actor_rollout_ref.rollout.nnodes = 1  # asserted of a server manager that then starts no server
         verl.trainer.save_freq = verl.trainer.test_freq = -1
         verl.trainer.default_local_dir = str(folder / "checkpoints")
         verl.trainer.resume_mode = "resume_path" if config.replay.checkpoint else "disable"
