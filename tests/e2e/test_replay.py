@@ -11,6 +11,7 @@ TRAINED = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/me
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_step_is_repeated_by_either_half(fork_of_cold_start):
     run = succeed("rl", fork_of_cold_start)
