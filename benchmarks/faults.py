@@ -15,6 +15,7 @@ import os
 import platform
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ import slurm_here  # noqa: E402
 import slurm_jobs  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from slurm_cluster import Cluster  # noqa: E402
+from slurm_cluster import Cluster, search_path  # noqa: E402
 
 STAGES = ("sft", "rl")
 SIZES = {
@@ -56,6 +57,7 @@ class Row:
     orphans: int = 0
     cause: str = ""
     before: int = 0  # attempts with a step before the fault
+    load: float = 0.0  # of the machine at the moment of the fault, over a minute
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Bench:
         attempt = slurm_faults.wait_for_attempt(job, fault.when)
         time.sleep(self.rng.uniform(0, fault.delay_s))
         before = slurm_faults.Before.of(job)
-        row = Row(fault.name, job.stage, "", before=len(before.steps))
+        row = Row(fault.name, job.stage, "", before=len(before.steps), load=round(os.getloadavg()[0], 1))
         start = time.monotonic()
         row.hit = f"{fault.inject(job, self.rng)}, after step {before.last}, start {attempt}"
         repaired = fault.repair is None
@@ -127,7 +129,7 @@ class Bench:
     def refuse(self, refusal: slurm_faults.Refusal) -> None:
         """A job that cannot begin, and what becomes of it once its fault is mended."""
         runs = self.runs(refusal.stage)
-        row = Row(refusal.name, refusal.stage, "")
+        row = Row(refusal.name, refusal.stage, "", load=round(os.getloadavg()[0], 1))
         row.hit, overrides, env = refusal.make(self.cluster)
         start = time.monotonic()
         job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage], *overrides, env=env)
@@ -180,7 +182,7 @@ class Bench:
 def shown(arguments: Sequence[str]) -> list[str]:
     """Arguments without the folders, which mean nothing elsewhere."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return [word for before, word in pairs if not {before, word} & {"--folder", "--out"}]
+    return [word for before, word in pairs if not {before, word} & {"--folder", "--out", "--add", "--replace"}]
 
 
 def _seconds(value: float | None) -> str:
@@ -188,14 +190,14 @@ def _seconds(value: float | None) -> str:
 
 
 def write(path: Path, rows: Sequence[Row], earlier: Mapping) -> None:
-    slurm = subprocess.run(["sinfo", "--version"], capture_output=True, text=True).stdout.strip()
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
     facts = {
         "commands": [
             *earlier.get("commands", []),
             shlex.join(["python", "benchmarks/faults.py", *shown(sys.argv[1:])]),
         ],
         "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
-        "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.removeprefix("slurm-wlm ")},
+        "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.split()[-1]},
         "rows": earlier.get("rows", []) + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,12 +234,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--folder", type=Path, help="keep everything here, and use what is there; default: temporary")
     parser.add_argument("--out", type=Path, default=RESULTS / "faults.json")
-    parser.add_argument("--add", action="store_true", help="keep the rows that --out holds already")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--add", action="store_true", help="keep the rows that --out holds already")
+    keep.add_argument("--replace", action="store_true", help="keep those that are not of the faults named")
     options = parser.parse_args(arguments)
     names = options.faults.split(";")
     if unknown := [name for name in names if name not in known]:
         parser.error(f"unknown: {', '.join(unknown)}; choose of: {', '.join(known)}")
-    earlier = json.loads(options.out.read_text()) if options.add and options.out.exists() else {}
+    earlier = json.loads(options.out.read_text()) if (options.add or options.replace) and options.out.exists() else {}
+    if options.replace and earlier:
+        earlier["rows"] = [row for row in earlier["rows"] if row["fault"] not in names]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster must come down
     folder = options.folder or Path(tempfile.mkdtemp(prefix="retool-faults-"))
     small = slurm_faults.mount_small_disk(folder / "small")
     cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
