@@ -1,0 +1,13 @@
+"""Which parallel layout a model should be trained with: memory and time predicted from shapes alone, no GPU, no torch.
+
+shape.py and flops.py are arithmetic of the model, memory.py and time.py of a layout on a machine (machine.py),
+search.py tries the layouts and table.py prints them. packing.py puts sequences into micro-batches. Imported by the
+command line and by benchmarks; imports nothing of this package but errors, files and preflight.
+"""
+
+from retool_mcore.plan.layout import Batch, Layout
+from retool_mcore.plan.machine import MACHINES, Machine
+from retool_mcore.plan.predict import Prediction, predict
+from retool_mcore.plan.shape import SHAPES, Shape
+
+__all__ = ["MACHINES", "SHAPES", "Batch", "Layout", "Machine", "Prediction", "Shape", "predict"]
