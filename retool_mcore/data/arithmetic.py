@@ -4,16 +4,23 @@ It exists so that the whole pipeline (cold start, RL, evaluation, export) runs i
 cold-start trace either calls the interpreter on the expression and boxes what it reads, or boxes an estimate rounded to
 one leading digit, which is almost never exact. A policy that imitates both is therefore right in at most about
 `tool_share` of its samples: what RL has left to learn is WHEN to call.
+
+In `failed_share` of the traces with a call the first program fails, and a second one puts it right. The failing
+program is in the loss as every other token of the policy: SFT's mask is the rollout's, which knows only who wrote a
+token, and a policy that never wrote such a program would never stand where it has learned to go on from. It costs RL
+nothing, because the reward looks at the answer: what RL removes is a failure that is not put right.
 """
 
 import random
 from dataclasses import dataclass
 
+from retool_mcore.data.failed_calls import KINDS, observations
 from retool_mcore.data.records import Problem, Segment, Trace
 from retool_mcore.errors import UserError
 
 DATA_SOURCE = "arithmetic"
 TOOL_SHARE = 0.45
+FAILED_SHARE = 1 / 6
 _DRAWS_PER_PROBLEM = 20
 
 
@@ -59,20 +66,31 @@ def problems(
 
 
 def traces(
-    n: int, seed: int, tool_share: float = TOOL_SHARE, terms: tuple[int, int] = (2, 4), digits: tuple[int, int] = (2, 4)
+    n: int,
+    seed: int,
+    tool_share: float = TOOL_SHARE,
+    terms: tuple[int, int] = (2, 4),
+    digits: tuple[int, int] = (2, 4),
+    failed_share: float = 0.0,
 ) -> list[Trace]:
     """Draw `n` problems as `problems` does and solve each one; see `trace`.
 
-    tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only.
+    tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only. failed_share: that the
+    first program of such a trace fails; those programs are run (data/failed_calls.py).
     Raises UserError for a share outside [0, 1].
     """
-    return _solve(problems(n, seed, terms, digits), seed, tool_share)
+    return _solve(problems(n, seed, terms, digits), seed, tool_share, failed_share)
 
 
 def task(
-    sft: int = 12800, train: int = 4096, validation: int = 256, seed: int = 1, tool_share: float = TOOL_SHARE
+    sft: int = 12800,
+    train: int = 4096,
+    validation: int = 256,
+    seed: int = 1,
+    tool_share: float = TOOL_SHARE,
+    failed_share: float = FAILED_SHARE,
 ) -> Task:
-    """Draw the three sets from one stream of distinct questions, validation first.
+    """Draw the three sets from one stream of distinct questions, validation first; the shares are those of `traces`.
 
     The validation set of a seed is therefore the same whatever the sizes of the other two.
     """
@@ -81,15 +99,19 @@ def task(
     validation_set, train_set, sft_set = (
         [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
     )
-    return Task(_solve(sft_set, seed, tool_share), train_set, validation_set)
+    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set)
 
 
-def trace(problem: Problem, tool: bool) -> Trace:
-    r"""One demonstration: program, observation, boxed result if `tool`; else a boxed estimate."""
-    expression = problem.question.removeprefix("Compute ").removesuffix(".")
+def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -> Trace:
+    r"""One demonstration: program, observation, boxed result if `tool`; else a boxed estimate.
+
+    failed: a program that is tried first, and what the interpreter answers.
+    """
     if tool:
+        first = (Segment("code", failed[0]), Segment("observation", failed[1])) if failed else ()
         segments = (
-            Segment("code", f"print({expression})"),
+            *first,
+            Segment("code", f"print({_asked(problem)})"),
             Segment("observation", problem.answer),
             Segment("text", rf"\boxed{{{problem.answer}}}"),
         )
@@ -127,8 +149,25 @@ def _expression(rng: random.Random, terms: int, digits: tuple[int, int]) -> str:
     return numbers[0] + "".join(op + number for op, number in zip(operators, numbers[1:], strict=True))
 
 
-def _solve(problems_: list[Problem], seed: int, tool_share: float) -> list[Trace]:
-    if not 0 <= tool_share <= 1:
-        raise UserError(f"tool_share is the probability that a trace calls the tool: give 0 to 1, not {tool_share}.")
+def _asked(problem: Problem) -> str:
+    return problem.question.removeprefix("Compute ").removesuffix(".")
+
+
+def _solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: float) -> list[Trace]:
+    for name, share, what in (
+        ("tool_share", tool_share, "a trace calls the tool"),
+        ("failed_share", failed_share, "the first program of a trace with a call fails"),
+    ):
+        if not 0 <= share <= 1:
+            raise UserError(f"{name} is the probability that {what}: give 0 to 1, not {share}.")
     rng = random.Random(f"{DATA_SOURCE}-tool-{seed}")
-    return [trace(problem, rng.random() < tool_share) for problem in problems_]
+    tools = [rng.random() < tool_share for _ in problems_]
+    rng = random.Random(f"{DATA_SOURCE}-failed-{seed}")
+    programs = {
+        problem.index: rng.choice(list(KINDS.values())).format(_asked(problem))
+        for problem, tool in zip(problems_, tools, strict=True)
+        if tool and rng.random() < failed_share
+    }
+    outputs = dict(zip(programs, observations(list(programs.values())), strict=True))
+    failed = {index: (program, outputs[index]) for index, program in programs.items()}
+    return [trace(problem, tool, failed.get(problem.index)) for problem, tool in zip(problems_, tools, strict=True)]

@@ -5,11 +5,14 @@ import io
 import re
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retool_mcore.data import arithmetic
+from retool_mcore.config import CONFIG_DIR
+from retool_mcore.data import arithmetic, failed_calls
 from retool_mcore.data.records import normalise_question
+from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
 
 
@@ -97,9 +100,42 @@ def test_tool_share_is_the_share_of_traces_with_code(share):
     assert sum(len(t.segments) == 3 for t in traces) / 2000 == pytest.approx(share, abs=0.05)
 
 
-def test_an_impossible_tool_share_is_refused():
-    with pytest.raises(UserError, match="tool_share .* not 1.5"):
-        arithmetic.traces(1, seed=1, tool_share=1.5)
+def test_a_first_program_that_fails_really_fails_and_is_put_right():
+    limit = yaml.safe_load((CONFIG_DIR / "data/arithmetic.yaml").read_text())["max_observation_tokens"]
+    kinds = set()
+    for trace in arithmetic.traces(24, seed=3, tool_share=1.0, terms=(4, 4), digits=(4, 4), failed_share=1.0):
+        wrong, error, right, output, text = trace.segments
+        assert [s.kind for s in trace.segments] == ["code", "observation", "code", "observation", "text"]
+        with pytest.raises((SyntaxError, NameError, TypeError)) as raised:
+            run(wrong.text)
+        assert error.text.endswith(f"{type(raised.value).__name__}: {getattr(raised.value, 'msg', raised.value)}")
+        assert 'File "<code>", line 1' in error.text and wrong.text in error.text
+        assert right.text == f"print({trace.question[len('Compute ') : -1]})"
+        assert run(right.text) == output.text and text.text == f"\\boxed{{{output.text}}}"
+        # A longer one would be cut in the rollout, and SFT teach what RL never shows.
+        assert len(build_tokenizer().encode(error.text).ids) <= limit
+        kinds.add(error.text.splitlines()[-1])
+    assert kinds == set(failed_calls.KINDS)
+
+
+def test_a_program_that_was_to_fail_and_does_not_is_named():
+    with pytest.raises(UserError, match=r"'print\(1\)' was to fail, but ended with success \(1\)"):
+        failed_calls.observations(["print(1)"])
+
+
+def test_failed_share_is_of_the_traces_with_code_and_changes_no_other(monkeypatch):
+    monkeypatch.setattr(arithmetic, "observations", lambda programs: ["an error"] * len(programs))
+    without = arithmetic.traces(3000, seed=6, tool_share=0.5)
+    traces = arithmetic.traces(3000, seed=6, tool_share=0.5, failed_share=0.25)
+    failed = [len(trace.segments) == 5 for trace in traces]
+    assert sum(failed) / sum(len(trace.segments) > 1 for trace in traces) == pytest.approx(0.25, abs=0.03)
+    assert all(one == other for one, other, bad in zip(traces, without, failed, strict=True) if not bad)
+
+
+@pytest.mark.parametrize("name", ["tool_share", "failed_share"])
+def test_an_impossible_share_is_refused(name):
+    with pytest.raises(UserError, match=f"{name} .* not 1.5"):
+        arithmetic.traces(1, seed=1, **{name: 1.5})
 
 
 def test_the_three_sets_share_no_question():
