@@ -127,6 +127,7 @@ def run_attempt(
     command: Callable[[Path], list[str]] | None = None,
     stage_id: str | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
+    dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """One attempt at a stage whose configuration was found good. Raises as `launch` does.
 
@@ -134,6 +135,7 @@ def run_attempt(
         command: gives the command for a configuration file; default: `stage_command`.
         stage_id: marks the stage's processes; default: one of its own.
         stop_asked: whether this very attempt was asked to stop before it began: earlier requests do not count.
+        dump_others: of a stage that hangs, writes the stacks of its processes on other nodes into a folder.
     """
     folder = stage_dir(stage, config)
     complete = folder / "COMPLETE"
@@ -157,13 +159,21 @@ def run_attempt(
                 prepare.run(config)
             else:
                 words = command(path) if command is not None else stage_command(stage, config, path)
-                run_process(stage, config, folder, words, attempt, stage_id)
+                run_process(stage, config, folder, words, attempt, stage_id, dump_others)
         stop.clear(folder)  # one that came during the last step
         write_atomically(complete, config_hash(config) + "\n")
     print(f"{stage}: complete")
 
 
-def run_process(stage: str, config: DictConfig, folder: Path, command: list[str], attempt: int, stage_id: str) -> None:
+def run_process(
+    stage: str,
+    config: DictConfig,
+    folder: Path,
+    command: list[str],
+    attempt: int,
+    stage_id: str,
+    dump_others: Callable[[Path], None] = lambda folder: None,
+) -> None:
     """Runs the stage's command under `watch`, with the environment of its device."""
     from retool_mcore.platform.env import stage_env
 
@@ -173,7 +183,8 @@ def run_process(stage: str, config: DictConfig, folder: Path, command: list[str]
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
     log = folder / "log.txt"
     watchdog = Watchdog([log, metrics], 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf")))
-    watch(stage, command, env, log, Progress(stage, metrics, total), attempt, stage_id, watchdog=watchdog)
+    progress = Progress(stage, metrics, total)
+    watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
 
 
 def watch(
@@ -186,6 +197,7 @@ def watch(
     stage_id: str,
     grace_s: float = 20.0,
     watchdog: Watchdog | None = None,
+    dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Runs `command` and returns when it ended well; whatever happens, nothing that it started lives on.
 
@@ -211,6 +223,7 @@ def watch(
                     if watchdog is not None and watchdog.hangs():
                         stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
                         dump_stacks(known, stacks)
+                        dump_others(stacks)
                         break
                     if dead := dead_worker.found():
                         break

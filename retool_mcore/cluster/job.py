@@ -40,6 +40,7 @@ STAGES = ("sft", "rl", "eval", "export")
 ONE_NODE = ("eval",)
 RAY_DEADLINE_S = 180.0
 SWEEP_TIMEOUT_S = 60.0
+DUMP_NODES_TIMEOUT_S = 120.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
 STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
 
@@ -188,7 +189,14 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
             command = partial(torchrun_command, stage, allocation, srun, address)
         stack.callback(signals.ignore)
         signals.running = True
-        run_attempt(stage, config, command, stage_id=allocation.mark, stop_asked=lambda: signals.asked)
+        run_attempt(
+            stage,
+            config,
+            command,
+            stage_id=allocation.mark,
+            stop_asked=lambda: signals.asked,
+            dump_others=partial(dump_nodes, allocation, srun),
+        )
 
 
 def choose_port(stage: str, allocation: Allocation) -> int:
@@ -269,6 +277,16 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
+
+
+def dump_nodes(allocation: Allocation, srun: Callable, folder: Path) -> None:
+    """Writes the Python stacks of each node's processes into FOLDER/NODE: those that srun or Ray started there."""
+    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
+    try:
+        command = srun(options, [*NODE, "stacks", allocation.mark, str(folder)])
+        subprocess.run(command, timeout=DUMP_NODES_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
+    except subprocess.TimeoutExpired:
+        say(f"not every node wrote its stacks within {DUMP_NODES_TIMEOUT_S:.0f} s")
 
 
 def sweep(allocation: Allocation, site: Site) -> None:

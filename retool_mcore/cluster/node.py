@@ -21,6 +21,7 @@ from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.launch import stage_command
 from retool_mcore.stage_log import NODE_LINE, killed_by
+from retool_mcore.watchdog import dump_stacks
 
 WORKER_PORTS = 630  # of one node: every process that Ray starts there listens on one
 SERVICES = (
@@ -173,6 +174,13 @@ def run_stage(options: argparse.Namespace) -> int:
     return supervise(command, env, node_mark(options.mark, index), "torchrun", log=options.config.with_name("log.txt"))
 
 
+def stacks(options: argparse.Namespace) -> int:
+    """Writes the Python stacks of this node's processes of a job into a folder of the node's name."""
+    marked = node_mark(options.mark, int(os.environ["SLURM_PROCID"]))
+    dump_stacks(processes.find(marked), options.folder / network.host())
+    return 0
+
+
 def sweep(options: argparse.Namespace) -> int:
     """Ends what is left of a job on this node."""
     index = int(os.environ["SLURM_PROCID"])
@@ -202,6 +210,10 @@ def parser() -> argparse.ArgumentParser:
     for part in (ray, stage):
         part.add_argument("--mark", required=True)
         part.add_argument("--others", nargs="*", default=[], help="nodes to reach")
+    dumped = parts.add_parser("stacks", help="write the Python stacks of this node's processes")
+    dumped.set_defaults(run=stacks)
+    dumped.add_argument("mark")
+    dumped.add_argument("folder", type=Path, help="gets a folder of the node's name")
     swept = parts.add_parser("sweep", help="end what is left on this node")
     swept.set_defaults(run=sweep)
     swept.add_argument("marks", nargs="+")

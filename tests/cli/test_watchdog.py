@@ -25,10 +25,10 @@ TALK = "import time\nfor _ in range(20):\n    print('busy', flush=True)\n    tim
 def run(tmp_path, monkeypatch):
     """Runs a Python program as the stage "probe" of a run in tmp_path under a watchdog; returns the stage's folder."""
 
-    def start(program: str, minutes: float | None) -> Path:
+    def start(program: str, minutes: float | None, **more) -> Path:
         config = {"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}, "watchdog_minutes": minutes}
         monkeypatch.setattr(launching, "stage_command", lambda *_: [sys.executable, "-c", program])
-        run_attempt("probe", OmegaConf.create(config))
+        run_attempt("probe", OmegaConf.create(config), **more)
         return tmp_path / "probe"
 
     return start
@@ -96,8 +96,9 @@ def test_stacks_or_why_there_are_none(child, tmp_path):
 
 def test_a_stage_that_hangs_is_ended_and_its_stacks_kept(run, tmp_path):
     with pytest.raises(StageFailed, match="no step and no output for 0.1 minutes") as error:
-        run(HANG, minutes=0.1)
+        run(HANG, minutes=0.1, dump_others=lambda folder: (folder / "n2").mkdir())
     (stacks,) = (tmp_path / "probe/stacks/attempt_001").glob("*.txt")
+    assert (stacks.parent / "n2").is_dir()
     assert str(stacks.parent) in str(error.value)
     assert not Path(f"/proc/{stacks.stem}").exists()
 

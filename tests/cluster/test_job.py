@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from retool_mcore import processes
 from retool_mcore.cluster import job
 from retool_mcore.cluster.job import Allocation, back_to_queue, configure, interrupt_at_fault, read_allocation
 from retool_mcore.cluster.job_signals import Signals
+from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.errors import UserError
 from retool_mcore.launch import StageFailed, Stopped
@@ -160,6 +162,20 @@ def test_a_job_that_slurm_does_not_requeue_keeps_its_exit_code(program, capsys):
     program("scontrol", "echo requeue disabled >&2; exit 1")
     assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 75
     assert "requeue disabled" in capsys.readouterr().out
+
+
+TASKS = 'for i in 0 1; do SLURM_PROCID=$i SLURMD_NODENAME=n$((i + 1)) "$@"; done'  # in the place of srun
+
+
+def test_the_stacks_of_a_stage_that_hangs_are_written_on_every_node(tmp_path):
+    sleeping = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.STAGE_ID: node_mark(TWO.mark, 1)})
+    try:
+        job.dump_nodes(TWO, lambda options, command: ["bash", "-c", TASKS, "srun", *command], tmp_path)
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.txt")] == [Path(f"n2/{sleeping.pid}.txt")]
+    assert "sleep 60" in (tmp_path / f"n2/{sleeping.pid}.txt").read_text()
 
 
 def test_exit_codes_of_the_command(tmp_path):
