@@ -82,10 +82,11 @@ class Bench:
             slurm_faults.put_on_small_disk(runs, stage, self.small)
         return runs
 
-    def run(self, stage: str, names: Sequence[str]) -> None:
-        """Hits a run of `stage` with the named faults, one after another."""
-        runs, rows = self.runs(stage), []
-        job = slurm_jobs.submit(self.cluster, stage, runs, *SIZES[stage])
+    def run(self, stage: str, names: Sequence[str], job: slurm_jobs.Job | None = None) -> None:
+        """Hits a run of `stage` with the named faults, one after another; `job`: the one that runs it already."""
+        rows: list[Row] = []
+        more = dict.fromkeys(word for name in names for word in slurm_faults.FAULTS[name].overrides)
+        job = job or slurm_jobs.submit(self.cluster, stage, self.runs(stage), *SIZES[stage], *more)
         for name in names:
             job, row = self.hit(job, slurm_faults.FAULTS[name])
             rows.append(row)
@@ -93,7 +94,7 @@ class Bench:
             self.judge(job, rows)
             self.show()
             if job.state()["JobState"] in slurm_jobs.ENDS:  # it gave up, which the row shows
-                job = slurm_jobs.submit(self.cluster, stage, runs, *SIZES[stage])
+                job = slurm_jobs.submit(self.cluster, stage, job.runs, *job.overrides)
         job.finish()
         rows[-1].orphans += len(slurm_faults.left(self.cluster))
         self.judge(job, rows)
@@ -126,8 +127,9 @@ class Bench:
             row.orphans = len(before.survivors())
         return job, row
 
-    def refuse(self, refusal: slurm_faults.Refusal) -> None:
-        """A job that cannot begin, and what becomes of it once its fault is mended."""
+    def refuse(self, refusal: slurm_faults.Refusal, keep: bool = False) -> slurm_jobs.Job:
+        """A job that cannot begin, and what becomes of it once its fault is mended; the job that did begin, which goes
+        on when it is to be kept."""
         runs = self.runs(refusal.stage)
         row = Row(refusal.name, refusal.stage, "", load=round(os.getloadavg()[0], 1))
         row.hit, overrides, env = refusal.make(self.cluster)
@@ -144,12 +146,14 @@ class Bench:
             job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage])
         slurm_faults.wait_for_attempt(job, "steps")
         row.resumed_s = round(time.monotonic() - start, 1)
-        self.cluster.run("scancel", job.id)
-        self.cluster.wait(job.id, "CANCELLED")
-        row.orphans += len(slurm_faults.left(self.cluster))
         row.steps_doubled = len(slurm_jobs.wrong_steps(job.attempts(), self.undisturbed(job.stage), job.stage)[1])
+        if not keep:
+            self.cluster.run("scancel", job.id)
+            self.cluster.wait(job.id, "CANCELLED")
+            row.orphans += len(slurm_faults.left(self.cluster))
         self.rows.append(row)
         self.show()
+        return job
 
     def judge(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
         """Counts the wrong steps of the run so far; each belongs to the last fault before the attempt that has it."""
@@ -254,10 +258,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prepare(cluster, folder / "base", stages)
         runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
         bench = Bench(cluster, folder / "base", runs, small, rng, out=options.out, earlier=earlier)
+        runs_of = chunks([name for name in names if name not in refusals], options.repeat, rng)
         for name in names:
             if name in refusals:
-                bench.refuse(refusals[name])
-        for stage, faults in chunks([name for name in names if name not in refusals], options.repeat, rng):
+                stage = refusals[name].stage
+                keep = stage in dict(runs_of)
+                job = bench.refuse(refusals[name], keep)
+                if keep:
+                    faults = next(faults for other, faults in runs_of if other == stage)
+                    runs_of.remove((stage, faults))
+                    bench.run(stage, faults, job)
+        for stage, faults in runs_of:
             bench.run(stage, faults)
     finally:
         cluster.down()

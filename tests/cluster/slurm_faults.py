@@ -58,6 +58,7 @@ class Fault:
     when: str = "steps"  # "start": before the first step of an attempt
     delay_s: float = 15.0  # a random part of it is waited for
     deadline_s: float = 300.0
+    overrides: tuple[str, ...] = ()  # that the job is submitted with
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ def _parent(pid: int) -> int | None:
     return None
 
 
-def kill(part: str, *nodes: str) -> Callable[[Job, random.Random], str]:
-    """kill -9 of one process of that part, on a random one of `nodes` (of those that have one)."""
+def kill(part: str, *nodes: str, signum: int = signal.SIGKILL) -> Callable[[Job, random.Random], str]:
+    """kill -9 (or another signal) of one process of that part, on a random one of `nodes` (of those that have one)."""
 
     def inject(job: Job, rng: random.Random | None = None) -> str:
         deadline = time.monotonic() + 60
@@ -166,8 +167,8 @@ def kill(part: str, *nodes: str) -> Callable[[Job, random.Random], str]:
             if part != "slurmstepd"
             else (nodes[0], find(job.cluster, part, nodes[0])[-1])
         )
-        os.kill(pid, signal.SIGKILL)
-        return f"kill -9 of the {part} on {node}"
+        os.kill(pid, signum)
+        return f"kill -{'9' if signum == signal.SIGKILL else signal.Signals(signum).name[3:]} of the {part} on {node}"
 
     return inject
 
@@ -283,6 +284,7 @@ _FAULTS = [
     Fault("rank, head node", "sft", kill("rank", "n1")),
     Fault("rank, other node", "sft", kill("rank", "n2")),
     Fault("rank, at its start", "sft", kill("rank", *NODES), when="start", delay_s=8.0),
+    Fault("rank, stopped", "sft", kill("rank", *NODES, signum=signal.SIGSTOP), overrides=("watchdog_minutes=2",)),
     Fault("torchrun", "sft", kill("torchrun", *NODES)),
     Fault("supervisor", "sft", kill("supervisor", *NODES)),
     Fault("srun", "sft", kill("srun", "n1")),
