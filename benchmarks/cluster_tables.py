@@ -65,7 +65,9 @@ def checkpoint(result: dict) -> str:
 def render(page: str) -> str:
     """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
     for name, make in {"faults": faults, "checkpoint": checkpoint}.items():
-        block = f"<!-- table {name} -->\n{make(json.loads((RESULTS / f'{name}.json').read_text()))}\n<!-- end -->"
+        if not (result := RESULTS / f"{name}.json").exists():
+            continue
+        block = f"<!-- table {name} -->\n{make(json.loads(result.read_text()))}\n<!-- end -->"
         place = re.compile(rf"<!-- table {name} -->\n.*?<!-- end -->", re.DOTALL)
         page, count = place.subn(lambda _, block=block: block, page)
         if count != 1:
