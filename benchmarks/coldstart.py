@@ -1,167 +1,188 @@
-"""The cold-start pipeline's stages that ask no model: rows a second, and how well each verification stage judges.
+"""How well each verification stage of the cold-start pipeline judges: precision and recall on rows of known quality.
 
-    python benchmarks/coldstart.py                    # 3,000 rows for the speed, 300 recorded rewrites for the table
-    python benchmarks/coldstart.py --rows 500
+    python benchmarks/coldstart.py                    # 1,000 rewrites, 300 reasonings and 300 judge's replies
+    python benchmarks/coldstart.py --rewrites 250
 
-Speed is compared, in the same run, with the plain way: near duplicates with a loop over all pairs, execution with one
-program at a time in a new interpreter, the other stages in one process. The rewrites are recorded (tests/coldstart),
-their quality is known; a stage's positives are the rows that it drops, among those that reach it.
+Rewrites (tests/coldstart/recorded_rewrites.py), reasonings and replies are made by generators, which label them by what
+they did to them; half are close to the line on either side. A stage's positives are the rows that it drops. Its recall
+is over the rows that are labelled for it and reach it; its precision over all that it drops. `all` is over the three
+stages that a rewrite passes. Beside it stands the plain way: keep what has <code> and the right number in its box.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import platform
-import subprocess
+import random
+import re
 import sys
-import time
-from importlib import metadata
+import tempfile
+from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "coldstart"))
 
-from recorded_rewrites import KINDS, recorded  # noqa: E402
+from model_double import MODEL, serving  # noqa: E402
+from recorded_rewrites import KINDS, NEAR_MISSES, recorded  # noqa: E402
+from sandbox_measure import facts, write_result  # noqa: E402
 
-from retool_mcore.coldstart import dedup  # noqa: E402
-from retool_mcore.coldstart.config import Execution  # noqa: E402
+from retool_mcore.coldstart.cache import CallCache  # noqa: E402
+from retool_mcore.coldstart.client import Client  # noqa: E402
+from retool_mcore.coldstart.config import Execution, Judge, Model  # noqa: E402
 from retool_mcore.coldstart.execution import Executor  # noqa: E402
 from retool_mcore.coldstart.form import check_form  # noqa: E402
-from retool_mcore.coldstart.minhash import jaccard, numbers, shingles  # noqa: E402
-from retool_mcore.coldstart.normalise import normalise  # noqa: E402
-from retool_mcore.coldstart.parallel import map_rows, outcomes, outcomes_async  # noqa: E402
+from retool_mcore.coldstart.parallel import outcomes_async  # noqa: E402
 from retool_mcore.coldstart.rows import Row  # noqa: E402
-from retool_mcore.coldstart.verify import AnswerCheck  # noqa: E402
+from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck  # noqa: E402
 from retool_mcore.reward.equivalence import Grader  # noqa: E402
 from retool_mcore.sandbox.create import create_sandbox  # noqa: E402
 
-RESULT = Path(__file__).parent / "results" / "coldstart.json"
-VERIFICATION = ("format verification", "execution", "answer verification")
+STAGES = ("format verification", "execution", "answer verification")
+LABELS = KINDS | NEAR_MISSES
+
+# Kind -> (text for a true answer, whether the row must be dropped).
+REASONINGS = {
+    "boxed": (lambda n: f"It adds up to \\boxed{{{n}}}.", False),
+    "boxed, with separators": (lambda n: f"So \\boxed{{{n:,}}}".replace(",", "{,}"), False),
+    "boxed, with a unit": (lambda n: f"So \\boxed{{{n}\\text{{ marbles}}}}", False),
+    "boxed, as a decimal": (lambda n: f"So \\boxed{{{n}.0}}", False),
+    "boxed, as a sum": (lambda n: f"So \\boxed{{{n - 7} + 7}}", False),
+    "boxed, as a fraction": (lambda n: f"So \\boxed{{\\frac{{{3 * n}}}{{3}}}}", False),
+    "boxed twice": (lambda n: f"So \\boxed{{{n}}}, that is\n\\boxed{{{n}}}", False),
+    "last line": (lambda n: f"We add.\nThe answer is {n}.", False),
+    "off by one": (lambda n: f"So \\boxed{{{n + 1}}}", True),
+    "wrong sign": (lambda n: f"So \\boxed{{-{n}}}", True),
+    "ten times as much": (lambda n: f"So \\boxed{{{n}0}}", True),
+    "rounded": (lambda n: f"So \\boxed{{{n // 100}00}}", True),
+    "corrected into an error": (lambda n: f"It is \\boxed{{{n}}}. No, \\boxed{{{n + 9}}}.", True),
+    "last line wrong": (lambda n: f"We add.\nThe answer is {n + 9}.", True),
+    "no answer": (lambda n: f"We add up to {n} and then go on with", True),
+}
+REPLIES = {
+    "JSON": (lambda n: json.dumps({"answer": str(n)}), False),
+    "JSON, a number": (lambda n: json.dumps({"answer": n}), False),
+    "JSON, fenced": (lambda n: f'```json\n{{"answer": "{n}"}}\n```', False),
+    "JSON after thoughts": (lambda n: f'Let f = {{1}}. Then {{"answer": "{n:,}"}}', False),
+    "JSON, LaTeX": (lambda n: json.dumps({"answer": f"\\frac{{{3 * n}}}{{3}}"}), False),
+    "box": (lambda n: f"I think \\boxed{{{n}}}", False),
+    "off by one": (lambda n: json.dumps({"answer": str(n + 1)}), True),
+    "a range": (lambda n: json.dumps({"answer": f"{n} or {n + 1}"}), True),
+    "not known": (lambda n: json.dumps({"answer": "cannot be determined"}), True),
+    "null": (lambda n: '{"answer": null}', True),
+    "cut": (lambda n: f'{{"answer": "{n}', True),
+    "other key": (lambda n: json.dumps({"result": str(n)}), True),
+    "empty": (lambda n: "", True),
+}
 
 
-def rows_of(count: int) -> list[Row]:
-    made = recorded(count)
-    return [Row(f"k{i}", i, r.problem, r.reasoning, r.answer, rewrite=r.rewrite) for i, r in enumerate(made)]
+def numbered(kinds: dict, count: int) -> list[tuple[str, int, str]]:
+    """(kind, true answer, text) of `count` rows, the kinds in turn."""
+    rng = random.Random(0)
+    names = list(kinds)
+    answers = [rng.randint(10_000, 9_999_999) for _ in range(count)]
+    return [(names[i % len(names)], n, kinds[names[i % len(names)]][0](n)) for i, n in enumerate(answers)]
 
 
-async def through(function, rows: list[Row], concurrency: int) -> list:
+async def through(check, rows: list[Row], concurrency: int = 8) -> tuple[list[Row], set[int]]:
+    """(rows that pass, in order; indices of those that do not)."""
     found = []
-    await outcomes_async(function, iter(rows), concurrency, found.append)
-    return found
+    await outcomes_async(check, iter(rows), concurrency, found.append)
+    kept = sorted((outcome.row for outcome in found if outcome.row), key=lambda row: row.index)
+    return kept, {outcome.index for outcome in found if outcome.row is None}
 
 
-def judged(count: int, on_mismatch: str) -> dict:
-    """{stage: {dropped, wanted, precision, recall}} over `count` recorded rewrites, each stage on what reaches it."""
-    kinds = [row.kind for row in recorded(count)]
-    rows, table = rows_of(count), {}
-    grader, sandbox = Grader(), create_sandbox({"kind": "local"})
+def scored(dropped: set[int], wanted: set[int], bad: set[int], kind_of) -> dict:
+    """Precision and recall of dropping `dropped`, where `wanted` are this stage's and `bad` all that should go."""
+    return {
+        "should_be_dropped": len(wanted),
+        "dropped": len(dropped),
+        "precision": len(dropped & bad) / max(1, len(dropped)),
+        "recall": len(dropped & wanted) / max(1, len(wanted)),
+        "wrongly_kept": dict(Counter(kind_of(index) for index in wanted - dropped)),
+        "wrongly_dropped": dict(Counter(kind_of(index) for index in dropped - bad)),
+    }
 
-    async def run() -> None:
-        left = rows
-        for stage in VERIFICATION:
-            if stage == "format verification":
-                found = list(outcomes(check_form, left, 1))
-            elif stage == "execution":
-                found = await through(Executor(Execution(on_mismatch=on_mismatch), sandbox), left, 8)
-            else:
-                found = await through(AnswerCheck(grader), left, 4)
-            dropped = {outcome.index for outcome in found if outcome.row is None}
-            wanted = {outcome.index for outcome in found if KINDS[kinds[outcome.index]] == stage}
-            right = len(dropped & wanted)
-            table[stage] = {
-                "rows": len(found),
-                "dropped": len(dropped),
-                "should_be_dropped": len(wanted),
-                "precision": right / max(1, len(dropped)),
-                "recall": right / max(1, len(wanted)),
-            }
-            left = sorted((outcome.row for outcome in found if outcome.row), key=lambda row: row.index)
-        await sandbox.close()
 
-    asyncio.run(run())
-    grader.close()
+async def dual(count: int, grader: Grader) -> dict:
+    """The rule on reasonings, and the judge on a server's recorded replies."""
+    made = numbered(REASONINGS, count)
+    rows = [Row(f"k{i}", i, "?", text, str(n)) for i, (_, n, text) in enumerate(made)]
+    _, dropped = await through(RuleCheck(grader), rows)
+    bad = {i for i, (kind, *_) in enumerate(made) if REASONINGS[kind][1]}
+    table = {"rule verification": {"rows": count} | scored(dropped, bad, bad, lambda i: made[i][0])}
+
+    made = numbered(REPLIES, count)
+    rows = [Row(f"k{i}", i, f"Problem {i}?", "", str(n)) for i, (_, n, _) in enumerate(made)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(lambda content: made[int(re.search(r"Problem (\d+)\?", content)[1])][2]) as double,
+    ):
+        cache = CallCache(Path(folder) / "calls.sqlite")
+        client = Client(Model(url=double.url, name=MODEL), "judge", cache)
+        _, dropped = await through(JudgeCheck(Judge(), client, grader), rows)
+        await client.close()
+        cache.close()
+    bad = {i for i, (kind, *_) in enumerate(made) if REPLIES[kind][1]}
+    return table | {"judge verification": {"rows": count} | scored(dropped, bad, bad, lambda i: made[i][0])}
+
+
+async def rewrites(count: int, on_mismatch: str, grader: Grader) -> dict:
+    made = recorded(count, kinds=tuple(LABELS))
+    labels = [LABELS[row.kind] for row in made]
+    bad = {i for i, label in enumerate(labels) if label}
+    sandbox = create_sandbox({"kind": "local", "timeout_s": 5.0})
+
+    async def form(row: Row) -> Row:
+        return check_form(row)
+
+    checks = (form, Executor(Execution(on_mismatch=on_mismatch), sandbox), AnswerCheck(grader))
+    left = [Row(f"k{i}", i, r.problem, r.reasoning, r.answer, rewrite=r.rewrite) for i, r in enumerate(made)]
+    table, gone = {}, set()
+    for stage, check in zip(STAGES, checks, strict=True):
+        wanted = {row.index for row in left if labels[row.index] == stage}
+        reached = len(left)
+        left, dropped = await through(check, left)
+        gone |= dropped
+        table[stage] = {"rows": reached} | scored(dropped, wanted, bad, lambda i: made[i].kind)
+    await sandbox.close()
+    plain = {
+        i for i, r in enumerate(made) if "<code>" not in r.rewrite or f"\\boxed{{{r.answer}}}" not in r.rewrite[-100:]
+    }
+    table["all"] = {"rows": count} | scored(gone, bad, bad, lambda i: made[i].kind)
+    table["the plain way"] = {"rows": count} | scored(plain, bad, bad, lambda i: made[i].kind)
     return table
 
 
-def seconds(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def show(title: str, table: dict) -> None:
+    print(f"{title}\n| stage | rows | should go | dropped | precision | recall |\n|---|---|---|---|---|---|")
+    for stage, f in table.items():
+        figures = f"{f['rows']} | {f['should_be_dropped']} | {f['dropped']} | {f['precision']:.3f} | {f['recall']:.3f}"
+        print(f"| {stage} | {figures} |")
+    for stage, f in table.items():
+        if stage not in ("all", "the plain way"):
+            for name in ("wrongly_kept", "wrongly_dropped"):
+                for kind, number in f[name].items():
+                    print(f"{stage}, {name.replace('_', ' ')}: {number} x {kind}")
+    print()
 
 
-def pairs(rows: list[Row]) -> int:
-    sets = [(shingles(row.problem, 3), numbers(row.problem)) for row in rows]
-    return sum(a[1] == b[1] and jaccard(a[0], b[0]) >= 0.8 for i, a in enumerate(sets) for b in sets[:i])
-
-
-def one_by_one(rows: list[Row]) -> None:
-    for row in rows:
-        for segment in row.segments:
-            if segment["kind"] == "code":
-                subprocess.run([sys.executable, "-c", segment["text"]], capture_output=True, timeout=60)
-
-
-def speeds(count: int, processes: int) -> dict:
-    """{stage: {rows_per_s, plain_rows_per_s, ratio}}; the plain way is timed on fewer rows where it is slow."""
-    rows = rows_of(count)
-    parsed = [outcome.row for outcome in outcomes(check_form, rows, 1) if outcome.row]
-    programs, few = parsed[: min(len(parsed), 200)], parsed[:10]
-    compared = rows[: min(count, 600)]
-    sandbox, grader = create_sandbox({"kind": "local"}), Grader()
-
-    async def execute() -> float:
-        executor = Executor(Execution(on_error="keep"), sandbox)
-        await sandbox.run("print(1)")
-        start = time.perf_counter()
-        await through(executor, programs, 8)
-        took = time.perf_counter() - start
-        await sandbox.close()
-        return took
-
-    def parallel(function, items):
-        return map_rows(function, items, processes)
-
-    found = {
-        "normalise": (count, seconds(lambda: list(outcomes(normalise, rows, processes))))
-        + (count, seconds(lambda: list(outcomes(normalise, rows, 1)))),
-        "near duplicates": (count, seconds(lambda: list(dedup.near(rows, 0.8, 3, parallel))))
-        # Quadratic: on `count` rows the pairs would cost as much more a row as there are more rows.
-        + (len(compared) * len(compared) / count, seconds(lambda: pairs(compared))),
-        "format verification": (count, seconds(lambda: list(outcomes(check_form, rows, processes))))
-        + (count, seconds(lambda: list(outcomes(check_form, rows, 1)))),
-        "execution": (len(programs), asyncio.run(execute())) + (len(few), seconds(lambda: one_by_one(few))),
-        "answer verification": (len(parsed), seconds(lambda: asyncio.run(through(AnswerCheck(grader), parsed, 4))))
-        + (len(parsed), seconds(lambda: asyncio.run(through(AnswerCheck(grader), parsed, 1)))),
-    }
-    grader.close()
-    return {
-        stage: {"rows_per_s": n / s, "plain_rows_per_s": m / t, "ratio": (n / s) / (m / t)}
-        for stage, (n, s, m, t) in found.items()
-    }
+async def measured(arguments: argparse.Namespace) -> dict:
+    with Grader() as grader:
+        tables = {"dual verification": await dual(arguments.replies, grader)}
+        for mode in ("repair", "drop"):
+            tables[f"on_mismatch: {mode}"] = await rewrites(arguments.rewrites, mode, grader)
+    return tables
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=3000, help="rows for the speed")
-    parser.add_argument("--recorded", type=int, default=300, help="recorded rewrites for precision and recall")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rewrites", type=int, default=1000, help=f"of {len(LABELS)} kinds in turn")
+    parser.add_argument("--replies", type=int, default=300, help="reasonings, and judge's replies")
     arguments = parser.parse_args()
-    tables = {mode: judged(arguments.recorded, mode) for mode in ("repair", "drop")}
-    for mode, table in tables.items():
-        print(f"on_mismatch: {mode}\n  {'stage':22} {'rows':>5} {'dropped':>8} {'precision':>10} {'recall':>7}")
-        for stage, found in table.items():
-            figures = f"{found['dropped']:8d} {found['precision']:10.3f} {found['recall']:7.3f}"
-            print(f"  {stage:22} {found['rows']:5d} {figures}")
-    speed = speeds(arguments.rows, arguments.processes)
-    for stage, found in speed.items():
-        print(f"  {stage:22} {found['rows_per_s']:9.0f} rows/s, {found['ratio']:7.1f} x the plain way")
-    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-    machine["load"] = round(os.getloadavg()[0], 1)
-    versions = {name: metadata.version(name) for name in ("numpy", "pyarrow", "openai", "math-verify")}
-    result = {"command": " ".join(["python", "benchmarks/coldstart.py", *sys.argv[1:]]), "machine": machine}
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(result | {"versions": versions, "judged": tables, "speed": speed}, indent=2) + "\n")
+    tables = asyncio.run(measured(arguments))
+    for title, table in tables.items():
+        show(title, table)
+    write_result("coldstart", facts() | {"judged": tables})
 
 
 if __name__ == "__main__":

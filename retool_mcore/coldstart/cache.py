@@ -5,7 +5,8 @@ import sqlite3
 from pathlib import Path
 
 _TABLE = """CREATE TABLE IF NOT EXISTS calls (
-    key TEXT PRIMARY KEY, purpose TEXT, text TEXT, finish TEXT, tokens_in INTEGER, tokens_out INTEGER, cost REAL)"""
+    key TEXT PRIMARY KEY, purpose TEXT, text TEXT, finish TEXT,
+    retries INTEGER, tokens_in INTEGER, tokens_out INTEGER, cost REAL)"""
 
 
 class CallCache:
@@ -23,16 +24,26 @@ class CallCache:
         found = self._db.execute("SELECT text, finish FROM calls WHERE key = ?", (key,)).fetchone()
         return None if found is None else (json.loads(found[0]), found[1])
 
-    def put(self, key: str, purpose: str, text: str, finish: str, tokens_in: int, tokens_out: int, cost: float) -> None:
-        row = (key, purpose, json.dumps(text), finish, tokens_in, tokens_out, cost)
+    def put(
+        self,
+        key: str,
+        purpose: str,
+        text: str,
+        finish: str,
+        retries: int,
+        tokens_in: int,
+        tokens_out: int,
+        cost: float,
+    ) -> None:
+        row = (key, purpose, json.dumps(text), finish, retries, tokens_in, tokens_out, cost)
         with self._db:
-            self._db.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def totals(self) -> dict[str, dict]:
-        """{purpose: {calls, tokens_in, tokens_out, cost}} of every call ever paid for."""
-        query = "SELECT purpose, COUNT(*), SUM(tokens_in), SUM(tokens_out), SUM(cost) FROM calls GROUP BY purpose"
-        names = ("calls", "tokens_in", "tokens_out", "cost")
-        return {purpose: dict(zip(names, rest, strict=True)) for purpose, *rest in self._db.execute(query)}
+        """{purpose: {calls, retries, tokens_in, tokens_out, cost}} of every call ever paid for."""
+        sums = ("retries", "tokens_in", "tokens_out", "cost")
+        query = f"SELECT purpose, COUNT(*), {', '.join(f'SUM({name})' for name in sums)} FROM calls GROUP BY purpose"
+        return {purpose: dict(zip(("calls", *sums), found, strict=True)) for purpose, *found in self._db.execute(query)}
 
     def close(self) -> None:
         self._db.close()

@@ -1,6 +1,7 @@
 """The one place that speaks to a model: the official client, against any OpenAI-compatible endpoint."""
 
 import asyncio
+import json
 import os
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from retool_mcore.coldstart.rows import Drop, content_key
 from retool_mcore.errors import UserError
 
 _CHECK_TIMEOUT_S = 10.0
-# What no waiting mends; 400 and 422 are about one request and drop its row.
-_REFUSED = (openai.BadRequestError, openai.UnprocessableEntityError)
+# About one request (its length, its content), which no waiting mends; any other status is about the endpoint.
+_REFUSED = (400, 413, 422)
+# A proxy in front of the server may answer in its place.
+_READABLE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,13 @@ class Client:
     """Calls one model for one `purpose`, at most `concurrency` at a time.
 
     The official client repeats a call that failed for the network, the load or the server, with exponential back-off;
-    when its retries are spent the run stops with a UserError, and a later start goes on from the cache.
+    when its retries are spent the run stops with a UserError, and a later start goes on from the cache. `cached` counts
+    the replies that came from there.
     """
 
     def __init__(self, model: Model, purpose: str, cache: CallCache):
         self.model, self.purpose, self.cache = model, purpose, cache
-        self.made = self.repeated = 0
+        self.cached = 0
         self._structured = model.structured == "auto"
         self._limit = asyncio.Semaphore(model.concurrency)
         self._api = openai.AsyncOpenAI(
@@ -70,42 +74,63 @@ class Client:
         }
         key = content_key(self.purpose, request, schema)
         if (found := self.cache.get(key)) is not None:
-            self.repeated += 1
+            self.cached += 1
             return Reply(*found, cached=True)
         async with self._limit:
-            reply = await self._call(request, schema)
-        self.made += 1
-        choice, usage = reply.choices[0], reply.usage
-        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+            body, retries = await self._readable(request, schema)
+        choice, usage = body["choices"][0], body.get("usage") or {}
+        tokens = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
         cost = (tokens[0] * self.model.price_in + tokens[1] * self.model.price_out) / 1e6
-        text, finish = choice.message.content or "", choice.finish_reason or ""
-        self.cache.put(key, self.purpose, text, finish, *tokens, cost)
+        text, finish = choice["message"]["content"] or "", choice.get("finish_reason") or ""
+        self.cache.put(key, self.purpose, text, finish, retries, *tokens, cost)
         return Reply(text, finish, cached=False)
 
+    async def _readable(self, request: dict, schema: dict | None) -> tuple[dict, int]:
+        """(chat completion, retries). Raises Drop when what comes is none, however often it is asked for."""
+        retries, problem = 0, ""
+        for attempt in range(_READABLE_ATTEMPTS):
+            raw = await self._call(request, schema)
+            retries += raw.retries_taken + (attempt > 0)
+            try:
+                # The client's own parsing lets any JSON pass, and a whole model of the reply refuses good endpoints.
+                body = json.loads(raw.content)
+                if isinstance(body["choices"][0]["message"]["content"], str | None):
+                    return body, retries
+                problem = "content is no text"
+            except (ValueError, KeyError, IndexError, TypeError) as error:
+                problem = f"{type(error).__name__} {error}"
+        raise Drop("the endpoint's reply is malformed", f"{problem}: {raw.content[:200]!r}")
+
     async def _call(self, request: dict, schema: dict | None):
+        create = self._api.chat.completions.with_raw_response.create
         try:
             if schema and self._structured:
                 answer = {"name": "answer", "schema": schema, "strict": True}
                 try:
-                    return await self._api.chat.completions.create(
-                        **request, response_format={"type": "json_schema", "json_schema": answer}
-                    )
-                except _REFUSED:
-                    reply = await self._api.chat.completions.create(**request)
+                    return await create(**request, response_format={"type": "json_schema", "json_schema": answer})
+                except openai.APIStatusError as error:
+                    if error.status_code not in _REFUSED:
+                        raise
+                    reply = await create(**request)
                     # The same request passed without it: this server does not offer it.
                     self._structured = False
                     return reply
-            return await self._api.chat.completions.create(**request)
-        except _REFUSED as error:
-            raise Drop("the server refused the request", str(error)) from error
+            return await create(**request)
         except openai.OpenAIError as error:
+            if getattr(error, "status_code", None) in _REFUSED:
+                raise Drop("the server refused the request", str(error)) from error
             raise self._down(error) from error
 
     def _down(self, error: Exception) -> UserError:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        where = f"the endpoint {self.model.url} of {self.purpose}.model"
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+            variable = self.model.api_key_env
+            given = "that it got from" if os.environ.get(variable) else "because none is in"
+            return UserError(f"{where} refuses the key {given} ${variable} ({reason}): set it, and start again.")
         return UserError(
-            f"the endpoint {self.model.url} of {self.purpose}.model does not answer ({reason[:200]}): start it (see "
-            "`retool coldstart serve`) or correct the address, and start again; finished calls are kept."
+            f"{where} does not answer ({reason}): start it (see `retool coldstart serve`) or correct the address, and "
+            "start again; finished calls are kept."
         )
 
     async def close(self) -> None:

@@ -7,16 +7,33 @@ from collections.abc import Sequence
 _TOKEN = re.compile(
     r"(?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]+)|(?P<sign>[^\w\s'\"])"
 )
+# Without braces or colons inside: neither a dictionary nor a set of sets.
+_SET = re.compile(r"\{([^{}:]*)\}")
+_FLAG = re.compile(r"\b(?:True|False|None)\b")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 # Compared as what they are; a longer number is compared as text, digit by digit.
 _MAX_DIGITS = 300
 
 
 def agree(claimed: str, real: str) -> bool:
-    """Whether both say the same: white space, quotes and digits of rounding aside.
+    """Whether both say the same: white space, quotes, separators of thousands, the order of a set's elements and digits
+    of rounding aside.
 
     A claimed decimal may be the real one rounded to its own number of decimals; whole numbers must be equal.
     """
+    return any(_alike(form(claimed), form(real)) for form in (str, _plain))
+
+
+def _plain(text: str) -> str:
+    """Without separators of thousands, and with the elements of a set in alphabetical order."""
+    return _SET.sub(_ordered, _THOUSANDS.sub("", text.replace('"', "'")))
+
+
+def _ordered(found: re.Match) -> str:
+    return "{" + ", ".join(sorted(re.split(r",\s*", found[1]))) + "}"
+
+
+def _alike(claimed: str, real: str) -> bool:
     a, b = list(_TOKEN.finditer(claimed)), list(_TOKEN.finditer(real))
     return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
 
@@ -52,11 +69,12 @@ def numbers(text: str) -> set[str]:
 
 
 def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:
-    """Numbers in the text after a claimed output that it had (perhaps rounded in the text), and nothing else has: not
-    the real output, nor what stands before it."""
+    """Numbers (perhaps rounded) and the words True, False and None in the text after a claimed output that it had, and
+    nothing else has: not the real output, nor what stands before it."""
     known = numbers(real).union(*map(numbers, before))
     invented = {number for number in numbers(claimed) if not _among(number, known)}
-    return sorted(n for n in numbers(after) if _among(n, invented) and not _among(n, known))
+    flags = set(_FLAG.findall(claimed)).difference(_FLAG.findall(real)).intersection(_FLAG.findall(after))
+    return sorted(flags) + sorted(n for n in numbers(after) if _among(n, invented) and not _among(n, known))
 
 
 def _among(number: str, others: set[str]) -> bool:

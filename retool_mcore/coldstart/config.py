@@ -15,8 +15,8 @@ from retool_mcore.errors import UserError
 class Columns:
     """Where a source row keeps what: a column, or a path into it such as `conversations.1.value`.
 
-    `reasoning` may be a list of such, joined; null: the problem goes to the rewriter without reasoning. `answer` null:
-    the box that ends the reasoning.
+    `reasoning` may be a list of such, joined; null: the problem goes to the rewriter without reasoning. `answer` may be
+    a whole solution, whose last box counts; null: the box that ends the reasoning.
     """
 
     problem: str = MISSING
@@ -27,8 +27,13 @@ class Columns:
 
 @dataclass
 class Source:
+    """`path`: a file, a folder, or a data set on the hub, there perhaps its `subset`. `where`: column to the value that
+    a row must have in it."""
+
     path: str = MISSING
+    subset: str | None = None
     name: str = "coldstart"
+    where: dict[str, Any] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
     max_rows: int | None = None
     max_row_bytes: int = 500_000

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from retool_mcore.coldstart.config import EvaluationFile
 from retool_mcore.coldstart.minhash import words
+from retool_mcore.coldstart.normalise import bare_problem
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.coldstart.source import at, raw_rows
+from retool_mcore.coldstart.source import at, raw_rows, text
 from retool_mcore.errors import UserError
 
 
@@ -27,12 +28,13 @@ class Decontaminate:
             for number, raw in enumerate(raw_rows(file.path)):
                 where = f"{file.path}, row {number}"
                 try:
-                    problem = at(raw, file.problem) if not isinstance(raw, Drop) else raw
+                    if isinstance(raw, Drop):
+                        raise raw
+                    found = words(bare_problem(text(at(raw, file.problem), "problem")))
                 except Drop as drop:
-                    problem = drop
-                if not isinstance(problem, str):
-                    raise UserError(f"{where} of decontaminate.files has no problem: {problem}. Set `problem` there.")
-                found = words(problem)
+                    raise UserError(
+                        f"{where} of decontaminate.files has no problem ({drop}): set `problem` there to its column."
+                    ) from None
                 self._whole[" ".join(found)] = where
                 self._runs.update((run, where) for run in self._hashes(found))
         self._ready = True

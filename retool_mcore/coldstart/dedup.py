@@ -56,9 +56,10 @@ def near(
     """
     sketches = list(parallel(partial(_sketch, size=size), rows))
     twins: dict[int, tuple[int, float]] = {}
-    for first, later in candidates([sketch.signature for sketch in sketches]):
+    groups = [sketch.numbers for sketch in sketches]
+    for first, later in candidates([sketch.signature for sketch in sketches], groups):
         a, b = sketches[first], sketches[later]
-        if later in twins or a.numbers != b.numbers or words(a.row.problem) == words(b.row.problem):
+        if later in twins or words(a.row.problem) == words(b.row.problem):
             continue
         if (similarity := jaccard(a.hashes, b.hashes)) >= threshold:
             twins[later] = (first, similarity)

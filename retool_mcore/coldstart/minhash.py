@@ -7,7 +7,7 @@ compared exactly.
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -69,14 +69,15 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return both / (len(a) + len(b) - both)
 
 
-def candidates(signatures: Sequence[np.ndarray]) -> Iterator[tuple[int, int]]:
-    """(earlier, later) of texts that share a band: each later one with the first of its bucket, each pair once."""
-    seen: list[dict[bytes, int]] = [{} for _ in range(BANDS)]
+def candidates(signatures: Sequence[np.ndarray], groups: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """(earlier, later) of texts of one group that share a band: each later one with the first of its bucket, each pair
+    once. Both sequences have an entry a text."""
+    seen: list[dict[tuple, int]] = [{} for _ in range(BANDS)]
     rows = PERMUTATIONS // BANDS
-    for number, values in enumerate(signatures):
+    for number, (values, group) in enumerate(zip(signatures, groups, strict=True)):
         found = set()
         for band, buckets in enumerate(seen):
-            first = buckets.setdefault(values[band * rows : (band + 1) * rows].tobytes(), number)
+            first = buckets.setdefault((group, values[band * rows : (band + 1) * rows].tobytes()), number)
             if first != number:
                 found.add(first)
         yield from ((first, number) for first in sorted(found))

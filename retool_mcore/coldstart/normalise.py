@@ -11,6 +11,8 @@ from retool_mcore.data.traces import extract_question
 _THINKING = re.compile(r"</?(?:think|thinking)>|<\|(?:begin|end)_of_(?:thought|solution)\|>")
 _OURS = re.compile(r"</?(?:code|interpreter)>")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# What OpenThoughts puts before a problem.
+_ASKS_FOR_BOX = re.compile(r"\AReturn your final response within \\boxed\{\}\.\s*")
 # NuminaMath marks problems without a final answer in this way.
 _NO_ANSWER = {"proof", "notfound", "not found", "none", "n/a"}
 
@@ -21,17 +23,24 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text).strip()
 
 
+def bare_problem(text: str) -> str:
+    """A problem in normal form, without what the public sets wrap around it. Raises Drop when nothing is left."""
+    text = _ASKS_FOR_BOX.sub("", clean(text))
+    try:
+        # An answer only for the form's sake.
+        wrapped = {"prompt": [{"role": "user", "content": text}], "reward_model": {"ground_truth": "0"}}
+        return extract_question(prompt_problem(wrapped, "", 0).question)
+    except MalformedRow as error:
+        raise Drop("problem is empty or no text", str(error)) from None
+
+
 def normalise(row: Row) -> Row:
     """`row` in normal form. Raises Drop for one without a problem or answer, or with our own tags in it."""
     row.answer = clean(row.answer).strip("$ ")
     row.reasoning = clean(_THINKING.sub("", row.reasoning))
     if not row.answer or row.answer.casefold() in _NO_ANSWER:
         raise Drop("no final answer", row.answer)
-    prompt = {"prompt": [{"role": "user", "content": clean(row.problem)}], "reward_model": {"ground_truth": row.answer}}
-    try:
-        row.problem = extract_question(prompt_problem(prompt, "", row.index).question)
-    except MalformedRow as error:
-        raise Drop("problem is empty or no text", str(error)) from None
+    row.problem = bare_problem(row.problem)
     for name, text in (("problem", row.problem), ("reasoning", row.reasoning)):
         if found := _OURS.search(text):
             raise Drop("holds tool tags already", f"{found[0]} in the {name}")

@@ -60,7 +60,7 @@ async def run(config: Config) -> list[Counted]:
             for stage, store in zip(stages, stores, strict=True):
                 counts.append(await _run_stage(stage, store, before, processes))
                 before = store
-            output.write(config, stores, counts, cache.totals(), tokenizer)
+            output.write(config, stores, counts, services.calls(cache), tokenizer)
             return counts
         finally:
             await services.close()

@@ -40,7 +40,7 @@ def data_files(path: Path) -> list[Path]:
 
 def read(source: Source) -> Iterator[Outcome]:
     """An outcome for every row of the source, in its order. Raises UserError for a source that is not there."""
-    for index, raw in enumerate(raw_rows(source.path)):
+    for index, raw in enumerate(raw_rows(source.path, source.subset)):
         if index == source.max_rows:
             return
         key = content_key(index)
@@ -51,7 +51,7 @@ def read(source: Source) -> Iterator[Outcome]:
             yield Outcome(key, index, None, drop.reason, drop.detail)
 
 
-def raw_rows(location: str) -> Iterator[dict | Drop]:
+def raw_rows(location: str, subset: str | None = None) -> Iterator[dict | Drop]:
     """Every row as a dict, or why it is none."""
     path = Path(location).expanduser()
     if not path.exists():
@@ -59,7 +59,7 @@ def raw_rows(location: str) -> Iterator[dict | Drop]:
             raise UserError(
                 f"no such file or folder: {location}. Give a data file, a folder, or a hub name owner/name."
             )
-        yield from hub_rows(location)
+        yield from hub_rows(location, subset)
         return
     for file in data_files(path):
         yield from _parquet(file) if file.suffix == ".parquet" else _lines(file)
@@ -82,8 +82,11 @@ def at(row: Any, path: str) -> Any:
 def _row(raw: dict | Drop, source: Source, index: int) -> Row:
     if isinstance(raw, Drop):
         raise raw
+    for path, wanted in source.where.items():
+        if (found := at(raw, path)) != wanted:
+            raise Drop("not in source.where", f"{path} is {found!r}, not {wanted!r}"[:200])
     columns = source.columns
-    problem = _text(at(raw, columns.problem), "problem")
+    problem = text(at(raw, columns.problem), "problem")
     reasoning = _reasoning(raw, columns)
     size = len(problem) + len(reasoning)
     if size > source.max_row_bytes:
@@ -101,10 +104,11 @@ def _reasoning(raw: dict, columns: Columns) -> str:
     if columns.reasoning is None:
         return ""
     paths = [columns.reasoning] if isinstance(columns.reasoning, str) else columns.reasoning
-    return "\n\n".join(_text(at(raw, path), "reasoning") for path in paths)
+    return "\n\n".join(text(at(raw, path), "reasoning") for path in paths)
 
 
-def _text(value: Any, name: str) -> str:
+def text(value: Any, name: str) -> str:
+    """`value`, the column `name`. Raises Drop unless it is text that has a UTF-8 form."""
     if not isinstance(value, str) or not value.strip():
         raise Drop(f"{name} is empty or no text", type(value).__name__)
     try:
@@ -119,7 +123,9 @@ def _answer(value: Any) -> str:
         raise Drop("answer is empty or no text", "bool")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value) if isinstance(value, int | float) else _text(value, "answer")
+    if isinstance(value, int | float):
+        return str(value)
+    return last_boxed(text(value, "answer")) or value
 
 
 def _lines(file: Path) -> Iterator[dict | Drop]:

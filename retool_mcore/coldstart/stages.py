@@ -51,6 +51,12 @@ class Services:
         self.judge = Client(config.judge.model, "judge", cache) if config.judge.model else None
         self.sandbox = create_sandbox(config.execution.sandbox)
 
+    def calls(self, cache: CallCache) -> dict[str, dict]:
+        """The cache's totals of each purpose, with `cached`: the replies of this start that it held already."""
+        totals = cache.totals()
+        clients = [client for client in (self.judge, self.rewriter) if client and client.purpose in totals]
+        return {client.purpose: totals[client.purpose] | {"cached": client.cached} for client in clients}
+
     async def close(self) -> None:
         self.grader.close()
         await self.sandbox.close()

@@ -111,13 +111,13 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             yield Malformed(index, str(reason))
 
 
-def hub_rows(name: str) -> Iterator[dict]:
+def hub_rows(name: str, subset: str | None = None) -> Iterator[dict]:
     """Rows of the train split of a data set on the hub (or a local copy of its repository), streamed."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
     try:
-        yield from load_dataset(name, split="train", streaming=True)
+        yield from load_dataset(name, subset, split="train", streaming=True)
     except (OSError, ValueError, DatasetsError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(

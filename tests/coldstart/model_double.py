@@ -1,4 +1,8 @@
-"""A small OpenAI-compatible server in a thread, which replies with recorded texts and counts its calls."""
+"""A small OpenAI-compatible server in a thread, which replies with recorded texts and counts its calls.
+
+With `upstream` it stands before a real server: each request goes there and back, and the recorded text takes the place
+of the reply's; whatever else is in the reply (its tokens) is the real server's.
+"""
 
 import asyncio
 import threading
@@ -6,16 +10,18 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 MODEL = "recorded"
 
 
 class Double:
     """`reply(content)` gives the text for a user message. `failures`: HTTP statuses for the next calls, first to last.
-    `structured`: whether response_format is accepted."""
+    `structured`: whether response_format is accepted. `raw`: sent in place of every reply, as it is."""
 
-    def __init__(self, reply: Callable[[str], str]):
+    def __init__(self, reply: Callable[[str], str], upstream: str = ""):
+        self.upstream = upstream
+        self.raw = b""
         self.reply = reply
         self.calls: Counter[str] = Counter()
         self.failures: list[int] = []
@@ -36,17 +42,29 @@ class Double:
         self.formats.append(body.get("response_format"))
         content = body["messages"][-1]["content"]
         self.calls[content + str(body["seed"])] += 1
+        if self.raw:
+            return web.Response(body=self.raw, content_type="application/json")
+        if self.upstream:
+            return await self._forward(body, self.reply(content))
         message = {"role": "assistant", "content": self.reply(content)}
         choice = {"index": 0, "message": message, "finish_reason": self.finish}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         reply = {"id": "x", "object": "chat.completion", "created": 0, "model": MODEL, "choices": [choice]}
         return web.json_response(reply | {"usage": usage})
 
+    async def _forward(self, body: dict, text: str) -> web.Response:
+        async with ClientSession() as session, session.post(f"{self.upstream}/chat/completions", json=body) as answer:
+            reply = await answer.json()
+        if answer.status == 200:
+            reply["choices"][0]["finish_reason"] = self.finish
+            reply["choices"][0]["message"]["content"] = text
+        return web.json_response(reply, status=answer.status)
+
 
 @contextmanager
-def serving(reply: Callable[[str], str]):
+def serving(reply: Callable[[str], str], upstream: str = ""):
     """A started `Double`; its thread ends with the context."""
-    double = Double(reply)
+    double = Double(reply, upstream)
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
 

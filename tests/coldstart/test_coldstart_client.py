@@ -44,7 +44,13 @@ def test_a_reply_is_paid_once_and_counted(double, tmp_path):
     (first, second, other), totals = with_client(double, tmp_path, twice, price_in=2.0, price_out=4.0)
     assert (first.cached, second.cached, other.cached) == (False, True, False)
     assert second.text == first.text and sum(double.calls.values()) == 2
-    assert totals["judge"] == {"calls": 2, "tokens_in": 20, "tokens_out": 10, "cost": pytest.approx(80e-6)}
+    assert totals["judge"] == {
+        "calls": 2,
+        "retries": 0,
+        "tokens_in": 20,
+        "tokens_out": 10,
+        "cost": pytest.approx(80e-6),
+    }
     with_client(double, tmp_path, twice)
     assert sum(double.calls.values()) == 2
 

@@ -114,6 +114,10 @@ def test_evaluation_problems_are_out(tmp_path):
         ("", "42", False),
         ("42", "42 43", False),
         ("-1", "1", False),
+        ("{'b', 'a'}", "{'a', \"b\"}", True),
+        ("{1: 2, 3: 4}", "{3: 4, 1: 2}", False),
+        ("12,345", "12345", True),
+        ("[1,234]", "[1, 234]", True),
         ("True", "False", False),
         ("9" * 5000, "9" * 5000 + "1", False),
     ],
@@ -128,6 +132,8 @@ def test_values_that_only_a_wrong_claim_had_are_found():
     assert stale("It is 12345.", "12344", [], "So 12,345.") == ["12345"]
     assert stale("3.14159", "2.71828", [], "about 3.14, not 2.7") == ["3.14"]
     assert stale("99", "98", [], "so 98") == []
+    assert stale("True", "False", [], "It is True.") == ["True"]
+    assert stale("True", "False", [], "It is False.") == []
 
 
 def test_a_torn_line_and_other_work_are_not_taken_for_rows(tmp_path):
