@@ -1,8 +1,10 @@
 """How long the viewer takes to list 10,000 trajectories: its index, and the page in headless Chromium.
 
-Makes a run of small trajectories, 20 steps of 500. `index` is what the server does for the list, against reading the
-same trajectories as JSON lines; `painted` is the page's own clock, from its request to the frame in which the first row
-stands, the index fetched in between.
+Makes a run of small trajectories, 20 steps of 500. `index` is what `retool view` reads before it listens, against
+reading the same trajectories as JSON lines; `painted` is the page's own clock, from its request to the frame in which
+the first row stands, the list fetched in between; `next list` is what the server does once one more step was written.
+The worst of each is told as well as the median, and processor seconds as well as the clock's, which on a busy machine
+are mostly those of others.
 """
 
 import argparse
@@ -99,13 +101,29 @@ def read_lines(path: Path) -> dict:
     return columns
 
 
-def seconds(work, repeats: int) -> float:
-    times = []
+def seconds(work, repeats: int) -> tuple[list[float], float]:
+    """(seconds of every run, least processor seconds of one)"""
+    times, processor = [], []
     for _ in range(repeats):
-        clock = time.perf_counter()
+        clocks = time.perf_counter(), time.process_time()
         work()
-        times.append(time.perf_counter() - clock)
-    return statistics.median(times)
+        times.append(time.perf_counter() - clocks[0])
+        processor.append(time.process_time() - clocks[1])
+    return times, min(processor)
+
+
+def open_run(run: Path) -> Source:
+    """What `retool view` does before it listens."""
+    source = Source(run)
+    source.packed_index()
+    return source
+
+
+def one_more(source: Source, tokens: int) -> None:
+    """The next list once a running training has written another step."""
+    random = np.random.default_rng(1)
+    step = 1 + max(source.index()["step"])
+    write_step(source.folder, step, [make_record(step, row, tokens, random) for row in range(8)])
 
 
 async def paint(source: Source, chromium: str, deadline_s: float) -> tuple[float, str]:
@@ -149,28 +167,38 @@ async def paint(source: Source, chromium: str, deadline_s: float) -> tuple[float
             await runner.cleanup()
 
 
+def rounded(values: list[float]) -> list[float]:
+    return [round(value, 4) for value in values]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=10_000, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="(default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=120, help="of a response (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="the median counts (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--deadline", type=float, default=120, help="seconds for the browser (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results/view.json")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as scratch:
         run, lines = make_run(Path(scratch) / "run", args.trajectories, args.steps, args.tokens)
-        source = Source(run)
         load = round(os.getloadavg()[0], 1)
-        index_s = seconds(source.index, args.repeats)
-        lines_s = seconds(lambda: read_lines(lines), args.repeats)
+        index_s, index_cpu_s = seconds(lambda: open_run(run), args.repeats)
+        lines_s, lines_cpu_s = seconds(lambda: read_lines(lines), args.repeats)
+        source = open_run(run)
         paints = [asyncio.run(paint(source, chromium, args.deadline)) for _ in range(args.repeats)] if chromium else []
-    painted_s = statistics.median(value for value, _ in paints) if paints else None
-    print(f"index of {args.trajectories:,} trajectories in {args.steps} steps: {index_s:.3f} s")
-    print(f"the same as JSON lines: {lines_s:.3f} s, {lines_s / index_s:.1f} x as long")
+        one_more(source, args.tokens)
+        later_s, _ = seconds(source.packed_index, 1)
+    painted_s = [value for value, _ in paints]
+    median = statistics.median
+    shown = f"{args.trajectories:,} trajectories in {args.steps} steps"
+    print(f"load {load} on {os.cpu_count()} cores; median and worst of {args.repeats}")
+    print(f"index of {shown}: {median(index_s):.3f} s, {max(index_s):.3f} s; {index_cpu_s:.3f} processor seconds")
+    print(f"the same as JSON lines: {median(lines_s):.3f} s; {lines_cpu_s / index_cpu_s:.0f} x the processor seconds")
+    print(f"the next list, one step later: {later_s[0]:.3f} s")
     if paints:
-        print(f"request to first painted row in Chromium: {painted_s:.3f} s ({paints[0][1]})")
+        print(f"request to first painted row: {median(painted_s):.3f} s, {max(painted_s):.3f} s ({paints[0][1]})")
     else:
         print("no Chromium on this machine: the page was not measured")
     result = {
@@ -180,10 +208,12 @@ def main() -> None:
         "trajectories": args.trajectories,
         "steps": args.steps,
         "tokens": args.tokens,
-        "index_s": round(index_s, 4),
-        "json_lines_s": round(lines_s, 4),
-        "ratio": round(lines_s / index_s, 2),
-        "painted_s": [round(value, 4) for value, _ in paints],
+        "index_s": rounded(index_s),
+        "index_processor_s": round(index_cpu_s, 4),
+        "json_lines_s": rounded(lines_s),
+        "ratio_of_processor_s": round(lines_cpu_s / index_cpu_s, 1),
+        "next_list_s": rounded(later_s),
+        "painted_s": rounded(painted_s),
     }
     args.output.parent.mkdir(exist_ok=True)
     args.output.write_text(json.dumps(result, indent=2) + "\n")

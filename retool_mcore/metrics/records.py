@@ -101,15 +101,18 @@ def index(run_dir: Path | str) -> pyarrow.Table:
     files = step_files(folder)
     if not files:
         raise UserError(f"There are no trajectories in {folder}: give the folder of a run whose RL has ended a step.")
-    tables = []
-    for path in files.values():
-        try:
-            table = _open(path).read(columns=list(INDEX.values())).select(list(INDEX.values()))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise _broken(path, error) from None
-        table = table.rename_columns(list(INDEX))
-        tables.append(table.append_column("row", pyarrow.array(range(len(table)), pyarrow.int32())))
-    return pyarrow.concat_tables(tables)
+    return pyarrow.concat_tables([index_step(path) for path in files.values()])
+
+
+def index_step(path: Path) -> pyarrow.Table:
+    """`index` of one step file. Raises UserError when it is broken."""
+    try:
+        # Few small columns: threads would wait for each other longer than they read, above all on a busy machine.
+        table = _open(path).read(columns=list(INDEX.values()), use_threads=False).select(list(INDEX.values()))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken(path, error) from None
+    table = table.rename_columns(list(INDEX))
+    return table.append_column("row", pyarrow.array(range(len(table)), pyarrow.int32()))
 
 
 def _open(path: Path) -> parquet.ParquetFile:

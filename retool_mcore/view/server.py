@@ -1,6 +1,7 @@
 """The viewer's web server: one page, the index of a run's trajectories, and one trajectory at a time. Local only."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
@@ -58,8 +59,11 @@ def application(source: Source) -> web.Application:
     async def show_page(_: web.Request) -> web.Response:
         return web.Response(text=page(), content_type="text/html")
 
-    async def index(_: web.Request) -> web.Response:
-        return _json(source.index())
+    async def index(request: web.Request) -> web.Response:
+        body, accepted = source.packed_index(), "gzip" in request.headers.get("Accept-Encoding", "")
+        headers = {"Content-Encoding": "gzip"} if accepted else {}
+        body = body if accepted else gzip.decompress(body)
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def problems(request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(source.problems, request.query.get("text", "")))
@@ -91,6 +95,7 @@ def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
     """Serve a part of the run (view/source.py) until Ctrl-C. Raises UserError when it is empty or the port is taken."""
     source = Source(run, part)
     count = len(source.index()["step"])
+    source.packed_index()  # so that the first request finds it
     address = f"http://{host}:{port}/"
     print(
         f"{count} trajectories of {run} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)",

@@ -1,5 +1,6 @@
 """A run's trajectories for the viewer: the index of all of them, and one at a time with its text."""
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics import schema
-from retool_mcore.metrics.records import INDEX, index, read_step, step_files
+from retool_mcore.metrics.records import INDEX, index_step, read_step, step_files
 from retool_mcore.view.detail import detail
 
 TOKENIZER = "tokenizer.json"
@@ -36,6 +37,8 @@ class Source:
             self.evaluated = read_evaluation(self.folder)
         self._tokenizer = Tokenizer.from_file(str(find_tokenizer(self.run, part)))
         self._problems: dict[str, str] | None = None
+        self._steps: dict[Path, tuple[tuple, pyarrow.Table]] = {}  # what is read of a step file, and of which one
+        self._packed: tuple[tuple, bytes] | None = None
 
     def index(self, places: Sequence[tuple[int, int]] | None = None) -> dict:
         """Columns by name, one value a trajectory, and `run`; only those at `places`, [(step, row), ...], if given.
@@ -43,7 +46,8 @@ class Source:
         `seconds` is the time that a trajectory waited for engine and interpreter.
         """
         if self.evaluated is None:
-            columns = to_lists(index(self.folder))
+            self._refresh()
+            columns = to_lists(pyarrow.concat_tables([table for _, table in self._steps.values()]))
         else:
             table = schema.to_table(self.evaluated).select(list(INDEX.values())).rename_columns(list(INDEX))
             columns = table.to_pydict() | {"row": list(range(len(table)))}
@@ -54,6 +58,29 @@ class Source:
             kept = [order[place] for place in places if place in order]
             columns = {name: [values[n] for n in kept] for name, values in columns.items()}
         return {"run": self.run.name if self.part == "rl" else f"{self.run.name}/{self.part}"} | columns
+
+    def packed_index(self) -> bytes:
+        """`index` as JSON in gzip, made again only when a step file has come, gone or changed."""
+        version = self._refresh()
+        if self._packed is None or self._packed[0] != version:
+            # The lowest level: others take several times as long for a list that is mostly sent within the machine.
+            self._packed = version, gzip.compress(json.dumps(self.index()).encode(), 1)
+        return self._packed[1]
+
+    def _refresh(self) -> tuple:
+        """Read the step files that are new; returns what tells this state of the folder from another."""
+        if self.evaluated is not None:
+            return ()
+        seen = {}
+        for path in step_files(self.folder).values():
+            found = path.stat()
+            version = found.st_mtime_ns, found.st_size, found.st_ino
+            known = self._steps.get(path)
+            seen[path] = known if known and known[0] == version else (version, index_step(path))
+        if not seen:
+            raise UserError(f"{self.folder} holds no trajectories any more: start `retool view` again.")
+        self._steps = seen
+        return tuple((path, version) for path, (version, _) in seen.items())
 
     def detail(self, step: int, row: int) -> dict:
         """See view/detail.py. Raises UserError when there is no such trajectory."""

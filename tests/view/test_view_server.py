@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from made_run import make_run, record
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.records import index, write_step
+from retool_mcore.metrics.records import index, index_step, write_step
 from retool_mcore.view.server import application, export
 from retool_mcore.view.source import Source, to_lists
 
@@ -96,6 +97,30 @@ def test_an_evaluation_is_shown_like_a_step(tmp_path):
         source.detail(30, 3)
     with pytest.raises(UserError, match="the labels are rl"):
         Source(run, "eval/sft")
+
+
+def test_the_list_is_made_once_and_again_when_a_step_is_written(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    read = []
+    monkeypatch.setattr("retool_mcore.view.source.index_step", lambda path: read.append(path.name) or index_step(path))
+    source = Source(run)
+    first = source.packed_index()
+    assert source.packed_index() is first and read == ["step_000001.parquet", "step_000002.parquet"]
+    write_step(run / "rl" / "trajectories", 2, [record(2, 0)])
+    write_step(run / "rl" / "trajectories", 3, [record(3, 0)])
+    (run / "rl" / "trajectories" / "step_000001.parquet").unlink()
+    assert json.loads(gzip.decompress(source.packed_index())) == source.index()
+    assert source.index()["step"] == [2, 3] and read[2:] == ["step_000002.parquet", "step_000003.parquet"]
+
+
+def test_a_client_that_takes_no_gzip_gets_plain_json(tmp_path):
+    async def answer():
+        async with TestClient(TestServer(application(Source(make_run(tmp_path / "run"))))) as client:
+            reply = await client.get("/api/index", headers={"Accept-Encoding": "identity"})
+            return "Content-Encoding" in reply.headers, json.loads(await reply.read())
+
+    encoded, columns = asyncio.run(answer())
+    assert not encoded and len(columns["step"]) == 16
 
 
 def test_what_the_audit_wrote_is_shown_apart(tmp_path):
