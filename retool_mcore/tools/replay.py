@@ -1,0 +1,41 @@
+"""Tools that only the data describes: a call is checked against the row's schema and answered from its recording."""
+
+import json
+
+from retool_mcore.tools.base import Episode, Reply, Tool
+
+
+class ReplayTable:
+    """Answers for the tools of a row (`extra_info.tools`) as Toolbox.rows.
+
+    Without `replies` every call ends the episode: what is learnt is the call, as in Tool-N1 and ToolRL. With it, a call
+    that `extra_info.replies` (JSON list of {name, arguments, reply}) recorded gets that reply, and another ends it.
+    """
+
+    def __init__(self, replies: bool = False):
+        self.replies = replies
+
+    @property
+    def one_turn(self) -> bool:
+        return not self.replies
+
+    def tool(self, schema: dict) -> Tool:
+        """The tool that a row describes."""
+        return _Recorded(schema, self.replies)
+
+
+class _Recorded(Tool):
+    def __init__(self, schema: dict, replies: bool):
+        self.schema = schema
+        self.replies = replies
+
+    async def call(self, arguments: dict, episode: Episode) -> Reply:
+        for entry in json.loads(episode.row.get("replies") or "[]") if self.replies else []:
+            if entry["name"] == self.name and _same(entry["arguments"], arguments):
+                return Reply(entry["reply"], duration_s=0.0)
+        return Reply("", duration_s=0.0, ends=True)
+
+
+def _same(first: dict, second: dict) -> bool:
+    # As JSON: Python holds True == 1, and the recorded function may not.
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

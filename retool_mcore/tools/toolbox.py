@@ -1,0 +1,169 @@
+"""The tools of a run: made from the configuration, chosen for a row of the data, called within bounds."""
+
+import asyncio
+import importlib
+import inspect
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from retool_mcore.data.formats import TOOL
+from retool_mcore.data.function_schema import check_schema
+from retool_mcore.errors import UserError
+from retool_mcore.tools.base import Episode, Reply, Tool
+
+TIMEOUT_S = 30.0
+_MAX_ERROR = 300
+
+
+class Toolbox:
+    """Tools by name. `timeout_s` bounds one call of a tool without bounds of its own, its `open` included.
+
+    `rows` serves tools that only a row of the data knows: an object with `tool(schema) -> Tool` and `one_turn`
+    (tools/replay.py). Raises UserError for two tools of one name or a schema that is none.
+    """
+
+    def __init__(self, tools: Iterable[Tool], timeout_s: float = TIMEOUT_S, rows: Any = None):
+        self.timeout_s = timeout_s
+        self.rows = rows
+        self.tools: dict[str, Tool] = {}
+        for tool in tools:
+            check_schema(tool.schema)
+            if tool.name in self.tools:
+                raise UserError(f"two tools are called {tool.name!r}: give each tool a name of its own.")
+            self.tools[tool.name] = tool
+
+    @property
+    def code_only(self) -> bool:
+        return self.rows is None and [tool.schema for tool in self.tools.values()] == [TOOL]
+
+    @property
+    def one_turn(self) -> bool:
+        """Whether a malformed call ends the episode, because no tool would answer a better one either."""
+        return self.rows is not None and self.rows.one_turn
+
+    @property
+    def schemas(self) -> list[dict] | None:
+        """The function schemas for a prompt and for `Format.parse`; None: the format's own, the code interpreter."""
+        return None if self.code_only else [tool.schema for tool in self.tools.values()]
+
+    def for_row(self, row: Mapping[str, Any] | None) -> "Toolbox":
+        """The tools of a row: those that its `tools` (JSON list of function schemas) name, or all when it has none.
+
+        A tool of the run stands in for the row's of the same name, so that the call is answered by what was described.
+        Raises UserError for a tool that nothing answers.
+        """
+        text = (row or {}).get("tools")
+        if not text:
+            return self
+        chosen, rows = [], None
+        for schema in read_tools(text):
+            name = schema["function"]["name"]
+            if name in self.tools:
+                chosen.append(self.tools[name])
+            elif self.rows is not None:
+                chosen.append(self.rows.tool(schema))
+                rows = self.rows
+            else:
+                raise UserError(
+                    f"a row of the data lists the tool {name!r}, which no entry of toolbox.use answers: "
+                    "add the tool, or take toolbox=replay, which checks calls and answers only recorded ones."
+                )
+        return Toolbox(chosen, self.timeout_s, rows)
+
+    async def call(self, name: str, arguments: dict, episode: Episode) -> Reply:
+        """The tool's reply to a checked call. What a tool without `own_bounds` raises becomes an error to read.
+
+        UserError goes through: it says that the run itself is set up wrongly.
+        """
+        tool = self.tools[name]
+        clock = time.perf_counter()
+        bound = asyncio.timeout(None if tool.own_bounds else self.timeout_s)
+        try:
+            async with bound:
+                if name not in episode.opened:
+                    episode.opened[name] = asyncio.ensure_future(tool.open(episode))
+                # Shielded, because calls of one turn wait for the same opening and each has a limit of its own.
+                await asyncio.shield(episode.opened[name])
+                reply = await tool.call(arguments, episode)
+        except UserError:
+            raise
+        except Exception as error:
+            if tool.own_bounds:
+                raise
+            if bound.expired():
+                reply = Reply(f"Error: {name} gave no answer within {self.timeout_s:g} s.", status="timeout")
+            else:
+                # A tool is another's code, and its failure is the policy's to read, not the step's end.
+                reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
+        if reply.duration_s is None:
+            reply = replace(reply, duration_s=time.perf_counter() - clock)
+        return reply
+
+    async def release(self, episode: Episode) -> None:
+        """End an episode for the tools that it opened; an opening that still runs is cancelled."""
+        for name, opening in episode.opened.items():
+            if not opening.done():
+                opening.cancel()
+            elif not opening.cancelled() and opening.exception() is None:
+                await self.tools[name].release(episode)
+
+    async def close(self) -> None:
+        for tool in self.tools.values():
+            await tool.close()
+
+
+def read_tools(text: str) -> list[dict]:
+    """The function schemas of a row, from JSON. Raises UserError when it holds anything else."""
+    try:
+        schemas = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"extra_info.tools is not JSON ({error}): prepare the data again.") from error
+    if not isinstance(schemas, list):
+        raise UserError("extra_info.tools must be a JSON list of function schemas: prepare the data again.")
+    for schema in schemas:
+        check_schema(schema)
+    return schemas
+
+
+def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
+    """The toolbox of the section `toolbox`: {use: [{path, args}], timeout_s}; None: the code interpreter alone.
+
+    Each `path` is package.module.Class. The class is called with `args`, and with those of `run` (sandbox, timeout_s,
+    error_lines) that its constructor names and `args` leaves out. The result is a Tool, has a list `tools` of them, or
+    has `tool(schema)` for tools that rows describe. Raises UserError for what cannot be made.
+    """
+    config = config or {"use": [{"path": "retool_mcore.tools.code.CodeInterpreter"}]}
+    tools: list[Tool] = []
+    rows = None
+    for entry in config["use"]:
+        made = _make(entry, run)
+        if isinstance(made, Tool):
+            tools.append(made)
+        elif hasattr(made, "tools"):
+            tools.extend(made.tools)
+        elif hasattr(made, "tool"):
+            rows = made
+        else:
+            raise UserError(f"{entry['path']} is no tool: give a subclass of retool_mcore.tools.base.Tool.")
+    if not tools and rows is None:
+        raise UserError("toolbox.use is empty: name at least one tool, or set rollout.format=none.")
+    return Toolbox(tools, config.get("timeout_s") or TIMEOUT_S, rows)
+
+
+def _make(entry: Mapping, run: Mapping[str, Any]) -> Any:
+    path, arguments = entry["path"], dict(entry.get("args") or {})
+    module, _, name = str(path).rpartition(".")
+    try:
+        maker = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"the tool {path} cannot be loaded ({error}): give package.module.Class.") from error
+    try:
+        named = inspect.signature(maker).parameters
+        given = {key: value for key, value in run.items() if key in named and key not in arguments}
+        inspect.signature(maker).bind(**given, **arguments)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the args of tool {path} do not fit: {error}.") from error
+    return maker(**given, **arguments)
