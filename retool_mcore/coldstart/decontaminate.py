@@ -17,7 +17,7 @@ class Decontaminate:
     files: list[EvaluationFile]
     ngram: int
     _whole: dict[str, str] = field(default_factory=dict)
-    _runs: dict[int, str] = field(default_factory=dict)
+    _runs: dict[tuple, str] = field(default_factory=dict)
     _ready: bool = False
 
     def prepare(self) -> None:
@@ -36,7 +36,7 @@ class Decontaminate:
                         f"{where} of decontaminate.files has no problem ({drop}): set `problem` there to its column."
                     ) from None
                 self._whole[" ".join(found)] = where
-                self._runs.update((run, where) for run in self._hashes(found))
+                self._runs.update((run, where) for run in self._runs_of(found))
         self._ready = True
 
     def __call__(self, row: Row) -> Row:
@@ -44,10 +44,11 @@ class Decontaminate:
         found = words(row.problem)
         if where := self._whole.get(" ".join(found)):
             raise Drop("in an evaluation set", where)
-        for run in self._hashes(found):
+        for run in self._runs_of(found):
             if run in self._runs:
                 raise Drop("shares words with an evaluation set", f"{self.ngram} in a row, {self._runs[run]}")
         return row
 
-    def _hashes(self, found: list[str]) -> set[int]:
-        return {hash(tuple(found[i : i + self.ngram])) for i in range(len(found) - self.ngram + 1)}
+    def _runs_of(self, found: list[str]) -> set[tuple]:
+        # The words themselves: their hashes are others in the next process.
+        return {tuple(found[i : i + self.ngram]) for i in range(len(found) - self.ngram + 1)}

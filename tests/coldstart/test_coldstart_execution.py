@@ -1,12 +1,14 @@
 """What becomes of traces whose programs misbehave, in a real sandbox, and of rows at the last filters."""
 
 import asyncio
+import json
 
 import pytest
 from recorded_rewrites import block
 
 from retool_mcore.coldstart import select
-from retool_mcore.coldstart.config import Execution, Select
+from retool_mcore.coldstart.config import EvaluationFile, Execution, Select
+from retool_mcore.coldstart.decontaminate import Decontaminate
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
 from retool_mcore.coldstart.parallel import outcomes
@@ -110,9 +112,15 @@ def test_a_shifted_mask_is_seen(tokenizer, monkeypatch):
         Selector(Select(), tokenizer)(traced(("print(4)", "4")))
 
 
-def test_processes_give_what_one_process_gives(monkeypatch):
+def test_processes_give_what_one_process_gives(monkeypatch, tmp_path):
     monkeypatch.setattr("retool_mcore.coldstart.parallel._WORTH_ROWS", 8)
     texts = ["<code>" if number % 3 else "text \\boxed{4}<answer>\\boxed{4}</answer>" for number in range(40)]
     rows = [Row(f"k{n}", n, "2+2?", "", "4", rewrite=text) for n, text in enumerate(texts)]
-    several, one = ([(o.index, o.reason) for o in outcomes(check_form, rows, n)] for n in (2, 1))
-    assert several == one and len({reason for _, reason in one}) > 1
+    (tmp_path / "evaluation.jsonl").write_text(json.dumps({"problem": "Which two even numbers add up to three?"}))
+    decontaminate = Decontaminate([EvaluationFile(str(tmp_path / "evaluation.jsonl"))], 5)
+    decontaminate.prepare()
+    for row in rows[::2]:
+        row.problem = f"Case {row.index}: two even numbers add up to {row.index}."
+    for check in (check_form, decontaminate):
+        several, one = ([(o.index, o.reason) for o in outcomes(check, rows, n)] for n in (2, 1))
+        assert several == one and len({reason for _, reason in one}) > 1
