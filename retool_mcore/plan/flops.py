@@ -28,7 +28,12 @@ def matmul_forward(shape: Shape, tokens: int, *, output_tokens: int | None = Non
 
 def attention_forward(shape: Shape, lengths: Sequence[int]) -> float:
     """Forward FLOPs of the two products of attention, QK^T and PV."""
-    return 4.0 * shape.layers * shape.q_width * attention_pairs(lengths)
+    return attention_of_pairs(shape, attention_pairs(lengths))
+
+
+def attention_of_pairs(shape: Shape, pairs: int) -> float:
+    """The same of so many `attention_pairs`."""
+    return 4.0 * shape.layers * shape.q_width * pairs
 
 
 def forward_flops(shape: Shape, lengths: Sequence[int]) -> float:

@@ -3,10 +3,10 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.flops import RECOMPUTE
+from retool_mcore.plan.flops import RECOMPUTE, attention_pairs
 
 # verl's weight of a token against a pair of tokens when it balances micro-batches (utils/seqlen_balancing.py).
 VERL_TOKEN_COST = 24576
@@ -59,11 +59,9 @@ class Batch:
     sequence_tokens: int = 0  # longest there may be; 0: the longest there is
 
     @classmethod
-    def of(cls, lengths: "Batch | Sequence[int] | tuple[int, int, float]", mean: float | None = None) -> "Batch":
-        """A batch of a list of lengths. For (sequences, longest, mean) see `spread`."""
-        if isinstance(lengths, Batch):
-            return lengths
-        return cls(tuple(int(length) for length in lengths))
+    def of(cls, lengths: "Batch | Sequence[int]") -> "Batch":
+        """A batch of a list of lengths; see `spread` for one that is made of (sequences, longest, mean)."""
+        return lengths if isinstance(lengths, Batch) else cls(tuple(int(length) for length in lengths))
 
     @classmethod
     def spread(cls, sequences: int, longest: int, mean: float) -> "Batch":
@@ -80,13 +78,21 @@ class Batch:
         quantiles = ((index + 0.5) / sequences for index in range(sequences))
         return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
 
+    @cached_property
+    def _shares(self) -> dict[int, "Share"]:
+        return {}
+
+    def share(self, dp: int) -> "Share":
+        """Of the fullest of `dp` data-parallel ranks."""
+        if dp > len(self.lengths):
+            raise UserError(f"{len(self.lengths)} sequences are not enough for {dp} data-parallel ranks.")
+        if dp not in self._shares:
+            self._shares[dp] = Share(tuple(sorted(self.lengths, reverse=True)[::dp]))
+        return self._shares[dp]
+
     def __post_init__(self):
         if not self.lengths or min(self.lengths) < 1:
             raise UserError("a batch needs at least one sequence, each of 1 token or more.")
-
-    @cached_property
-    def tokens(self) -> int:
-        return sum(self.lengths)
 
     @property
     def longest(self) -> int:
@@ -94,41 +100,66 @@ class Batch:
 
     def micro_batches(self, layout: Layout) -> "MicroBatches":
         """How verl cuts one data-parallel rank's share into micro-batches."""
-        return _micro_batches(self.lengths, layout.dp, layout.micro_batch_tokens * layout.cp)
+        group = layout.pp if layout.vpp > 1 else 1  # interleaving wants whole groups of micro-batches
+        return self.share(layout.dp).micro_batches(layout.micro_batch_tokens * layout.cp, group)
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Of one data-parallel rank: token counts of each micro-batch, over all its context-parallel ranks."""
+    """Of one data-parallel rank; tokens are over all its context-parallel ranks."""
 
-    tokens: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def largest(self) -> int:
-        return max(self.tokens)
+    count: int
+    largest: int  # tokens of the fullest
 
 
-@lru_cache(maxsize=4096)
-def _micro_batches(lengths: tuple[int, ...], dp: int, limit: int) -> MicroBatches:
-    if dp > len(lengths):
-        raise UserError(f"{len(lengths)} sequences are not enough for {dp} data-parallel ranks.")
-    share = sorted(lengths, reverse=True)[::dp]  # the fullest rank's
-    if share[0] > limit:
-        raise UserError(
-            f"the longest sequence has {share[0]} tokens and a micro-batch takes {limit}: raise micro_batch_tokens."
-        )
-    count = -(-sum(share) // limit)
-    while True:
-        loads = [(0, 0, index) for index in range(count)]  # cost, tokens
-        heapq.heapify(loads)
-        for length in share:
-            cost, tokens, index = loads[0]
-            heapq.heapreplace(loads, (cost + length * (VERL_TOKEN_COST + length), tokens + length, index))
-        largest = max(tokens for _, tokens, _ in loads)
-        if largest <= limit:
-            return MicroBatches(tuple(tokens for _, tokens, _ in loads))
-        count += 1
+@dataclass(frozen=True)
+class Share:
+    """The sequences of one data-parallel rank, the longest first."""
+
+    lengths: tuple[int, ...]
+
+    @cached_property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @cached_property
+    def pairs(self) -> int:
+        return attention_pairs(self.lengths)
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[int, int], MicroBatches]:
+        return {}
+
+    def micro_batches(self, limit: int, group: int) -> MicroBatches:
+        """Micro-batches of at most `limit` tokens, their number a multiple of `group`."""
+        if (limit, group) not in self._cuts:
+            self._cuts[limit, group] = self._cut(limit, group)
+        return self._cuts[limit, group]
+
+    def _cut(self, limit: int, group: int) -> MicroBatches:
+        """As verl does: the fewest that hold the tokens, filled evenly by cost, and more until none is too full.
+
+        Evenly by the greedy rule instead of Karmarkar and Karp's, which differs little and takes seconds.
+        """
+        if len(self.lengths) < group:
+            raise UserError(f"{len(self.lengths)} sequences of a rank do not make {group} micro-batches.")
+        if self.lengths[0] > limit:
+            raise UserError(
+                f"the longest sequence has {self.lengths[0]} tokens and a micro-batch takes {limit}: "
+                "raise micro_batch_tokens."
+            )
+        count = -(-self.tokens // limit)
+        while True:
+            count = min(-(-count // group) * group, len(self.lengths) // group * group)
+            loads = [(0, 0, index) for index in range(count)]  # cost, tokens
+            for length in self.lengths:
+                cost, tokens, index = loads[0]
+                heapq.heapreplace(loads, (cost + length * (VERL_TOKEN_COST + length), tokens + length, index))
+            largest = max(tokens for _, tokens, _ in loads)
+            if largest <= limit:
+                return MicroBatches(count, largest)
+            if count == len(self.lengths) // group * group:
+                raise UserError(
+                    f"no {count} micro-batches of {limit} tokens hold the sequences: raise micro_batch_tokens."
+                )
+            count += 1

@@ -45,9 +45,9 @@ class Machine:
         return replace(self, **changes)
 
 
-# NVIDIA's data sheets: H100 SXM5 80 GB (989 TFLOP/s dense bf16, 3.35 TB/s, NVLink 900 GB/s both ways), H200 SXM (141 GB,
-# 4.8 TB/s), A100 SXM 80 GB (312 TFLOP/s, 2.04 TB/s, 600 GB/s). Network: one 400 Gb/s adapter a GPU (DGX H100, H200), 200
-# Gb/s (DGX A100). PCIe 5 x16 and PCIe 4 x16, of which pinned copies reach some 85 %.
+# NVIDIA's data sheets: H100 SXM5 80 GB (989 TFLOP/s dense bf16, 3.35 TB/s, NVLink 900 GB/s both ways), H200 SXM (141
+# GB, 4.8 TB/s), A100 SXM 80 GB (312 TFLOP/s, 2.04 TB/s, 600 GB/s). Network: one 400 Gb/s adapter a GPU (DGX H100,
+# H200), 200 Gb/s (DGX A100). PCIe 5 x16 and PCIe 4 x16, of which pinned copies reach some 85 %.
 MACHINES = {
     "H100-80": Machine("H100-80", 80 * GIB, 989e12, 3.35e12, 450e9, 50e9, 55e9),
     "H200-141": Machine("H200-141", 140.4 * GIB, 989e12, 4.8e12, 450e9, 50e9, 55e9),

@@ -22,7 +22,7 @@ LOGIT_PEAK = 2 * FP32  # the softmax, and the gradient that the division by the 
 LOGIT_PEAK_FORWARD = 4 * FP32  # old log-probs: logits, their clone, and exp() and product inside the entropy
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
-# torch's own: cuBLAS (32 MiB on Hopper) and Transformer Engine's workspaces (32 MiB and a userbuffer), generator states.
+# Workspaces of cuBLAS (32 MiB on Hopper) and Transformer Engine, and what is too small to be named.
 WORKSPACES = 256 * 2**20
 # Outside torch's allocator: CUDA context and modules, NCCL's channels (a communicator of each group), cuDNN's graphs.
 # Not measured yet; a CUDA context alone is 0.5 GB on H100 and NCCL takes some 0.5-1 GB for a handful of communicators.

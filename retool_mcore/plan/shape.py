@@ -42,7 +42,8 @@ class Shape:
         family = config.get("model_type")
         if family not in FAMILIES:
             raise UserError(
-                f"{file} describes a {family!r} model, whose parts the planner does not know: expected {', '.join(FAMILIES)}."
+                f"{file} describes a {family!r} model, whose parts the planner does not know: "
+                f"expected {', '.join(FAMILIES)}."
             )
         keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
         if missing := [key for key in keys if key not in config]:

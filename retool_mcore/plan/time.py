@@ -2,9 +2,9 @@
 
 Each part is work over a rate: FLOPs over what matrix products of these local sizes reach, bytes over a bandwidth. The
 pipeline's idle share is (p - 1) / (v m) of the micro-batches' time (Narayanan et al. 2021, arXiv 2104.04473, section
-2.2.2); communication of tensor parallelism with sequence parallelism is Korthikanti et al. 2022's (arXiv 2205.05198,
-section 4.2.2): two all-gathers and two reduce-scatters a layer, forward, and the same backward, where the gathered input is also
-gathered again for the weight gradient. Constants that only a measurement can give: machine.Constants.
+2.2.2). Tensor parallelism with sequence parallelism communicates as Korthikanti et al. 2022 (arXiv 2205.05198, section
+4.2.2) say: two all-gathers and two reduce-scatters a layer, forward, and the same backward, where the inputs are
+gathered once more for the weight gradients. Constants that only a measurement can give: machine.Constants.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Time:
 def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Time:
     """Forward, backward and optimizer over the batch on the rank of the last pipeline stage, the busiest."""
     micro = batch.micro_batches(layout)
-    share = sorted(batch.lengths, reverse=True)[:: layout.dp]
-    work = _Work(shape, layout, machine, tokens=sum(share) / layout.cp, share=share, micro_batches=micro.count)
+    share = batch.share(layout.dp)
+    work = _Work(shape, layout, machine, tokens=share.tokens / layout.cp, pairs=share.pairs, micro_batches=micro.count)
     recomputed = work.recomputed()
     parts = {
         "products": work.products(passes=3),
@@ -61,8 +61,8 @@ def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Tim
 def log_prob_seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> float:
     """One forward pass for the old log-probabilities, with the entropy, as verl computes them before an update."""
     micro = batch.micro_batches(layout)
-    share = sorted(batch.lengths, reverse=True)[:: layout.dp]
-    work = _Work(shape, layout, machine, tokens=sum(share) / layout.cp, share=share, micro_batches=micro.count)
+    share = batch.share(layout.dp)
+    work = _Work(shape, layout, machine, tokens=share.tokens / layout.cp, pairs=share.pairs, micro_batches=micro.count)
     busy = work.products(passes=1) + work.attention(passes=1) + work.elementwise(passes=1) + work.log_probs()
     busy += work.tensor_parallel(gathers=1, scatters=1) + work.context_parallel() / 3 + work.pipeline() / 2
     busy = max(busy, machine.constants.layer_launch_s * work.layers * micro.count)
@@ -77,7 +77,7 @@ class _Work:
     layout: Layout
     machine: Machine
     tokens: float  # of this context-parallel rank, over all micro-batches
-    share: list[int]  # lengths of this data-parallel rank
+    pairs: int  # of a query and a key, of this data-parallel rank
     micro_batches: int
 
     @property
@@ -110,7 +110,7 @@ class _Work:
 
     def attention(self, passes: float) -> float:
         """The backward makes five products of the forward's two: 2.5 passes, of which model FLOPs count two."""
-        forward = flops.attention_forward(self.shape, self.share) / self.shape.layers * self.layers
+        forward = flops.attention_of_pairs(self.shape, self.pairs) / self.layout.pp
         rate = self.machine.bf16 * self.machine.constants.attention
         return passes * forward / (self.layout.tp * self.layout.cp) / rate
 

@@ -52,11 +52,15 @@ def check_sft_length(*, max_length: int, max_positions: int) -> None:
         raise UserError(f"train.max_length={max_length} exceeds the model's {max_positions} positions: lower it.")
 
 
-def check_micro_batch(*, longest: int, micro_batch_tokens: int) -> None:
-    """verl packs whole sequences of up to `longest` tokens into micro-batches and asserts that one always fits."""
-    if longest > micro_batch_tokens:
+def check_micro_batch(*, longest: int, micro_batch_tokens: int, cp: int = 1) -> None:
+    """verl packs whole sequences of up to `longest` tokens into micro-batches and asserts that one always fits.
+
+    `micro_batch_tokens` is of one of the `cp` context-parallel ranks that share a micro-batch.
+    """
+    if longest > micro_batch_tokens * cp:
         raise UserError(
-            f"parallel.micro_batch_tokens={micro_batch_tokens} is less than one longest sequence of {longest} tokens: "
+            f"parallel.micro_batch_tokens={micro_batch_tokens}{'' if cp == 1 else f' on {cp} context-parallel ranks'} "
+            f"is less than one longest sequence of {longest} tokens: "
             "raise it or lower the token limits."
         )
 

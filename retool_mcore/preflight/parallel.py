@@ -43,23 +43,39 @@ def check_async_save(*, device: str, async_save: bool) -> None:
         )
 
 
-def check_layout(model: Model, *, nodes: int, gpus_per_node: int, tp: int, pp: int, sequence_parallel: bool) -> int:
-    """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp)."""
+def check_layout(
+    model: Model,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    tp: int,
+    pp: int,
+    sequence_parallel: bool,
+    cp: int = 1,
+    vpp: int = 1,
+) -> int:
+    """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp * cp)."""
     check_tensor_parallel(model, size=tp, key="parallel.tp")
     if pp < 1 or model.layers % pp:
         raise UserError(
             f"parallel.pp={pp} does not divide the model's {model.layers} layers: "
             f"choose one of {divisors(model.layers)}."
         )
+    key = "parallel.megatron.virtual_pipeline_model_parallel_size"
+    if vpp < 1 or model.layers % (pp * vpp):
+        raise UserError(f"{key}={vpp} does not cut the {model.layers // pp} layers of a pipeline stage evenly.")
+    if vpp > 1 and pp == 1:
+        raise UserError(f"{key}={vpp} needs parallel.pp > 1: set it to null or raise parallel.pp.")
     world = nodes * gpus_per_node
-    if world < 1 or world % (tp * pp):
+    if cp < 1 or world < 1 or world % (tp * pp * cp):
+        context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
         raise UserError(
-            f"parallel.tp={tp} x parallel.pp={pp} = {tp * pp} does not divide the {world} devices "
+            f"parallel.tp={tp} x parallel.pp={pp}{context} = {tp * pp * cp} does not divide the {world} devices "
             f"(parallel.nodes={nodes} x parallel.gpus_per_node={gpus_per_node})."
         )
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
-    return world // (tp * pp)
+    return world // (tp * pp * cp)
 
 
 def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:

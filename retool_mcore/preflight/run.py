@@ -61,7 +61,7 @@ def check_sft_stage(config: DictConfig) -> None:
     dp = check_trainer_layout(config, model)
     parallel.check_sft_batch(batch=train.batch, dp=dp)
     limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
-    limits.check_micro_batch(longest=train.max_length, micro_batch_tokens=config.parallel.micro_batch_tokens)
+    check_micro_batch(config, longest=train.max_length)
     check_checkpoints(config, model)
     load_format(config, model)
 
@@ -80,7 +80,7 @@ def check_rl_stage(config: DictConfig) -> None:
     parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    limits.check_micro_batch(longest=longest, micro_batch_tokens=config.parallel.micro_batch_tokens)
+    check_micro_batch(config, longest=longest)
     check_checkpoints(config, model)
     check_interpreter(config)
     check_prompt_lengths(config, model, files)
@@ -142,6 +142,17 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
         tp=layout.tp,
         pp=layout.pp,
         sequence_parallel=layout.sequence_parallel,
+        cp=layout.megatron.get("context_parallel_size") or 1,
+        vpp=layout.megatron.get("virtual_pipeline_model_parallel_size") or 1,
+    )
+
+
+def check_micro_batch(config: DictConfig, *, longest: int) -> None:
+    layout = config.parallel
+    limits.check_micro_batch(
+        longest=longest,
+        micro_batch_tokens=layout.micro_batch_tokens,
+        cp=layout.megatron.get("context_parallel_size") or 1,
     )
 
 
