@@ -1,0 +1,97 @@
+"""Three bounded stages that overlap over trajectories (SkyRL v0): prepare the environment, act, score.
+
+A trajectory gives a stage up only when it has a place in the next one. So a slow stage holds up the one before it and
+not the memory: at most `prepare` environments are made ahead of those that act, `act` ahead of those that are scored.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.concurrency import PerLoopSemaphore
+
+STAGES = ("prepare", "act", "score")
+
+
+class Stages:
+    """`limits`: trajectories at once in each stage, in each event loop. Raises UserError for less than one."""
+
+    def __init__(self, limits: Mapping[str, int]):
+        if set(limits) != set(STAGES) or min(limits.values()) < 1:
+            raise UserError(f"rollout.stages is {dict(limits)}: expected 1 or more for each of {', '.join(STAGES)}.")
+        self.limits = {name: PerLoopSemaphore(limits[name]) for name in STAGES}
+
+    def passage(self) -> "Passage":
+        """The way of one trajectory."""
+        return Passage(self)
+
+
+class Passage:
+    """`async with stages.passage() as passage:` then `await passage.enter(stage)` for each, in the order of STAGES.
+
+    `spans` has, for each stage that was entered, when it was asked for, entered and left, in seconds since 1970.
+    """
+
+    def __init__(self, stages: Stages):
+        self.stages = stages
+        self.spans: list[dict] = []
+        self._held: asyncio.Semaphore | None = None
+
+    async def __aenter__(self) -> "Passage":
+        return self
+
+    async def __aexit__(self, *exc) -> None:
+        self._leave()
+
+    async def enter(self, stage: str) -> None:
+        """Wait for a place in `stage`, then give up the place before."""
+        if stage != STAGES[len(self.spans)]:
+            raise ValueError(f"{stage} does not follow {len(self.spans)} stages of {STAGES}")
+        asked = time.time()
+        slot = self.stages.limits[stage].slot()
+        await slot.acquire()
+        self._leave()
+        self._held = slot
+        self.spans.append({"stage": stage, "asked": asked, "start": time.time(), "end": None})
+
+    def _leave(self) -> None:
+        if self._held is not None:
+            self.spans[-1]["end"] = time.time()
+            self._held.release()
+            self._held = None
+
+
+def overlap(passages: Sequence[Sequence[Mapping]]) -> dict[str, float]:
+    """Figures of one batch's `Passage.spans`. {} without any.
+
+    STAGE_s: mean seconds of a trajectory in it; STAGE_wait_s: mean seconds that it waited to be let in.
+    `overlap`: share of the time with any stage in progress in which at least two different ones were.
+    `speed_up`: the time in progress of every stage, added up, through the time in which any was: 1 is one after the
+    other, 3 is the most.
+    """
+    spans = [span for passage in passages for span in passage if span["end"] is not None]
+    if not spans:
+        return {}
+    figures: dict[str, float] = {}
+    for name in STAGES:
+        own = [span for span in spans if span["stage"] == name]
+        if own:
+            figures[f"{name}_s"] = sum(span["end"] - span["start"] for span in own) / len(own)
+            figures[f"{name}_wait_s"] = sum(span["start"] - span["asked"] for span in own) / len(own)
+    edges = sorted({edge for span in spans for edge in (span["start"], span["end"])})
+    changes = sorted(
+        [(span["start"], 1, span["stage"]) for span in spans] + [(span["end"], -1, span["stage"]) for span in spans]
+    )
+    running, place, any_s, two_s, each_s = dict.fromkeys(STAGES, 0), 0, 0.0, 0.0, 0.0
+    for start, end in zip(edges, edges[1:], strict=False):
+        while place < len(changes) and changes[place][0] <= start:
+            running[changes[place][2]] += changes[place][1]
+            place += 1
+        active = sum(count > 0 for count in running.values())
+        any_s += (end - start) * (active > 0)
+        two_s += (end - start) * (active > 1)
+        each_s += (end - start) * active
+    if any_s > 0:
+        figures |= {"overlap": two_s / any_s, "speed_up": each_s / any_s}
+    return figures
