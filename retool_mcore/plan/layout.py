@@ -47,6 +47,12 @@ class Layout:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def mechanisms(self) -> int:
+        """How many of the things are on that can be off, as a measure of what can go wrong."""
+        used = (self.cp > 1, self.vpp > 1, self.pp > 1, self.recompute != "none")
+        return sum(used) + self.param_offload + self.optimizer_offload
+
+    @property
     def shards_sequence(self) -> bool:
         return self.sequence_parallel and self.tp > 1
 

@@ -20,6 +20,7 @@ MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 RECOMPUTE = ("none", "selective", "mlp", "full")
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512
+NEAR = 1.02
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,19 @@ class Found:
     @property
     def tried(self) -> int:
         return len(self.plans) + self.refused.total()
+
+    @property
+    def chosen(self) -> Plan:
+        """The simplest of those that are within NEAR of the quickest: the prediction cannot tell them apart."""
+        near = [plan for plan in self.plans if plan.step <= self.plans[0].step * NEAR]
+        return min(near, key=lambda plan: (plan.layout.mechanisms, plan.gpu_bytes, plan.step))
+
+    def shown(self, top: int) -> list[Plan]:
+        """The chosen, then the quickest of every other division into TP, PP and CP."""
+        best: dict[tuple[int, int, int], Plan] = {}
+        for plan in [self.chosen, *self.plans]:
+            best.setdefault((plan.layout.tp, plan.layout.pp, plan.layout.cp), plan)
+        return list(best.values())[:top]
 
 
 def search(problem: Problem) -> Found:
