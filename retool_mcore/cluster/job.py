@@ -20,10 +20,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.cluster import network, slurm
+from retool_mcore.cluster import nccl_check, network, slurm
 from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.job_signals import Signals
-from retool_mcore.cluster.nccl_check import nccl_command
 from retool_mcore.cluster.node import ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
@@ -175,8 +174,10 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         raise ClusterFailed(str(error)) from error
     check(stage, config)
     _, address = network.shared_address(allocation.nodes[1:])
-    if config.parallel.device == "cuda" and len(allocation.nodes) > 1:
-        check_links(config, allocation, srun, address, port)
+    linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
+    # A link that hangs or is slow is named before a training stands still.
+    if linked and not nccl_check.passes(config, srun, address=address, port=port):
+        raise ClusterFailed(nccl_check.FAILED)
     with ExitStack() as stack:
         command = None
         if stage == "rl":
@@ -208,13 +209,6 @@ def choose_port(stage: str, allocation: Allocation) -> int:
     if network.busy_ports([int(given)]):
         raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
     return int(given)
-
-
-def check_links(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int) -> None:
-    """One all-reduce over all GPUs: a link that hangs or is slow is named before a training stands still."""
-    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}"]
-    if subprocess.run(srun(options, nccl_command(config, address=address, port=port)), check=False).returncode:
-        raise ClusterFailed("the all-reduce over the nodes failed: the lines above name where.")
 
 
 def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str]:

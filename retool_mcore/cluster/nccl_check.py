@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ DEADLINE_S = 120.0
 JOIN_TIMEOUT_S = 120
 SETTING_UP = "setting up groups"
 OVERALL = "all nodes together"
+FAILED = "the all-reduce over the nodes failed: the lines above name where."
 
 
 def nccl_command(config: Mapping[str, Any], *, address: str, port: int, deadline_s: float = DEADLINE_S) -> list[str]:
@@ -47,6 +49,20 @@ def nccl_command(config: Mapping[str, Any], *, address: str, port: int, deadline
     command += [f"--rdzv_endpoint={address}:{port}", f"--rdzv_conf=join_timeout={JOIN_TIMEOUT_S}"]
     command += ["-m", "retool_mcore.cluster.nccl_check", f"--device={layout['device']}", f"--deadline={deadline_s:.0f}"]
     return command if floor is None else [*command, f"--floor-gbs={floor}"]
+
+
+def passes(
+    config: Mapping[str, Any], srun: Callable[[Sequence[str], Sequence[str]], list[str]], *, address: str, port: int
+) -> bool:
+    """Runs the check on all nodes of `config`, its lines on our output; whether the sums and the bandwidth are good.
+
+    Args:
+        srun: makes the command line of a job step from its options and its command.
+        address, port: as for `nccl_command`.
+    """
+    nodes = config["parallel"]["nodes"]
+    step = srun([f"--nodes={nodes}", f"--ntasks={nodes}"], nccl_command(config, address=address, port=port))
+    return subprocess.run(step, check=False, stdin=subprocess.DEVNULL).returncode == 0
 
 
 def bus_bandwidth_gbs(nbytes: int, ranks: int, seconds: float) -> float:

@@ -23,9 +23,9 @@ from typing import IO, Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from retool_mcore.cluster import network
+from retool_mcore.cluster import nccl_check, network
 from retool_mcore.cluster.node_report import report, token_file
-from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
+from retool_mcore.cluster.node_verdicts import notes, refusal, table, verdicts
 from retool_mcore.errors import UserError
 
 DEADLINE_S = 120.0
@@ -41,6 +41,11 @@ class NodesBroken(UserError):
 
 def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
     return ["srun", *options, *command]
+
+
+def sharing_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
+    """One task a node, which does not wait for what other steps of the job hold."""
+    return plain_srun(["--ntasks-per-node=1", "--overlap", "--mem=0", *options], command)
 
 
 def check_nodes(
@@ -89,6 +94,8 @@ def check_nodes(
         raise NodesBroken(message) if failed <= PASSING else UserError(message)
     checks = len({verdict.check for verdict in found})
     console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
+    for note in notes(found):
+        console.print(f"nodes: {note}", markup=False)
 
 
 def gather(
@@ -195,16 +202,22 @@ def _answer_in(text: str) -> dict[str, Any] | None:
 
 
 def check_allocation(config: DictConfig, console: Console | None = None) -> None:
-    """`check_nodes` for `retool doctor` inside an allocation: all of its nodes, this one first. Raises as it does."""
+    """`check_nodes` for `retool doctor` inside an allocation, and an all-reduce over its nodes. Raises as it does."""
     listing = subprocess.run(
         ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
     )
     if listing.returncode != 0:
         raise UserError(f"scontrol does not tell the nodes of this allocation: {listing.stderr.strip()}.")
-    path = Path(config.run_dir) / "slurm" / f"doctor-{os.environ['SLURM_JOB_ID']}.yaml"
+    nodes, job = listing.stdout.split(), os.environ["SLURM_JOB_ID"]
+    path = Path(config.run_dir) / "slurm" / f"doctor-{job}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
-    check_nodes(listing.stdout.split(), config, path, console=console)
+    check_nodes(nodes, config, path, console=console)
+    # On a login node (salloc) the first node's address is not ours.
+    address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
+    all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
+    if not nccl_check.passes(all_nodes, sharing_srun, address=address, port=network.free_base_port(int(job), 1)):
+        raise UserError(nccl_check.FAILED)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

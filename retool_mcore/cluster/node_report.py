@@ -1,6 +1,7 @@
 """What one node of the allocation has, as plain data. It only looks: what is wrong is decided in node_verdicts.py, on
 the first node, where the reports of all nodes lie side by side."""
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -59,7 +60,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     if token:
         looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
     if config.parallel.device == "cuda":
-        looks |= {"gpus": gpus, "peers": unreachable_peers, "infiniband": infiniband_ports}
+        looks |= {"gpus": gpus, "peers": unreachable_peers, "infiniband": infiniband_ports, "numa": numa}
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
     found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
@@ -199,3 +200,15 @@ def parse_peers(text: str) -> list[str]:
 def infiniband_ports(root: Path = Path("/sys/class/infiniband")) -> int:
     """Active InfiniBand or RoCE ports of this node."""
     return sum("ACTIVE" in path.read_text() for path in root.glob("*/ports/*/state"))
+
+
+def numa(nodes: Path = Path("/sys/devices/system/node")) -> dict[str, Any]:
+    """How many memory nodes (NUMA) have CPUs here, and whether verl's ranks can bind to the CPUs of their GPU's: its
+    `set_numa_affinity` does so by libnuma.so, a name that only the development package has, and by NVML."""
+    try:
+        ctypes.CDLL("libnuma.so")
+        library = True
+    except OSError:
+        library = False
+    with_cpus = [path for path in nodes.glob("node[0-9]*/cpulist") if path.read_text().strip()]
+    return {"nodes": len(with_cpus), "library": library}

@@ -35,6 +35,8 @@ ADVICE = {  # what to do when a look itself failed
     "peers": "have the node's NVIDIA driver looked at, or exclude the node",
 }
 
+TOLD = ("peer access", "CPU binding")  # never refused
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -193,8 +195,24 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
         advice = "end the program that holds it (`nvidia-smi` names it), or exclude the node"
         yield "GPU memory in use", not used, "; ".join(used) or "none", advice
     if "peers" in report:
-        # NCCL works without it, through host memory: slower, so it is told and not refused.
-        yield "peer access", True, f"missing: {', '.join(report['peers'])}" if report["peers"] else "all pairs", ""
+        pairs = ", ".join(report["peers"])
+        advice = "NCCL goes through host memory there, which is slower: have the node's topology looked at"
+        yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", advice if pairs else ""
+    if "numa" in report:
+        # verl binds each rank to the CPUs beside its GPU, and leaves it unbound with a warning where it cannot.
+        count, library = report["numa"]["nodes"], report["numa"]["library"]
+        advice = "install libnuma-dev (Debian) or numactl-devel, or ranks may run on CPUs far from their GPU"
+        detail = f"{count} NUMA nodes, {'libnuma.so' if library else 'no libnuma.so'}"
+        yield "CPU binding", True, detail, "" if library or count < 2 else advice
+
+
+def notes(found: Sequence[Verdict]) -> list[str]:
+    """What costs speed and is no reason to refuse a job, a line for each check."""
+    lines = {}
+    for verdict in found:
+        if verdict.check in TOLD and verdict.advice:
+            lines.setdefault((verdict.check, verdict.detail, verdict.advice), []).append(verdict.node)
+    return [f"{check} on {', '.join(nodes)}: {detail}: {advice}." for (check, detail, advice), nodes in lines.items()]
 
 
 def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:

@@ -25,7 +25,6 @@ from retool_mcore.launch import stage_dir
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "rl", "eval")
 SERVICES = ("tensorboard", "sandbox")  # jobs beside a run; no stage of it
-PENDING = "JOBID"  # stands in a dry run for the number that Slurm would give
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,16 @@ def submit(
             print(summary(job))
             print(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.environment().items()), end=" ")
             print(shlex.join(job.command()))
-            previous = f"{PENDING}_OF_{stage.upper()}"
+            previous = pending(stage)
         else:
             previous = send(job)
     if not dry_run:
         print(f"to watch it: retool status {shlex.quote(str(first.run_dir))}")
+
+
+def pending(stage: str) -> str:
+    """Stands in a dry run for the number that Slurm would give to the job of `stage`."""
+    return f"JOBID_OF_{stage.upper()}"
 
 
 def check_stages(stages: Sequence[str]) -> None:
@@ -186,6 +190,8 @@ def find_predecessor(after: str, run_dir: Path, dry_run: bool = False) -> str | 
     if any((run_dir / after).rglob("COMPLETE") if after == "eval" else (run_dir / after).glob("COMPLETE")):
         print(f"{after} is complete already: nothing to wait for.")
         return None
+    if dry_run:
+        return pending(after)
     raise UserError(f"no {after} job of {run_dir} is queued or running: submit it first, or give a job's number.")
 
 

@@ -96,6 +96,13 @@ def test_two_nodes_answer_and_a_fault_of_one_is_named(cluster, tmp_path, config_
     assert f"{PORT} in use" in output
 
 
+def test_the_doctor_of_an_allocation_checks_its_nodes_and_lets_them_add_up(cluster, tmp_path):
+    retool = str(Path(sys.executable).with_name("retool"))
+    output = done(cluster, tmp_path, retool, "doctor", "parallel=cpu-2nodes", f"runs_dir={tmp_path / 'runs'}")
+    assert re.search(r"nodes: n1, n2: \d+ checks, all fine\.", output), output
+    assert re.search(r"nccl_check: between n1 and n2: \d+\.\d+ GB/s", output), output
+
+
 def test_a_node_that_does_not_answer_is_named_and_its_task_ended(cluster, tmp_path):
     job, out = submit(cluster, tmp_path, sys.executable, "-c", HANG)
     try:

@@ -96,6 +96,11 @@ def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
     assert calls(slurm)[0][1] == [w for w in commands[0] if w.startswith("--")]
 
 
+def test_a_dry_run_shows_what_would_wait_for_a_stage_that_is_not_submitted_yet(slurm, capsys):
+    assert cli.main(["submit", "rl", "name=r", "--after", "sft", "--dry-run"]) == 0
+    assert "--dependency=afterok:JOBID_OF_SFT" in capsys.readouterr().out
+
+
 def test_after_finds_the_newest_job_that_lives(slurm, tmp_path):
     for _ in range(3):
         assert cli.main(["submit", "sft", "name=r"]) == 0
