@@ -1,6 +1,7 @@
 """SFT and RL on two nodes, as a user submits them: to the end, stopped near the time limit, killed, and refused."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +80,18 @@ def test_sft_goes_on_after_its_job_process_is_killed_and_after_a_node_is_lost(cl
     slurm_here.start_node(cluster, "n2")
     assert job.finish()["Restarts"] == "2"
     assert "the job's own process was killed" in job.output()
+    assert wrong_steps(job.attempts(), undisturbed, "sft") == ([], [])
+
+
+@pytest.mark.nightly
+def test_a_rank_that_stands_still_is_noticed_and_the_job_goes_on(cluster, fresh, undisturbed):
+    job = submit(cluster, "sft", fresh, "watchdog_minutes=3")
+    job.wait_for_step(attempt=1, step=9)
+    slurm_faults.kill("rank", "n2", signum=signal.SIGSTOP)(job)
+    assert job.finish()["Restarts"] == "1"
+    assert "retool: sft failed: no step and no output for 3 minutes; what its processes did: " in job.output()
+    stacks = [path.read_text() for path in (job.folder / "stacks/attempt_001/n2").glob("*.txt")]
+    assert any("-m retool_mcore.train.sft" in text and "State:\tT (stopped)" in text for text in stacks), stacks
     assert wrong_steps(job.attempts(), undisturbed, "sft") == ([], [])
 
 
