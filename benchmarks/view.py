@@ -2,13 +2,14 @@
 
 Makes a run of small trajectories, 20 steps of 500. `index` is what `retool view` reads before it listens, against
 reading the same trajectories as JSON lines; `painted` is the page's own clock, from its request to the frame in which
-the first row stands, the list fetched in between; `next list` is what the server does once one more step was written.
-The worst of each is told as well as the median, and processor seconds as well as the clock's, which on a busy machine
-are mostly those of others.
+the first row stands, all rows being in the page by then; `next list` is what the server does once one more step was
+written. The worst of each is told as well as the median, and processor seconds as well as the clock's, which on a busy
+machine are mostly those of others.
 """
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ from aiohttp import web
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.metrics.records import write_step
-from retool_mcore.view.server import application
+from retool_mcore.view.server import application, page
 from retool_mcore.view.source import Source
 
 PACKAGES = ("pyarrow", "aiohttp", "tokenizers")
@@ -115,7 +116,7 @@ def seconds(work, repeats: int) -> tuple[list[float], float]:
 def open_run(run: Path) -> Source:
     """What `retool view` does before it listens."""
     source = Source(run)
-    source.packed_index()
+    source.index()
     return source
 
 
@@ -139,7 +140,7 @@ async def paint(source: Source, chromium: str, deadline_s: float) -> tuple[float
     async def add_report(request: web.Request, handler) -> web.StreamResponse:
         response = await handler(request)
         if request.path == "/":
-            response.text = response.text.replace("</body>", REPORT)
+            response.body = gzip.compress(gzip.decompress(response.body).replace(b"</body>", REPORT.encode()), 1)
         return response
 
     app.router.add_get("/painted", report)
@@ -189,7 +190,7 @@ def main() -> None:
         source = open_run(run)
         paints = [asyncio.run(paint(source, chromium, args.deadline)) for _ in range(args.repeats)] if chromium else []
         one_more(source, args.tokens)
-        later_s, _ = seconds(source.packed_index, 1)
+        later_s, _ = seconds(lambda: page(index=source.index()), 1)
     painted_s = [value for value, _ in paints]
     median = statistics.median
     shown = f"{args.trajectories:,} trajectories in {args.steps} steps"

@@ -3,27 +3,27 @@
 import asyncio
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
 
 from retool_mcore.errors import UserError
-from retool_mcore.view.source import Source
+from retool_mcore.view.source import Source, coded
 
 PAGE = Path(__file__).with_name("page")
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that.
 POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
 
-def page(embedded: dict | None = None) -> str:
-    """The whole page as one HTML text; with `embedded` it needs no server (see `export`)."""
-    # `</` ends a script element wherever it stands, also inside of a string.
-    data = f"window.EMBEDDED = {json.dumps(embedded)};".replace("</", "<\\/") if embedded else ""
+def page(embedded: dict | None = None, index: dict | None = None) -> str:
+    """The whole page as one HTML text, with its list if `index` is given; with `embedded` it needs no server."""
     html = (PAGE / "page.html").read_text()
     for mark, text in (
         ("/*CSS*/", (PAGE / "page.css").read_text()),
         ("/*JS*/", (PAGE / "page.js").read_text()),
-        ("/*DATA*/", data),
+        ("/*DATA*/", f"window.EMBEDDED = {_in_script(embedded)};" if embedded else ""),
+        ("/*INDEX*/", _in_script(coded(index)) if index else ""),
     ):
         html = html.replace(mark, text, 1)
     return html
@@ -56,14 +56,28 @@ def application(source: Source) -> web.Application:
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
-    async def show_page(_: web.Request) -> web.Response:
-        return web.Response(text=page(), content_type="text/html")
+    packed: dict[str, tuple[tuple, bytes]] = {}
+
+    def pack(request: web.Request, kind: str, make: Callable[[], str]) -> web.Response:
+        """`make()` in gzip, made again only when the run has changed."""
+        state = source.refresh()
+        if packed.get(kind, (None,))[0] != state:
+            # The lowest level: others take several times as long for what is mostly sent within the machine.
+            packed[kind] = state, gzip.compress(make().encode(), 1)
+        body, accepted = packed[kind][1], "gzip" in request.headers.get("Accept-Encoding", "")
+        return web.Response(
+            body=body if accepted else gzip.decompress(body),
+            content_type=kind,
+            charset="utf-8",
+            headers={"Content-Encoding": "gzip"} if accepted else {},
+        )
+
+    async def show_page(request: web.Request) -> web.Response:
+        # The list comes with the page: a second request takes longer than both on a busy machine.
+        return pack(request, "text/html", lambda: page(index=source.index()))
 
     async def index(request: web.Request) -> web.Response:
-        body, accepted = source.packed_index(), "gzip" in request.headers.get("Accept-Encoding", "")
-        headers = {"Content-Encoding": "gzip"} if accepted else {}
-        body = body if accepted else gzip.decompress(body)
-        return web.Response(body=body, content_type="application/json", headers=headers)
+        return pack(request, "application/json", lambda: json.dumps(source.index()))
 
     async def problems(request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(source.problems, request.query.get("text", "")))
@@ -85,6 +99,11 @@ def application(source: Source) -> web.Application:
     return app
 
 
+def _in_script(value: dict) -> str:
+    # `</` ends a script element wherever it stands, also inside of a string.
+    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/")
+
+
 def _json(value: dict | list) -> web.Response:
     response = web.Response(text=json.dumps(value), content_type="application/json")
     response.enable_compression()
@@ -95,7 +114,6 @@ def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
     """Serve a part of the run (view/source.py) until Ctrl-C. Raises UserError when it is empty or the port is taken."""
     source = Source(run, part)
     count = len(source.index()["step"])
-    source.packed_index()  # so that the first request finds it
     address = f"http://{host}:{port}/"
     print(
         f"{count} trajectories of {run} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)",

@@ -1,6 +1,5 @@
 """A run's trajectories for the viewer: the index of all of them, and one at a time with its text."""
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +37,6 @@ class Source:
         self._tokenizer = Tokenizer.from_file(str(find_tokenizer(self.run, part)))
         self._problems: dict[str, str] | None = None
         self._steps: dict[Path, tuple[tuple, pyarrow.Table]] = {}  # what is read of a step file, and of which one
-        self._packed: tuple[tuple, bytes] | None = None
 
     def index(self, places: Sequence[tuple[int, int]] | None = None) -> dict:
         """Columns by name, one value a trajectory, and `run`; only those at `places`, [(step, row), ...], if given.
@@ -46,7 +44,7 @@ class Source:
         `seconds` is the time that a trajectory waited for engine and interpreter.
         """
         if self.evaluated is None:
-            self._refresh()
+            self.refresh()
             columns = to_lists(pyarrow.concat_tables([table for _, table in self._steps.values()]))
         else:
             table = schema.to_table(self.evaluated).select(list(INDEX.values())).rename_columns(list(INDEX))
@@ -59,15 +57,7 @@ class Source:
             columns = {name: [values[n] for n in kept] for name, values in columns.items()}
         return {"run": self.run.name if self.part == "rl" else f"{self.run.name}/{self.part}"} | columns
 
-    def packed_index(self) -> bytes:
-        """`index` as JSON in gzip, made again only when a step file has come, gone or changed."""
-        version = self._refresh()
-        if self._packed is None or self._packed[0] != version:
-            # The lowest level: others take several times as long for a list that is mostly sent within the machine.
-            self._packed = version, gzip.compress(json.dumps(self.index()).encode(), 1)
-        return self._packed[1]
-
-    def _refresh(self) -> tuple:
+    def refresh(self) -> tuple:
         """Read the step files that are new; returns what tells this state of the folder from another."""
         if self.evaluated is not None:
             return ()
@@ -128,6 +118,19 @@ def to_lists(table: pyarrow.Table) -> dict[str, list]:
         else:
             columns[name] = column.to_numpy(zero_copy_only=False).tolist()
     return columns
+
+
+def coded(columns: dict) -> dict:
+    """`columns` with those of texts or lists as {"words": distinct values, "codes": place in them of every value}."""
+    found = {}
+    for name, values in columns.items():
+        if isinstance(values, list) and values and isinstance(values[0], str | list):
+            words: dict = {}
+            keys = [tuple(value) if isinstance(value, list) else value for value in values]
+            codes = [words.setdefault(key, len(words)) for key in keys]
+            values = {"words": list(words), "codes": codes}
+        found[name] = values
+    return found
 
 
 def read_evaluation(folder: Path) -> list[dict]:

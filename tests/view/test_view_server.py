@@ -1,6 +1,6 @@
 import asyncio
-import gzip
 import json
+import re
 import shutil
 import subprocess
 
@@ -49,7 +49,7 @@ def test_what_a_policy_wrote_cannot_end_the_script_of_the_exported_page(tmp_path
     write_step(run / "rl" / "trajectories", 3, [record(3, 0, pred="</script><script>alert(1)</script>")])
     html = export(Source(run), [(3, 0)])
     assert "</script><script>alert" not in html
-    assert html.count("</script>") == 2
+    assert html.count("</script>") == 3
 
 
 def test_a_run_without_trajectories_or_tokenizer_is_refused(tmp_path):
@@ -99,28 +99,40 @@ def test_an_evaluation_is_shown_like_a_step(tmp_path):
         Source(run, "eval/sft")
 
 
-def test_the_list_is_made_once_and_again_when_a_step_is_written(tmp_path, monkeypatch):
+def test_the_list_is_read_once_and_what_is_new_when_a_step_is_written(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
     read = []
     monkeypatch.setattr("retool_mcore.view.source.index_step", lambda path: read.append(path.name) or index_step(path))
     source = Source(run)
-    first = source.packed_index()
-    assert source.packed_index() is first and read == ["step_000001.parquet", "step_000002.parquet"]
+    assert source.index() == source.index() and read == ["step_000001.parquet", "step_000002.parquet"]
+    state = source.refresh()
+    assert source.refresh() == state
     write_step(run / "rl" / "trajectories", 2, [record(2, 0)])
     write_step(run / "rl" / "trajectories", 3, [record(3, 0)])
     (run / "rl" / "trajectories" / "step_000001.parquet").unlink()
-    assert json.loads(gzip.decompress(source.packed_index())) == source.index()
     assert source.index()["step"] == [2, 3] and read[2:] == ["step_000002.parquet", "step_000003.parquet"]
+    assert source.refresh() != state
 
 
-def test_a_client_that_takes_no_gzip_gets_plain_json(tmp_path):
-    async def answer():
-        async with TestClient(TestServer(application(Source(make_run(tmp_path / "run"))))) as client:
-            reply = await client.get("/api/index", headers={"Accept-Encoding": "identity"})
-            return "Content-Encoding" in reply.headers, json.loads(await reply.read())
+def test_the_page_holds_the_list_and_a_new_one_after_a_step(tmp_path):
+    run = make_run(tmp_path / "run")
 
-    encoded, columns = asyncio.run(answer())
-    assert not encoded and len(columns["step"]) == 16
+    async def answers():
+        async with TestClient(TestServer(application(Source(run)))) as client:
+            pages = [await (await client.get("/")).text()]
+            write_step(run / "rl" / "trajectories", 3, [record(3, 0, pred="</script>", uid="</script>")])
+            pages.append(await (await client.get("/")).text())
+            plain = await client.get("/api/index", headers={"Accept-Encoding": "identity"})
+            return pages, "Content-Encoding" in plain.headers, json.loads(await plain.read())
+
+    pages, encoded, columns = asyncio.run(answers())
+    held = [re.search(r'id="index">(.*?)</script>', page, re.DOTALL)[1] for page in pages]
+    first, second = (json.loads(text) for text in held)
+    assert len(first["step"]) == 16 and len(second["step"]) == 17
+    for name, values in columns.items():
+        sent = second[name]
+        assert values == ([sent["words"][code] for code in sent["codes"]] if isinstance(sent, dict) else sent), name
+    assert not encoded and len(columns["step"]) == 17
 
 
 def test_what_the_audit_wrote_is_shown_apart(tmp_path):

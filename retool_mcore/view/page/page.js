@@ -6,7 +6,7 @@ const ROW_HEIGHT = 30;
 const state = { index: null, details: new Map(), filters: {}, sort: ["order", 1], picked: null, shade: "none" };
 
 const api = {
-  index: async () => (embedded ? embedded.index : (await get("api/index"))),
+  index: async () => (embedded ? embedded.index : decoded(JSON.parse($("index").textContent))),
   detail: async (step, row) => {
     const key = `${step}/${row}`;
     if (!state.details.has(key)) {
@@ -15,6 +15,12 @@ const api = {
     return state.details.get(key);
   },
 };
+
+// Columns of texts are sent as their distinct words and the place of every value in them.
+function decoded(index) {
+  for (const [name, values] of Object.entries(index)) if (values.codes) index[name] = values.codes.map((code) => values.words[code]);
+  return index;
+}
 
 async function get(path) {
   const reply = await fetch(path);
