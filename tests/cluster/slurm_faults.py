@@ -57,7 +57,7 @@ class Fault:
     repair_after_s: float = 60.0  # when nobody noticed by then
     when: str = "steps"  # "start": before the first step of an attempt
     delay_s: float = 15.0  # a random part of it is waited for
-    deadline_s: float = 300.0
+    deadline_s: float = 480.0  # on a busy machine a start of RL takes minutes
     overrides: tuple[str, ...] = ()  # that the job is submitted with
 
 
