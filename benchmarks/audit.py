@@ -152,7 +152,7 @@ def measure(arguments) -> dict:
         folder = Path(folder)
         cost = {
             "unpack records": seconds(lambda: [unpack(text) for text in texts], arguments.repeat),
-            "audit": seconds(lambda: (audit(columns, records), span_mask(columns, records)), arguments.repeat),
+            "audit": seconds(lambda: audit(columns, records, span_mask(columns, records)), arguments.repeat),
             "behaviour metrics": seconds(lambda: behaviour(records), arguments.repeat),
             "write (beside the training)": seconds(lambda: write_step(folder / "big", 1, records), arguments.repeat),
         }

@@ -19,6 +19,7 @@ from retool_mcore.config import register_resolvers
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.launch import run_attempt, stage_dir
+from retool_mcore.metrics.again import RESULT
 from retool_mcore.metrics.records import read_step, step_files
 from retool_mcore.progress import read_steps
 from retool_mcore.train import checkpoints
@@ -135,8 +136,8 @@ def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
 
 
 def report_rollout(folder: Path, recorded: dict[str, float]) -> None:
-    """Print the rollout's result.json, speed beside the recorded step's."""
-    result = json.loads((folder / "rollout.json").read_text())
+    """Print the rollout's result, speed beside the recorded step's."""
+    result = json.loads((folder / RESULT).read_text())
     same, count = result["same"], result["trajectories"]
     print(f"{same} of {count} trajectories came out token for token as recorded; ", end="")
     print(f"{100 * result['same_prefix']:.1f} % of the tokens before the first other one")

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+from retool_mcore.algo.columns import plain
 from retool_mcore.algo.group_filters import Outcome, drops_groups, group_reason
 from retool_mcore.errors import UserError
 
@@ -58,8 +59,8 @@ class FilteringReplayBuffer(ReplayBuffer):
         groups: dict[str, list[Outcome]] = defaultdict(list)
         if keys:
             data = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["extra_fields"])
-            for key, value in zip(keys, data["extra_fields"], strict=True):
-                outcome = getattr(value, "data", value)["reward_extra_info"]
+            for key, extra in zip(keys, plain(data["extra_fields"]), strict=True):
+                outcome = extra["reward_extra_info"]
                 groups[key.split("_")[0]].append(
                     Outcome(float(outcome["acc"]), str(outcome["drop"]), bool(outcome["verifier_failed"]))
                 )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 import transfer_queue
-from tensordict import TensorDict
 
+from retool_mcore.algo.columns import plain, put, real_keys
 from retool_mcore.algo.fewest_calls import FewestCalls
 from retool_mcore.reward.named import find_reward
 from retool_mcore.reward.otc import fewest_calls, tool_productivity
@@ -97,10 +97,10 @@ class RecipeStep:
 
 def read_rows(batch) -> list[Row]:
     """The batch's trajectories, verl's padding left out."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    keys = real_keys(batch)
     fields = ["extra_fields", "data_source", "index"]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-    columns = [[getattr(value, "data", value) for value in data[field]] for field in fields]
+    columns = [plain(data[field]) for field in fields]
     rows = []
     for key, extra, source, index in zip(keys, *columns, strict=True):
         outcome = extra["reward_extra_info"]
@@ -124,11 +124,3 @@ def zero_masks(batch, keys: list[str]) -> None:
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["response_mask"])
     zeros = [torch.zeros_like(mask) for mask in data["response_mask"].unbind()]
     put(batch, keys, response_mask=zeros, loss_mask=zeros)
-
-
-def put(batch, keys: list[str], **columns: list[torch.Tensor]) -> None:
-    """Write one tensor a sample and column to TransferQueue."""
-    fields = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
-    transfer_queue.kv_batch_put(
-        keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys))
-    )

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+RESULT = "rollout.json"  # `compare`'s answer in the folder of a replay
+
 
 def compare(recorded: Sequence[Mapping], found: Sequence[Mapping], seconds: float) -> dict:
     """What came out: counts, speed, and how much of it is token for token what was recorded.

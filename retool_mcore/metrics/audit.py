@@ -82,8 +82,12 @@ def span_mask(columns: Columns, records: Sequence[Mapping]) -> tuple[np.ndarray,
     return np.repeat(policy.astype(bool), ends - starts), np.repeat(turn.astype(np.int32), ends - starts)
 
 
-def audit(columns: Columns, records: Sequence[Mapping]) -> tuple[dict[str, float], Fault | None]:
+def audit(
+    columns: Columns, records: Sequence[Mapping], spans: tuple[np.ndarray, np.ndarray] | Fault | None = None
+) -> tuple[dict[str, float], Fault | None]:
     """(metrics, the first fault) of a batch; records (rollout.packed.unpack) stand in the order of the rows.
+
+    spans: `span_mask` of the two, where the caller has it already.
 
     A fault is anything of which training would be wrong: an interpreter token with a mask that is not 0 in the loss,
     or token ids or log-probabilities of the batch that are not those that the rollout recorded. Metrics:
@@ -99,7 +103,7 @@ def audit(columns: Columns, records: Sequence[Mapping]) -> tuple[dict[str, float
         mismatch/kl                         mean of exp(d) - 1 - d, d that difference: Schulman's k3 (2020)
         mismatch/turn_NN/mean, /max         by policy turn, so that an error that grows along a trajectory shows
     """
-    spans = span_mask(columns, records)
+    spans = span_mask(columns, records) if spans is None else spans
     if isinstance(spans, Fault):
         return {}, spans
     policy, turn = spans

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import transfer_queue
-from tensordict import TensorDict
 
+from retool_mcore.algo.columns import plain, put, real_keys
 from retool_mcore.metrics.audit import Columns
 from retool_mcore.rollout.packed import unpack
 
@@ -32,12 +32,6 @@ class StepBatch:
     columns: Columns
 
 
-def real_keys(batch) -> list[str]:
-    """The keys of the batch's trajectories, sorted, verl's padding left out."""
-    rows = zip(batch.keys, batch.tags, strict=True)
-    return sorted(key for key, tag in rows if not tag.get("is_padding", False))
-
-
 def read_batch(batch, step: int) -> StepBatch:
     """What the update of `batch` (KVBatchMeta) is going to read, after the advantages are computed.
 
@@ -54,7 +48,7 @@ def read_batch(batch, step: int) -> StepBatch:
     columns = Columns(offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), **found)
     # Not the outcome's: a recipe may have given the group another reward.
     scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
-    texts = [[getattr(value, "data", value) for value in data[field]] for field in fields]
+    texts = [plain(data[field]) for field in fields]
     records = []
     for row, (key, score, extra, reward_model, source, index) in enumerate(zip(keys, scores, *texts, strict=True)):
         uid, sample = key.split("_")[:2]
@@ -79,8 +73,7 @@ def put_column(batch, name: str, rows: dict[str, np.ndarray], padding: int):
         torch.from_numpy(rows[key]) if key in rows else torch.full((tag["response_len"],), padding, dtype=torch.int8)
         for key, tag in zip(batch.keys, batch.tags, strict=True)
     ]
-    fields = TensorDict({name: torch.nested.as_nested_tensor(values, layout=torch.jagged)}, batch_size=len(values))
-    return transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    return put(batch, batch.keys, **{name: values})
 
 
 def _flat(column: torch.Tensor) -> np.ndarray:

@@ -46,11 +46,12 @@ class StepObserver:
         with marked_timer("audit", timing):
             seen = read_batch(batch, step)
             self.batches.append(seen)
-            found, fault = audit(seen.columns, seen.records)
+            spans = span_mask(seen.columns, seen.records)
+            found, fault = audit(seen.columns, seen.records, spans)
             metrics |= found
             if fault is not None:
                 raise self._refusal(seen, fault)
-            policy, _ = span_mask(seen.columns, seen.records)
+            policy, _ = spans
             kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
             rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
             return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)

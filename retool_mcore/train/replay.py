@@ -6,25 +6,22 @@ log-probabilities, rewards. Everything after that is computed anew: log-probabil
 the audit, the update. Groups that the rollout dropped are not in the records. One step, nothing saved.
 """
 
-import os
 import sys
 import time
 from dataclasses import fields
 from pathlib import Path
 
-import ray
 import torch
 import transfer_queue
 from omegaconf import OmegaConf, open_dict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-from verl.trainer.main_ppo import run_ppo
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from retool_mcore.metrics.records import read_step
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
-from retool_mcore.train.rl import join_cluster, verl_config
+from retool_mcore.train.rl import run_trainer, verl_config
 from retool_mcore.train.trainer import RetoolTrainer, Runner
 
 _TRAJECTORY = {field.name for field in fields(Trajectory)}
@@ -161,10 +158,7 @@ def _key(record: dict) -> str:
 def main(config_path: str) -> None:
     assert_adapters()
     verl = replay_config(OmegaConf.load(config_path), Path(config_path).parent)
-    if "RAY_ADDRESS" in os.environ:
-        join_cluster(verl)
-    run_ppo(verl, task_runner_class=ray.remote(ReplayRunner))
-    ray.shutdown()
+    run_trainer(verl, ReplayRunner)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,19 @@ def join_cluster(verl) -> None:
     ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime_env)
 
 
+def run_trainer(verl, runner_class: type[Runner]) -> None:
+    """verl's trainer in an actor of `runner_class`, to its end, on the cluster of RAY_ADDRESS or one of its own."""
+    if "RAY_ADDRESS" in os.environ:
+        join_cluster(verl)
+        # On this node, where the launcher sees it: Ray would put it anywhere.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        runner = ray.remote(scheduling_strategy=here)(runner_class)
+    else:
+        runner = ray.remote(runner_class)
+    run_ppo(verl, task_runner_class=runner)
+    ray.shutdown()
+
+
 def main(config_path: str) -> None:
     assert_adapters()
     config = OmegaConf.load(config_path)
@@ -77,15 +90,7 @@ def main(config_path: str) -> None:
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
     validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
-    if "RAY_ADDRESS" in os.environ:
-        join_cluster(verl)
-        # On this node, where the launcher sees it: Ray would put it anywhere.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        runner = ray.remote(scheduling_strategy=here)(Runner)
-    else:
-        runner = ray.remote(Runner)
-    run_ppo(verl, task_runner_class=runner)
-    ray.shutdown()
+    run_trainer(verl, Runner)
     if stop.stopped_after(stage_dir) is not None:
         sys.exit(stop.EXIT_CODE)
     print(f"RL policy: {checkpoints.link_policy(stage_dir)}")

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import transfer_queue
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.metrics.records import index, read_step
 from retool_mcore.rollout.packed import pack
-from retool_mcore.train import batch as batch_module
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.train.observer import StepObserver
 
@@ -77,7 +77,8 @@ def step(monkeypatch, tmp_path):
     """(observer, queue, batch) of two trajectories and one row of verl's padding, step 3."""
     queue = Queue({"u_1_0": row(1.0, "aime"), "u_0_0": row(-1.0, "math"), "pad_0_0": row(0.0, "aime")})
     queue.tags = [{"response_len": 5}, {"response_len": 5}, {"response_len": 1, "is_padding": True}]
-    monkeypatch.setattr(batch_module, "transfer_queue", queue)
+    for name in ("kv_batch_get", "kv_batch_put"):
+        monkeypatch.setattr(transfer_queue, name, getattr(queue, name))
     recipe = SimpleNamespace(observation_weight=0.0)
     texts = SimpleNamespace(every=3, count=3)
     folders = {"stage_dir": str(tmp_path), "trajectories": str(tmp_path / "trajectories")}

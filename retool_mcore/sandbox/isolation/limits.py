@@ -63,30 +63,28 @@ def descendants(pid: int) -> list[int]:
 
 def private_bytes(pid: int) -> int:
     """Anonymous and shared memory of a process, 0 if it is gone; pages that a fork shares count for each."""
-    total = 0
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith((b"RssAnon:", b"RssShmem:")):
-                    total += int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return total
+    return _sum_of(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:"))
 
 
 def proportional_bytes(pid: int) -> int:
     """The same with every shared page divided among those that share it. Slow: the kernel walks all pages. Where it
     does not let us look, what `private_bytes` says."""
+    try:
+        return _sum_of(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:"))
+    except PermissionError:
+        return private_bytes(pid)
+
+
+def _sum_of(path: str, names: tuple[bytes, ...]) -> int:
+    """Bytes in the lines "NAME: N kB" of a process's file in /proc, 0 if the process is gone."""
     total = 0
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        with open(path, "rb") as file:
             for line in file:
-                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                if line.startswith(names):
                     total += int(line.split()[1]) * 1024
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    except PermissionError:
-        return private_bytes(pid)
     return total
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ctypes
-import inspect
 import os
 import shutil
 import tempfile
@@ -125,9 +124,6 @@ class Range:
 
     async def attempt(self, case: Case) -> Verdict:
         verdict = Verdict(case.name, self.level)
-        if case.fetch_files and "fetch_files" not in inspect.signature(self.box.run).parameters:
-            verdict.skipped = True
-            return verdict
         if case.strikes_all and not (self.level == "namespaces" and await self._sees_nobody()):
             verdict.skipped = True
             return verdict
@@ -136,8 +132,8 @@ class Range:
         neighbour = asyncio.create_task(self._run(case.neighbour)) if case.neighbour else None
         if neighbour:
             await asyncio.sleep(0.15)
-        options = {"fetch_files": [self._aimed(path) for path in case.fetch_files]} if case.fetch_files else {}
-        result = await self._run(case.source, timeout_s=case.timeout_s, **options)
+        fetch_files = [self._aimed(path) for path in case.fetch_files]
+        result = await self._run(case.source, timeout_s=case.timeout_s, fetch_files=fetch_files)
         if neighbour:
             beside = await neighbour
             if (beside.status, beside.stdout) != ("success", "unharmed\n"):
@@ -255,9 +251,7 @@ class Range:
 def make_box(level: str, **options) -> LocalSandbox:
     """A local sandbox at exactly this level, where the machine offers it."""
     options = {"timeout_s": 30.0, "memory_mb": MEMORY_MB, "max_output_bytes": OUTPUT_BYTES, "workers": 4} | options
-    if "max_isolation" in inspect.signature(LocalSandbox).parameters:
-        return LocalSandbox(max_isolation=level, **options)
-    return LocalSandbox(try_namespaces=level == "namespaces", **options)
+    return LocalSandbox(max_isolation=level, **options)
 
 
 def count_files(folder: str) -> int:
