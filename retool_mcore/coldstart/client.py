@@ -129,8 +129,8 @@ class Client:
             given = "that it got from" if os.environ.get(variable) else "because none is in"
             return UserError(f"{where} refuses the key {given} ${variable} ({reason}): set it, and start again.")
         return UserError(
-            f"{where} does not answer ({reason}): start it (see `retool coldstart serve`) or correct the address, and "
-            "start again; finished calls are kept."
+            f"{where} does not answer ({reason}): start it (see `retool coldstart serve`) or correct the address, "
+            "http://HOST:PORT/v1, and start again; finished calls are kept."
         )
 
     async def close(self) -> None:

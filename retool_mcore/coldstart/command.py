@@ -20,7 +20,8 @@ def run(path: Path, overrides: list[str]) -> None:
     text = Path(config.output).resolve() / "text"
     validation = text / "validation.parquet"
     if not validation.exists():
-        print(f"Too few problems for a validation file: raise validation_share, or use {text / 'train.parquet'} alone.")
+        print("Too few problems for a validation file (raise validation_share): the command validates on train.")
+        validation = text / "train.parquet"
     print(f"report: {Path(config.output) / 'report.html'}")
     print(
         f"train:  retool sft data=math data.sft_train_files={text / 'train.parquet'} "

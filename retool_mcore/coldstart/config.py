@@ -1,10 +1,11 @@
 """The configuration of a cold-start run: one YAML file, every key known and typed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -33,7 +34,7 @@ class Source:
     path: str = MISSING
     subset: str | None = None
     name: str = "coldstart"
-    where: dict[str, Any] = field(default_factory=dict)
+    where: dict[str, Any] | None = None
     columns: Columns = field(default_factory=Columns)
     max_rows: int | None = None
     max_row_bytes: int = 500_000
@@ -138,6 +139,19 @@ _CHOICES = {
     "rewrite.model.structured": ("auto", "never"),
     "judge.model.structured": ("auto", "never"),
 }
+_AT_LEAST_ONE = (
+    "source.max_rows",
+    "source.max_row_bytes",
+    "dedup.words",
+    "dedup.per_problem",
+    "decontaminate.ngram",
+    "judge.samples",
+    "execution.concurrency",
+    "execution.max_output_chars",
+    "processes",
+    *(f"{purpose}.model.{name}" for purpose in ("judge", "rewrite") for name in ("concurrency", "max_tokens")),
+)
+_SHARES = ("dedup.jaccard", "judge.min_share", "validation_share")
 
 
 def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -152,11 +166,19 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
         if missing := OmegaConf.missing_keys(merged):
             raise UserError(f"{path} lacks {', '.join(sorted(missing))}: set it there or as KEY=VALUE.")
         for key, choices in _CHOICES.items():
-            value = OmegaConf.select(merged, key)
-            if value is not None and value not in choices:
-                raise UserError(f"{key} is {value!r}: expected {' or '.join(choices)}.")
+            _check(merged, key, lambda value, choices=choices: value in choices, " or ".join(choices))
+        for key in _AT_LEAST_ONE:
+            _check(merged, key, lambda value: value >= 1, "at least 1")
+        for key in _SHARES:
+            _check(merged, key, lambda value: 0 <= value <= 1, "a share from 0 to 1")
         return OmegaConf.to_object(merged)
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         key = f" ({key})" if (key := getattr(error, "full_key", None)) else ""
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(f"{path}{key}: {reason}. The keys are those of docs/coldstart.md.") from error
+
+
+def _check(config: DictConfig, key: str, fits: Callable[[Any], bool], expected: str) -> None:
+    value = OmegaConf.select(config, key)
+    if value is not None and not fits(value):
+        raise UserError(f"{key} is {value!r}: expected {expected}.")

@@ -31,9 +31,9 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
     _write_dropped(folder / "dropped.jsonl", stores, counts)
     write_report(folder / "report.html", config, counts, calls, stats, rows)
     if not rows:
-        worst = max((count for count in counts if count.drops), key=lambda c: sum(c.drops.values()), default=None)
-        why = f"{worst.stage} dropped most: {next(iter(worst.drops))}" if worst else "the source is empty"
-        raise UserError(f"no row is left ({why}): see {folder / 'report.html'} and dropped.jsonl beside it.")
+        raise UserError(
+            f"no row is left ({_why_none(stores, counts)}): see {folder / 'report.html'} and dropped.jsonl beside it."
+        )
     splits = _split(config, rows)
     for name, template in TEMPLATES.items():
         for split in ("train", "validation"):
@@ -44,6 +44,17 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
                 # An earlier run's validation problems are now in train.
                 path.unlink(missing_ok=True)
     write_atomically(folder / "README.md", _card(config, counts, calls, stats, splits, tokenizer))
+
+
+def _why_none(stores: list[Store], counts: list) -> str:
+    """The commonest reason of the stage that dropped most, with the detail of its first row."""
+    worst = max(range(len(counts)), key=lambda number: sum(counts[number].drops.values()))
+    if not counts[worst].drops:
+        return "the source is empty"
+    reason, number = next(iter(counts[worst].drops.items()))
+    detail = next(record["detail"] for record in stores[worst].dropped() if record["drop"] == reason)
+    about = f"{reason}: {detail}" if detail else reason
+    return f"{counts[worst].stage} dropped {number} of {counts[worst].rows_in} rows as {about[:300]}"
 
 
 def _split(config: Config, rows: list[Row]) -> dict[str, list[Trace]]:
@@ -69,7 +80,8 @@ def _card(config: Config, counts: list, calls: dict, stats: dict, splits: dict, 
         for c in counts
     )
     models = "\n".join(
-        f"| {purpose} | {used['calls']} | {used['tokens_in']} | {used['tokens_out']} | {used['cost']:.2f} |"
+        f"| {purpose} | {used['calls']} | {used['retries']} | {used['tokens_in']} | {used['tokens_out']} "
+        f"| {used['cost']:.2f} |"
         for purpose, used in calls.items()
     )
     sizes = ", ".join(f"{len(traces)} {split}" for split, traces in splits.items())
@@ -91,8 +103,8 @@ truth. {sizes} rows; both folders hold the same rows: `text/` for `<code>` tags,
 |---|---|---|---|
 {stages}
 
-| model calls | calls | tokens in | tokens out | cost |
-|---|---|---|---|---|
+| model calls | calls | retries | tokens in | tokens out | cost |
+|---|---|---|---|---|---|
 {models}
 
 The licence is that of the source. What is not checked: whether the reasoning between the programs is sound beyond its

@@ -82,7 +82,7 @@ def at(row: Any, path: str) -> Any:
 def _row(raw: dict | Drop, source: Source, index: int) -> Row:
     if isinstance(raw, Drop):
         raise raw
-    for path, wanted in source.where.items():
+    for path, wanted in (source.where or {}).items():
         if (found := at(raw, path)) != wanted:
             raise Drop("not in source.where", f"{path} is {found!r}, not {wanted!r}"[:200])
     columns = source.columns

@@ -9,7 +9,7 @@ from typing import Any
 from retool_mcore.coldstart import dedup
 from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.client import Client
-from retool_mcore.coldstart.config import Config, Model
+from retool_mcore.coldstart.config import Config, Model, Select
 from retool_mcore.coldstart.decontaminate import Decontaminate
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
@@ -113,7 +113,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             check=partial(probe, services.sandbox),
         ),
         Stage("answer verification", [], wait=AnswerCheck(grader), concurrency=2 * processes),
-        Stage("selection", asdict(config.select), each=Selector(config.select, tokenizer)),
+        _selection(config.select, tokenizer),
     ]
 
 
@@ -125,6 +125,14 @@ def _decontaminate(config: Config) -> Stage:
 
     depends = [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]]
     return Stage("decontaminate", depends, each=check, check=readable)
+
+
+def _selection(select: Select, tokenizer: str) -> Stage:
+    async def loads() -> None:
+        # Another one: what is prepared here would have to travel to the processes.
+        Selector(select, tokenizer).prepare()
+
+    return Stage("selection", asdict(select), each=Selector(select, tokenizer), check=loads)
 
 
 def _sampling(model: Model) -> dict:

@@ -43,10 +43,11 @@ def imported(code: str) -> set[str]:
 
 def _figures(values: Sequence[int]) -> dict:
     if not values:
-        return {"least": 0, "median": 0, "mean": 0, "most": 0, "histogram": []}
+        return {"total": 0, "least": 0, "median": 0, "mean": 0, "most": 0, "histogram": []}
     least, most = min(values), max(values)
     width = max(1, -(-(most - least + 1) // 20))
     bins = Counter((value - least) // width for value in values)
     histogram = [[least + b * width, bins[b]] for b in range((most - least) // width + 1)]
     mean = round(fmean(values), 2)
-    return {"least": least, "median": median(values), "mean": mean, "most": most, "histogram": histogram}
+    middle = {"least": least, "median": median(values), "mean": mean, "most": most}
+    return {"total": sum(values)} | middle | {"histogram": histogram}

@@ -103,7 +103,8 @@ def _end(answer: object) -> str:
 
 def _rewrite(kind: str, boxes: int, each: int, more: int, thing: str) -> str:
     total, answer = boxes * each, boxes * each + more
-    code, start, end = f"print({boxes} * {each} + {more})", "Let a program add it up.\n", _end(answer)
+    start = f"The boxes hold {boxes} times {each}. Let a program add it up.\n"
+    code, end = f"print({boxes} * {each} + {more})", _end(answer)
     solved = start + block(code, str(answer))
     wrong = answer + 1010
     shared = (

@@ -57,8 +57,8 @@ def test_a_reply_is_paid_once_and_counted(double, tmp_path):
 
 def test_load_is_waited_out_and_a_lasting_failure_stops_the_run(double, tmp_path):
     double.failures = [503, 429]
-    reply, _ = with_client(double, tmp_path, lambda client: client.ask(QUESTION))
-    assert reply.text == '{"answer": "42"}'
+    reply, totals = with_client(double, tmp_path, lambda client: client.ask(QUESTION))
+    assert reply.text == '{"answer": "42"}' and totals["judge"]["retries"] == 2
     double.failures = [500] * 9
     with pytest.raises(UserError, match="does not answer.*finished calls are kept"):
         with_client(double, tmp_path, lambda client: client.ask(QUESTION, sample=7))
@@ -67,6 +67,24 @@ def test_load_is_waited_out_and_a_lasting_failure_stops_the_run(double, tmp_path
 def test_a_refused_request_drops_its_row_alone(double, tmp_path):
     double.failures = [400]
     with pytest.raises(Drop, match="refused"):
+        with_client(double, tmp_path, lambda client: client.ask(QUESTION))
+
+
+@pytest.mark.parametrize("raw", [b"<html>busy</html>", b'{"error": {}}', b'{"choices": []}', b"[1]"])
+def test_a_reply_that_is_no_completion_drops_its_row_alone(double, tmp_path, raw):
+    double.raw = raw
+    with pytest.raises(Drop, match="reply is malformed"):
+        with_client(double, tmp_path, lambda client: client.ask(QUESTION))
+    assert sum(double.calls.values()) == 3
+    double.raw = b""
+    reply, totals = with_client(double, tmp_path, lambda client: client.ask(QUESTION))
+    assert reply.text and totals["judge"]["calls"] == 1
+
+
+def test_a_key_that_is_refused_is_called_by_its_variable(double, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    double.failures = [401]
+    with pytest.raises(UserError, match=r"refuses the key because none is in \$OPENAI_API_KEY"):
         with_client(double, tmp_path, lambda client: client.ask(QUESTION))
 
 

@@ -165,6 +165,8 @@ def test_every_configuration_loads(path):
         ("source.column=x", "column"),
         ("seed=x", "seed"),
         ("execution.on_mismatch=keep", "repair or drop"),
+        ("rewrite.model.concurrency=0", "concurrency is 0: expected at least 1"),
+        ("dedup.jaccard=7", "jaccard is 7.0: expected a share"),
     ],
 )
 def test_a_wrong_configuration_is_refused_in_one_sentence(override, words):
