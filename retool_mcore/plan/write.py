@@ -19,51 +19,34 @@ TEMPLATE = """\
 # Made by `{command}`.
 # Predicted: {peak:.1f} of {memory:.0f} GiB on the fullest GPU at the update's peak,
 # {update:.1f} s an update of {sequences} sequences ({tokens:,} tokens){step}.
-device: cuda
-dtype: bfloat16  # of a model that leaves it open: verl's Megatron engine takes no float32 on GPUs
+defaults:
+  - 1gpu
+  - _self_
+
 nodes: {nodes}
 gpus_per_node: {gpus}
 tp: {tp}
 pp: {pp}
 sequence_parallel: {sequence_parallel}
-min_bus_bandwidth_gbs: null  # of the all-reduce over all nodes, checked before a start; null: told, not checked
 rollout_tp: {rollout_tp}
-async_save: false  # on GPUs only through NVIDIA's resiliency extension, which verl 0.9.1 does not call
 micro_batch_tokens: {micro_batch_tokens}  # of one context-parallel rank
 loader_workers: 4
 agent_workers: {gpus}
 reward_workers: {gpus}
-max_num_seqs: 256
 gpu_memory_utilization: {utilisation:.2f}  # of the GPU; what stays of the trainer beside it is left free
 storage_units: {gpus}
-ray:  # null: what Ray finds
-  num_cpus: null
-  num_gpus: null
-  object_store_bytes: null
 megatron:
-  tensor_model_parallel_size: ${{parallel.tp}}
-  pipeline_model_parallel_size: ${{parallel.pp}}
   virtual_pipeline_model_parallel_size: {vpp}
   context_parallel_size: {cp}
-  sequence_parallel: ${{parallel.sequence_parallel}}
-  vanilla_mbridge: false
-  dtype: ${{model.dtype}}
-  seed: ${{seed}}
   param_offload: {param_offload}  # weights and gradients leave the GPU while vLLM generates
   optimizer_offload: {optimizer_offload}
   override_transformer_config:
-    attention_backend: fused  # verl's default flash needs the flash-attn package
-    gradient_accumulation_fusion: false  # needs NVIDIA Apex: Megatron's output layer raises without it
     bias_activation_fusion: true  # three tensors of the MLP's width are kept a layer, not five
     apply_rope_fusion: true
 {recompute}
 rollout:
-  enforce_eager: false
-  free_cache_engine: true
-  enable_sleep_mode: true
-  enable_chunked_prefill: true
+  enforce_eager: false  # long responses: CUDA graphs save more than their capture costs
   max_num_batched_tokens: {max_num_batched_tokens}
-  weight_bucket_mb: 2048
 """
 
 

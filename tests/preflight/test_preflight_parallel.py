@@ -19,7 +19,14 @@ LAYOUT = {"nodes": 2, "gpus_per_node": 8, "tp": 8, "pp": 2, "sequence_parallel":
 
 @pytest.mark.parametrize(
     ("changes", "dp"),
-    [({}, 1), ({"tp": 4, "pp": 4}, 1), ({"tp": 4, "pp": 1}, 4), ({"tp": 1, "pp": 1, "sequence_parallel": False}, 16)],
+    [
+        ({}, 1),
+        ({"tp": 4, "pp": 4}, 1),
+        ({"tp": 4, "pp": 1}, 4),
+        ({"tp": 4, "pp": 1, "cp": 2}, 2),
+        ({"vpp": 4}, 1),
+        ({"tp": 1, "pp": 1, "sequence_parallel": False}, 16),
+    ],
 )
 def test_layout_gives_the_data_parallel_size(changes, dp):
     assert parallel.check_layout(model(), **(LAYOUT | changes)) == dp
@@ -37,6 +44,9 @@ def test_layout_gives_the_data_parallel_size(changes, dp):
         ({"pp": 4}, {}, ["= 32", "16 devices", "parallel.nodes=2", "parallel.gpus_per_node=8"]),
         ({"tp": 1}, {}, ["parallel.sequence_parallel"]),
         ({"nodes": 0}, {}, ["0 devices"]),
+        ({"cp": 2}, {}, ["context_parallel_size=2", "= 32", "16 devices"]),
+        ({"vpp": 3}, {}, ["virtual_pipeline_model_parallel_size=3", "32 layers"]),
+        ({"pp": 1, "vpp": 2}, {}, ["virtual_pipeline_model_parallel_size=2", "parallel.pp > 1"]),
     ],
 )
 def test_layout_refuses(changes, shape, words):
@@ -119,6 +129,10 @@ def test_a_longest_sequence_fits_a_micro_batch_and_an_engine_step():
     limits.check_micro_batch(longest=8192, micro_batch_tokens=8192)
     assert "parallel.micro_batch_tokens=8191" in refusal(
         limits.check_micro_batch, longest=8192, micro_batch_tokens=8191
+    )
+    limits.check_micro_batch(longest=8192, micro_batch_tokens=4096, cp=2)
+    assert "4095 on 2 context-parallel ranks" in refusal(
+        limits.check_micro_batch, longest=8192, micro_batch_tokens=4095, cp=2
     )
     limits.check_engine_batch(longest=224, max_num_batched_tokens=200, chunked_prefill=True)
     assert "max_num_batched_tokens=200" in refusal(
