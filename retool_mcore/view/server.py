@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -56,28 +55,32 @@ def application(source: Source) -> web.Application:
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
+    makers = {
+        # The list comes with the page: a second request takes longer than both on a busy machine.
+        "text/html": lambda: page(index=source.index()),
+        "application/json": lambda: json.dumps(source.index()),
+    }
     packed: dict[str, tuple[tuple, bytes]] = {}
 
-    def pack(request: web.Request, kind: str, make: Callable[[], str]) -> web.Response:
-        """`make()` in gzip, made again only when the run has changed."""
+    def pack(kind: str) -> bytes:
+        """What `makers[kind]` makes in gzip, made again only when the run has changed."""
         state = source.refresh()
         if packed.get(kind, (None,))[0] != state:
             # The lowest level: others take several times as long for what is mostly sent within the machine.
-            packed[kind] = state, gzip.compress(make().encode(), 1)
-        body, accepted = packed[kind][1], "gzip" in request.headers.get("Accept-Encoding", "")
-        return web.Response(
-            body=body if accepted else gzip.decompress(body),
-            content_type=kind,
-            charset="utf-8",
-            headers={"Content-Encoding": "gzip"} if accepted else {},
-        )
+            packed[kind] = state, gzip.compress(makers[kind]().encode(), 1)
+        return packed[kind][1]
+
+    def send(request: web.Request, kind: str) -> web.Response:
+        body, accepted = pack(kind), "gzip" in request.headers.get("Accept-Encoding", "")
+        headers = {"Content-Encoding": "gzip"} if accepted else {}
+        body = body if accepted else gzip.decompress(body)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
     async def show_page(request: web.Request) -> web.Response:
-        # The list comes with the page: a second request takes longer than both on a busy machine.
-        return pack(request, "text/html", lambda: page(index=source.index()))
+        return send(request, "text/html")
 
     async def index(request: web.Request) -> web.Response:
-        return pack(request, "application/json", lambda: json.dumps(source.index()))
+        return send(request, "application/json")
 
     async def problems(request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(source.problems, request.query.get("text", "")))
@@ -90,6 +93,7 @@ def application(source: Source) -> web.Application:
         places = list(zip(numbers[::2], numbers[1::2], strict=True))
         return web.Response(text=export(source, places), content_type="text/html")
 
+    pack("text/html")  # so that the first request finds it
     app = web.Application(middlewares=[answer])
     app.router.add_get("/", show_page)
     app.router.add_get("/api/index", index)

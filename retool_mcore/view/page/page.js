@@ -112,20 +112,21 @@ function showList() {
   const filters = element("div", { class: "filters" },
     select("step", "step", distinct(index.step)), select("source", "data source", distinct(index.data_source)),
     select("answer", "answer", ["right", "wrong"]), number("reward", "reward at least"), number("turns", "turns at least"),
-    select("status", "finish or call status", distinct([...index.finish, ...index.statuses.flat()])), textFilter(),
+    select("status", "finish or call status", distinct([...index.finish, ...[...new Set(index.statuses)].flat()])), textFilter(),
     state.filters.problem ? element("button", { onclick: () => { location.hash = "#/"; } }, `${state.filters.problem} ✕`) : null,
     count);
   let found = [];
-  const paint = () => {
-    const first = Math.max(0, Math.floor(table.scrollTop / ROW_HEIGHT) - 10);
-    const last = Math.min(found.length, first + Math.ceil(table.clientHeight / ROW_HEIGHT) + 20);
+  const paint = (beyond = 10) => {
+    const first = Math.max(0, Math.floor(table.scrollTop / ROW_HEIGHT) - beyond);
+    const last = Math.min(found.length, first + Math.ceil(table.clientHeight / ROW_HEIGHT) + 2 * beyond);
     body.replaceChildren(...found.slice(first, last).map((order, i) => listRow(order, first + i)));
   };
   draw = () => {
     found = matching();
     count.textContent = `${found.length.toLocaleString("en")} of ${index.step.length.toLocaleString("en")} trajectories`;
     body.style.height = `${found.length * ROW_HEIGHT}px`;
-    paint();
+    paint(0);
+    setTimeout(paint, 100); // the rows beyond the edge, for scrolling, once those within are seen
   };
   $("main").replaceChildren(filters, ...(state.filters.problem ? [curve(matching())] : []), table);
   draw();
