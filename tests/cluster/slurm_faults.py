@@ -24,6 +24,7 @@ SMALL_DISK_MB = 200
 BALLAST = "ballast"
 CAUSE = re.compile(
     r"^(retool: .*|rl: Ray's .*; the stage is ended.*|\S+: the time limit is near|\S+: stopped by .*"
+    r"|\S+: Slurm's process above this job .*"
     r"|slurmstepd.*\*\*\* (?:JOB|STEP) .*)$"
 )
 PORT = 21500  # given by hand, for the port that is taken
