@@ -1,5 +1,6 @@
 """What `retool coldstart` does with its arguments."""
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -22,6 +23,11 @@ def run(path: Path, overrides: list[str]) -> None:
     if not validation.exists():
         print("Too few problems for a validation file (raise validation_share): the command validates on train.")
         validation = text / "train.parquet"
+    for purpose, used in json.loads((Path(config.output) / "statistics.json").read_text())["calls"].items():
+        print(
+            f"{purpose}: {used['calls']} calls, {used['retries']} retries, {used['tokens_in']} tokens in and "
+            f"{used['tokens_out']} out, cost {used['cost']:.2f}; {used['cached']} replies from the cache in this start"
+        )
     print(f"report: {Path(config.output) / 'report.html'}")
     print(
         f"train:  retool sft data=math data.sft_train_files={text / 'train.parquet'} "

@@ -128,7 +128,7 @@ def _histogram(title: str, figures: dict) -> str:
         for start, count in figures["histogram"]
     )
     ends = f"<div class=ends><small>{figures['least']:,}</small><small>{figures['most']:,}</small></div>"
-    middle = f"<small>median {figures['median']:,}, mean {figures['mean']:,}; the highest bar is {most:,}</small>"
+    middle = f"<small>median {figures['median']:,.10g}, mean {figures['mean']:,}; the highest bar is {most:,}</small>"
     return f"<div><h3>{title}</h3>{middle}<div class=bars>{bars}</div>{ends}</div>"
 
 

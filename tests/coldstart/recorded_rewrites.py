@@ -4,6 +4,7 @@ A label says what the generator did to the rewrite; no part of the pipeline is a
 """
 
 import json
+import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ def _rewrite(kind: str, boxes: int, each: int, more: int, thing: str) -> str:
 
     # Each sum of tenths is off in its last binary digits.
     tenths = f"print(sum([0.1] * {more}))"
-    part = boxes + each
+    part, root = boxes + each, math.sqrt(boxes)
     made = {
         "good": solved + end,
         "good, output formatted otherwise": start
@@ -143,12 +144,14 @@ def _rewrite(kind: str, boxes: int, each: int, more: int, thing: str) -> str:
         "two answers": solved + f"It is \\boxed{{{wrong}}} here.\n" + end,
         "good, trailing white space": start + block(code, f"{answer}   \n\n") + end,
         "good, float noise": aside(tenths, f"{more // 10}.{more % 10}"),
-        "good, rounded": aside(f"print({boxes} / {each})", f"{boxes / each:.3f}", f"About {boxes / each:.3f}."),
+        "good, rounded": aside(f"import math\nprint(math.sqrt({boxes}))", f"{root:.3f}", f"About {root:.3f}."),
         "good, set in another order": aside(
             f"print({{'{thing}', 'boxes', 'parts'}})", f"{{'parts', '{thing}', 'boxes'}}"
         ),
         "good, thousands separated": aside(f"print({total})", f"{total:,}", f"The boxes hold {total:,}."),
-        "good, quotes otherwise": aside(f"print({{'{thing}': {part}}})", f'{{"{thing}": {part}}}'),
+        "good, quotes otherwise": aside(
+            f"from collections import Counter\nprint(dict(Counter({{'{thing}': {part}}})))", f'{{"{thing}": {part}}}'
+        ),
         "good, no fence": (solved + end).replace("```python\n", "").replace("\n```\n", "\n"),
         "good, answer with its unit": solved + _end(f"{answer}\\text{{ {thing}}}"),
         "good, answer with separators": solved + _end(f"{answer:,}".replace(",", "{,}")),
