@@ -6,15 +6,18 @@ rollout cannot re-encode what the policy sampled, so SFT must not merge tokens o
 
 - `text`: ReTool's tags (arXiv 2504.11536), one assistant turn: `<code>...</code><interpreter>...</interpreter>`.
 - `hermes`: `<tool_call>{"name": "code_interpreter", "arguments": {"code": ...}}</tool_call>`, then the role `tool`.
+  Any tools may be listed in its prompt; a call of one that is not listed, or whose arguments do not fit the tool's
+  JSON schema, is malformed.
 - `none`: text only, the baseline without an interpreter.
 """
 
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from retool_mcore.data.function_schema import argument_error
 from retool_mcore.errors import UserError
 
 TOOL_NAME = "code_interpreter"
@@ -33,18 +36,23 @@ TOOL = {
 
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _REPLY = "REPLY-0"
+_MAX_LISTED = 200  # characters of an error that names the tools
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call in a policy turn: `code` to run, or, when it is malformed, the `error` that the policy reads instead.
+    """One call in a policy turn, or, when it is malformed, the `error` that the policy reads instead.
 
-    `start` is the character offset in the turn's text at which the call's block begins.
+    `code` is the program of a well-formed call of the code interpreter, None for every other. `name` and `arguments`
+    are the call's, also of a malformed one as far as they could be read. `start` is the character offset in the turn's
+    text at which the call's block begins.
     """
 
     code: str | None
     error: str | None
     start: int
+    name: str | None = TOOL_NAME
+    arguments: dict | None = None
 
 
 class Format:
@@ -94,10 +102,12 @@ class Format:
         """The text that opens an observation, by which a policy that imitates one is known; "" without observations."""
         return ""
 
-    def _render(self, messages: Sequence[Mapping], add_generation_prompt: bool = False) -> str:
+    def _render(
+        self, messages: Sequence[Mapping], add_generation_prompt: bool = False, tools: list[dict] | None = None
+    ) -> str:
         return self.tokenizer.apply_chat_template(
             list(messages),
-            tools=self.tools,
+            tools=(self.tools if tools is None else tools) or None,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
             **self._template_kwargs,
@@ -111,9 +121,14 @@ class Format:
         """The text of `ids`, special tokens included: what the engine matches its stop strings against."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def prompt_ids(self, messages: Sequence[Mapping]) -> list[int]:
-        """Token ids of the conversation `messages` and the generation prompt, with the tool's schema if any."""
-        return self.encode(self._render(messages, add_generation_prompt=True))
+    def prompt_ids(self, messages: Sequence[Mapping], tools: list[dict] | None = None) -> list[int]:
+        """Token ids of the conversation `messages` and the generation prompt, with the schemas of the tools if any.
+
+        `tools` are OpenAI function schemas in place of the format's own; only format `hermes` can list them.
+        """
+        if tools is not None and self.tools is None:
+            raise UserError(f"format {self.name} cannot list tools in a prompt: set rollout.format=hermes.")
+        return self.encode(self._render(messages, add_generation_prompt=True, tools=tools))
 
     def plain(self, observation: str) -> str:
         """`observation` without trailing white space and with a space inside every special token's text.
@@ -124,8 +139,11 @@ class Format:
             observation = observation.replace(token, f"{token[0]} {token[1:]}")
         return observation.rstrip()
 
-    def parse(self, turn_text: str) -> list[ToolCall]:
-        """The calls in one sampled turn's text, in order; empty when the turn is a final answer."""
+    def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
+        """The calls in one sampled turn's text, in order; empty when the turn is a final answer.
+
+        `tools` are the schemas that the prompt listed in place of the format's own.
+        """
         return []
 
     def turn_text(self, text: str, code: str | None) -> str:
@@ -144,7 +162,7 @@ class TextFormat(Format):
     stop = ("</code>",)
     observation_open = "<interpreter>"
 
-    def parse(self, turn_text: str) -> list[ToolCall]:
+    def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
         end = turn_text.find("</code>")
         if end < 0:
             return []
@@ -186,13 +204,16 @@ class HermesFormat(Format):
         whole = self._render(self._with_tools(["OUTPUT-0"]), add_generation_prompt=True)
         return whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
-    def parse(self, turn_text: str) -> list[ToolCall]:
+    def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
+        """As `Format.parse`. Where `tools` are given a block may also hold several calls, as Tool-N1 (a JSON list) and
+        ToolRL (one object a line) write them."""
+        parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools or self.tools}
         calls = []
         for block in _TOOL_CALL.finditer(turn_text):
             if block[2]:
-                calls.append(_read_call(block[1], block.start()))
+                calls += _read_block(block[1], block.start(), parameters, several=tools is not None)
             elif block[1].rstrip().endswith(self.eos_text):
-                calls.append(ToolCall(None, "Error: <tool_call> without </tool_call>.", block.start()))
+                calls.append(ToolCall(None, "Error: <tool_call> without </tool_call>.", block.start(), None))
         return calls
 
     def turn_text(self, text: str, code: str | None) -> str:
@@ -236,38 +257,82 @@ def _unfence(body: str) -> str:
 
 
 def _call(code: str, start: int) -> ToolCall:
+    arguments = {"code": code}
     if not code.strip():
-        return ToolCall(None, "Error: the program is empty. Write Python code that prints what you want to see.", start)
-    return ToolCall(code, None, start)
+        error = "Error: the program is empty. Write Python code that prints what you want to see."
+        return ToolCall(None, error, start, TOOL_NAME, arguments)
+    return ToolCall(code, None, start, TOOL_NAME, arguments)
 
 
-def _read_call(body: str, start: int) -> ToolCall:
+def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:
     try:
-        call = json.loads(body)
+        found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        return ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start)
-    name = call.get("name") if isinstance(call, dict) else None
-    if name != TOOL_NAME:
-        return ToolCall(None, f"Error: unknown tool {str(name)[:60]!r}. The only tool is {TOOL_NAME}.", start)
-    arguments = call.get("arguments")
-    code = arguments.get("code") if isinstance(arguments, dict) else None
-    if not isinstance(code, str):
-        return ToolCall(None, 'Error: the arguments must be {"code": "<a Python program>"}.', start)
+        found = _read_lines(body) if several else None
+        if not found:
+            return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
+    if not (several and isinstance(found, list) and found):
+        found = [found]
+    return [_check_call(call, start, parameters) for call in found]
+
+
+def _read_lines(body: str) -> list | None:
     try:
-        code.encode()
-    except UnicodeEncodeError:
-        return ToolCall(None, "Error: the program holds half of a surrogate pair, which is not valid text.", start)
+        return [json.loads(line) for line in body.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_call(call, start: int, parameters: Mapping[str, dict]) -> ToolCall:
+    name = call.get("name") if isinstance(call, dict) else None
+    arguments = call.get("arguments") if isinstance(call, dict) else None
+    arguments = arguments if isinstance(arguments, dict) else None
+
+    def malformed(reason: str) -> ToolCall:
+        return ToolCall(None, f"Error: {reason}.", start, name if isinstance(name, str) else None, arguments)
+
+    if not isinstance(name, str) or name not in parameters:
+        listed = ", ".join(parameters)[:_MAX_LISTED]
+        known = f"The only tool is {listed}" if len(parameters) == 1 else f"The tools are {listed}"
+        return malformed(f"unknown tool {str(name)[:60]!r}. {known}")
+    if name == TOOL_NAME and parameters[name] == TOOL["function"]["parameters"]:
+        return _check_code(arguments, start, malformed)
+    if arguments is None:
+        return malformed(f"the arguments of {name} must be a JSON object")
+    if not _is_text(arguments):
+        return malformed("the arguments hold half of a surrogate pair, which is not valid text")
+    if reason := argument_error(parameters[name], arguments):
+        return malformed(f"the arguments of {name} do not fit its schema: {reason}")
+    return ToolCall(None, None, start, name, arguments)
+
+
+def _check_code(arguments: dict | None, start: int, malformed: Callable[[str], ToolCall]) -> ToolCall:
+    code = (arguments or {}).get("code")
+    if not isinstance(code, str):
+        return malformed('the arguments must be {"code": "<a Python program>"}')
+    if not _is_text(code):
+        return malformed("the program holds half of a surrogate pair, which is not valid text")
     return _call(code, start)
 
 
-def render_segments(fmt: Format, tokenizer, segments: Sequence[Mapping]) -> tuple[list[int], list[int], list[tuple]]:
+def _is_text(value) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def render_segments(
+    fmt: Format, tokenizer, segments: Sequence[Mapping], tools: list[dict] | None = None
+) -> tuple[list[int], list[int], list[tuple]]:
     """Token ids, mask and spans of the response that `segments` ({kind, text}) spell: SFT's counterpart of a rollout.
 
     Returns (ids, mask, spans): mask is 1 on policy tokens, the end of a turn included, and 0 on observation tokens;
     spans are (kind, start, end) with kind "policy" or "observation" and partition the ids. In format `none` only the
     text segments are kept. Raises UserError when the segments are not text/code/observation in a possible order, or
     when the rollout would read a policy turn as other calls than the segments say (as with a program that holds
-    `</code>`).
+    `</code>`). `tools` are the schemas that the prompt listed: the last text may then call them, and must do it right.
     """
     ids: list[int] = []
     mask: list[int] = []
@@ -297,8 +362,16 @@ def render_segments(fmt: Format, tokenizer, segments: Sequence[Mapping]) -> tupl
             code = None
     if code is not None or not segments:
         raise UserError("The segments are empty or end in a program without its observation.")
-    append("policy", tokenizer.encode(_turn(fmt, text, None), add_special_tokens=False) + [fmt.eos_id])
+    last = _turn(fmt, text, None) if tools is None else _calling_turn(fmt, text, tools)
+    append("policy", tokenizer.encode(last, add_special_tokens=False) + [fmt.eos_id])
     return ids, mask, spans
+
+
+def _calling_turn(fmt: Format, text: str, tools: list[dict]) -> str:
+    for call in fmt.parse(text + fmt.eos_text, tools):
+        if call.error:
+            raise UserError(f"A call would be read as malformed ({call.error}); the turn begins {text[:200]!r}.")
+    return text
 
 
 def _turn(fmt: Format, text: str, code: str | None) -> str:

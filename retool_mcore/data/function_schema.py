@@ -3,6 +3,8 @@
 import functools
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
@@ -35,6 +37,25 @@ def check_schema(schema: dict) -> None:
         raise UserError(
             f"the parameters of tool {name!r} are no JSON schema: {error.message[:_MAX_REASON]}."
         ) from error
+
+
+def row_tools(row: Mapping[str, Any] | None) -> list[dict] | None:
+    """The function schemas of a row's `extra_info.tools` (JSON text); None when it has none of its own.
+
+    Raises UserError when it holds anything else.
+    """
+    text = (row or {}).get("tools")
+    if not text:
+        return None
+    try:
+        schemas = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"extra_info.tools is not JSON ({error}): prepare the data again.") from error
+    if not isinstance(schemas, list):
+        raise UserError("extra_info.tools must be a JSON list of function schemas: prepare the data again.")
+    for schema in schemas:
+        check_schema(schema)
+    return schemas
 
 
 def argument_error(parameters: dict, arguments: dict) -> str | None:

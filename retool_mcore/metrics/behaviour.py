@@ -11,7 +11,7 @@ import numpy as np
 from retool_mcore.metrics.repetition import NGRAM, repeated_share
 
 # Written even when no trajectory ended so, so that a curve starts at zero instead of in the middle of the run.
-FINISHES = ("answer", "length", "turn_length", "overflow", "max_turns")
+FINISHES = ("answer", "length", "turn_length", "overflow", "max_turns", "tool")
 # Whose distributions are worth a histogram.
 HISTOGRAMS = ("response_length", "policy_tokens", "code_lines", "invocation_timing", "turns", "calls", "tool_latency_s")
 
@@ -20,9 +20,9 @@ def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
     """The values of which `behaviour` takes the means, by name; a list is empty where nothing was there to measure.
 
     records: `Trajectory.to_record()`, or what `metrics.records.read_step` returns, with "acc" (1.0 or 0.0) and "pred"
-    ("" for no answer). A *run* is a call that reached the interpreter: not malformed and not lost to a failure of the
-    sandbox itself; it *passed* when it ended with "success". The six metrics of the paper (one of them,
-    correct_code_runs, is a sum) come first:
+    ("" for no answer). A *run* is a call that reached its tool: not malformed and not lost to a failure of the sandbox
+    itself; it *passed* when it ended with "success". The six metrics of the paper (one of them, correct_code_runs, is a
+    sum) come first and are about runs of code alone:
 
         response_length         tokens of the response, observations included
         code_ratio              share of responses that contain code
@@ -35,7 +35,8 @@ def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
         turns, calls            per response
         void_turn_ratio         turns with neither a complete program nor a boxed answer / turns (SimpleTIR, 2509.02479)
         void_response_ratio     responses with such a turn / responses
-        self_correction_rate    responses in which a later run with another program passed / responses with a failed run
+        self_correction_rate    responses in which a later run passed that was another program, or call / responses with
+                                a failed run
         malformed_call_share    malformed calls / calls
         sandbox_error_share     calls lost to the sandbox / well-formed calls
         tool_success_rate       passed runs / runs
@@ -49,7 +50,8 @@ def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
     calls = [call for record in records for call in record["calls"]]
     attempts = [call for call in calls if not call["malformed"]]
     runs = [[call for call in record["calls"] if _ran(call)] for record in records]
-    last = [(record["acc"], ran[-1]) for record, ran in zip(records, runs, strict=True) if ran]
+    coded = [[run for run in ran if run["code"]] for ran in runs]
+    last = [(record["acc"], ran[-1]) for record, ran in zip(records, coded, strict=True) if ran]
     voids = [void_turns(record) for record in records]
     fakes = [sum(len(turn["fakes"]) for turn in record["turn_notes"]) for record in records]
     repeated = [repeated_share(record["response_ids"], policy_spans(record), NGRAM) for record in records]
@@ -96,7 +98,9 @@ def behaviour(records: Sequence[Mapping]) -> dict[str, float]:
     values = samples(records)
     latencies = values.pop("tool_latency_s")
     metrics = {name: float(np.mean(sample)) for name, sample in values.items() if sample}
-    metrics["correct_code_runs"] = float(sum(values["tool_success_rate"]))
+    metrics["correct_code_runs"] = float(
+        sum(bool(call["code"]) and _ran(call) and _passed(call) for record in records for call in record["calls"])
+    )
     if latencies:
         metrics["tool_latency_s/mean"] = float(np.mean(latencies))
         metrics["tool_latency_s/p95"] = float(np.percentile(latencies, 95))
@@ -132,15 +136,20 @@ def void_turns(record: Mapping) -> list[bool]:
 
 
 def _corrected(runs: list[Mapping]) -> bool | None:
-    """Whether a run that failed was followed by another program that passed; None when no run failed."""
-    failed: set[str] = set()
+    """Whether a run that failed was followed by another program or call that passed; None when no run failed."""
+    failed: set[tuple] = set()
     for run in runs:
         if _passed(run):
-            if failed and failed != {run["code"].strip()}:
+            if failed and failed != {_what(run)}:
                 return True
         else:
-            failed.add(run["code"].strip())
+            failed.add(_what(run))
     return False if failed else None
+
+
+def _what(run: Mapping) -> tuple:
+    """What was run: a program, or a tool and its arguments."""
+    return (run["code"].strip(),) if run["code"] else (run.get("tool"), run.get("arguments"))
 
 
 def _ran(call: Mapping) -> bool:

@@ -11,7 +11,8 @@ from retool_mcore.sandbox.base import Status
 def sandbox_metrics(records: Sequence[dict]) -> dict[str, float]:
     """Over all calls of these records that went to the sandbox; {} when there is none.
 
-    records: `Trajectory.to_record()`. Malformed calls never reach the sandbox and do not count.
+    records: `Trajectory.to_record()`. Malformed calls and those of other tools never reach the
+    sandbox and do not count.
 
         runs                             programs
         latency_p50, _p90, _p99, _max    `latencies_s`
@@ -35,4 +36,4 @@ def latencies_s(records: Sequence[dict]) -> list[float]:
 
 
 def _runs(records: Sequence[dict]) -> list[dict]:
-    return [call for record in records for call in record["calls"] if not call["malformed"]]
+    return [call for record in records for call in record["calls"] if call["code"] is not None]

@@ -53,6 +53,8 @@ STRUCTS = {
         turn=_INT,
         start=_INT,
         truncated=_FLAG,
+        tool=_TEXT,
+        arguments=_TEXT,
     ),
     "turn_notes": _structs(programs=_INT, boxed=_FLAG, fakes=pyarrow.list_(_INT), generate_s=_REAL, tool_s=_REAL),
 }

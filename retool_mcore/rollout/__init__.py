@@ -1,3 +1,3 @@
 """Episodes: a policy that writes, calls the interpreter, reads the observation and goes on; and verl's agent loop.
 
-May be imported by: metrics, train. Imports data, reward and sandbox."""
+May be imported by: metrics, train. Imports data, reward, sandbox and tools."""

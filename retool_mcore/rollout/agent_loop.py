@@ -10,6 +10,7 @@ registration: verl's `@register` here would replace it, arguments and all, when 
       sandbox: {kind: local, ...}
       timeout_s: 10
       seed: 1
+      toolbox: {use: [{path: package.module.Class, args: {}}], timeout_s: 30}
 """
 
 import functools
@@ -29,6 +30,7 @@ from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.tools.toolbox import Toolbox, create_toolbox
 
 
 @functools.lru_cache(maxsize=8)
@@ -43,17 +45,33 @@ def _shared_sandbox(config_json: str) -> Sandbox:
     return create_sandbox(json.loads(config_json))
 
 
+@functools.cache
+def _shared_toolbox(toolbox_json: str, sandbox: Sandbox, timeout_s: float, error_lines: int) -> Toolbox:
+    # As the sandbox: a search index or a session with a server is for the process, not for a trajectory.
+    return create_toolbox(json.loads(toolbox_json), sandbox=sandbox, timeout_s=timeout_s, error_lines=error_lines)
+
+
 class RetoolAgentLoop(AgentLoopBase):
-    """One trajectory of the policy with the interpreter.
+    """One trajectory of the policy with its tools.
 
     Arguments beyond verl's own: `format` is a name for `get_format`; `limits` the fields of `Limits`, of which
     `max_response_tokens` is verl's `rollout.response_length` unless given; `sandbox` a config for `create_sandbox`;
-    `timeout_s` the seconds that one program may run; `seed` the run's: every turn is sampled with a seed of its own
-    (rollout/seeds.py). Raises UserError for limits beyond verl's response length, an
-    unknown format or an unfit chat template.
+    `timeout_s` the seconds that one program may run; `toolbox` a config for `create_toolbox`, None for the code
+    interpreter alone; `seed` the run's: every turn is sampled with a seed of its own (rollout/seeds.py). Raises
+    UserError for limits beyond verl's response length, an unknown format or an unfit chat template.
     """
 
-    def __init__(self, *args, format: str, limits: Mapping, sandbox: Mapping, timeout_s: float, seed: int, **kwargs):
+    def __init__(
+        self,
+        *args,
+        format: str,
+        limits: Mapping,
+        sandbox: Mapping,
+        timeout_s: float,
+        seed: int,
+        toolbox: Mapping | None = None,  # not `tools`, which verl passes to every agent loop
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         budget = self.rollout_config.response_length
         self.limits = Limits(**{"max_response_tokens": budget, **limits})
@@ -64,7 +82,8 @@ class RetoolAgentLoop(AgentLoopBase):
             )
         template_json = json.dumps(dict(self.apply_chat_template_kwargs), sort_keys=True)
         self.format = _shared_format(format, self.tokenizer, template_json)
-        self.sandbox_json = json.dumps(OmegaConf.to_container(OmegaConf.create(sandbox), resolve=True), sort_keys=True)
+        self.sandbox_json = _as_json(sandbox)
+        self.toolbox_json = "null" if toolbox is None else _as_json(toolbox)
         self.timeout_s = timeout_s
         self.seed = seed
 
@@ -79,7 +98,9 @@ class RetoolAgentLoop(AgentLoopBase):
         # Under full determinism verl names the request itself; it arrives as a numpy integer.
         priority = int(priority)
         request_id = f"det-{priority}" if self.rollout_config.get("full_determinism", False) else uuid4().hex
-        prompt_ids = self.format.prompt_ids(kwargs["raw_prompt"])
+        row = kwargs.get("extra_info") or {}
+        tools = self._tools(row)
+        prompt_ids = self.format.prompt_ids(kwargs["raw_prompt"], tools and tools.schemas)
         if len(prompt_ids) > self.rollout_config.prompt_length:
             raise UserError(
                 f"A prompt has {len(prompt_ids)} tokens, more than rollout.prompt_length="
@@ -104,11 +125,13 @@ class RetoolAgentLoop(AgentLoopBase):
         trajectory = await run_episode(
             prompt_ids,
             generate=generate,
-            sandbox=None if self.format.name == "none" else _shared_sandbox(self.sandbox_json),
+            sandbox=None,
             fmt=self.format,
             tokenizer=self.tokenizer,
             limits=self.limits,
             timeout_s=self.timeout_s,
+            tools=tools,
+            row=row,
         )
         last = outputs[-1].extra_fields
         preempted = [output.num_preempted for output in outputs if output.num_preempted is not None]
@@ -137,6 +160,12 @@ class RetoolAgentLoop(AgentLoopBase):
             },
         )
 
+    def _tools(self, row: Mapping) -> Toolbox | None:
+        if self.format.name == "none":
+            return None
+        sandbox = _shared_sandbox(self.sandbox_json)
+        return _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines).for_row(row)
+
     def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int, seed: int) -> dict[str, Any]:
         # A new dict every turn, because verl's server pops keys from the one it gets.
         return {
@@ -149,3 +178,7 @@ class RetoolAgentLoop(AgentLoopBase):
             "skip_special_tokens": False,
             "stop_token_ids": [self.format.eos_id],
         }
+
+
+def _as_json(section: Mapping) -> str:
+    return json.dumps(OmegaConf.to_container(OmegaConf.create(section), resolve=True), sort_keys=True)

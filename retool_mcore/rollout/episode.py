@@ -1,20 +1,25 @@
-"""One episode: the policy writes, calls the interpreter, reads the observation and goes on, until the trajectory ends.
+"""One episode: the policy writes, calls its tools, reads the observations and goes on, until the trajectory ends.
 
 Token ids in, token ids out. What the policy sampled is kept verbatim, because decoding and encoding again gives other
 ids than those whose log-probabilities the engine reported (ratios then drift until training collapses); text is only
 read, to find calls.
 """
 
+import asyncio
 import bisect
+import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
 from retool_mcore.reward.answer import last_boxed
 from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, prose
-from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox
+from retool_mcore.sandbox.base import ERROR_LINES, Sandbox
+from retool_mcore.tools.base import Episode, Reply
+from retool_mcore.tools.code import CodeInterpreter
+from retool_mcore.tools.toolbox import Toolbox
 
 _MIN_OBSERVATION_TOKENS = 32
 _MAX_FAKES = 8  # of one turn; to place one the turn is decoded a dozen times
@@ -69,18 +74,39 @@ async def run_episode(
     tokenizer,
     limits: Limits,
     timeout_s: float,
+    tools: Toolbox | None = None,
+    row: Mapping | None = None,
 ) -> Trajectory:
     """Run one episode from `prompt_ids` and return its trajectory.
 
     `generate(ids, max_tokens)` samples one turn after `ids` and stops at an end token or, last, at one of `fmt.stop`.
-    `sandbox` runs each program for at most `timeout_s` seconds; it is never called in format `none` and may be None
-    there. Raises RuntimeError when the engine returns no token, more than `max_tokens` tokens, or log-probabilities of
-    another length or only for some turns.
+    `tools` answer the calls; None: the code interpreter alone, over `sandbox`, which runs each program for at most
+    `timeout_s` seconds and may be None in format `none`, where nothing is called. `row` is what the tools see of the
+    data set's row. Raises RuntimeError when the engine returns no token, more than `max_tokens` tokens, or
+    log-probabilities of another length or only for some turns.
     """
     trajectory = Trajectory(
         list(prompt_ids), [], [], [], spans=[], calls=[], turns=0, finish="", generate_s=0.0, tool_s=0.0
     )
     trajectory.started = time.time()
+    tools = tools or Toolbox([CodeInterpreter(sandbox, timeout_s, limits.error_lines)])
+    episode = Episode(row or {})
+    try:
+        await _turns(trajectory, generate, fmt, tokenizer, limits, tools, episode)
+    finally:
+        await tools.release(episode)
+    return trajectory
+
+
+async def _turns(
+    trajectory: Trajectory,
+    generate: Callable[[list[int], int], Awaitable[Generation]],
+    fmt: Format,
+    tokenizer,
+    limits: Limits,
+    tools: Toolbox,
+    episode: Episode,
+) -> None:
     while trajectory.finish == "":
         turn_start = len(trajectory.response_ids)
         room = limits.max_response_tokens - turn_start
@@ -92,9 +118,9 @@ async def run_episode(
         _check(turn, max_tokens, trajectory)
         _append(trajectory, "policy", turn.ids, turn.logprobs)
         text = fmt.decode(turn.ids)
-        calls = fmt.parse(text)
+        calls = fmt.parse(text, tools.schemas)
         note = Turn(
-            programs=sum(call.code is not None for call in calls),
+            programs=sum(call.error is None for call in calls),
             boxed=last_boxed(prose(text)) is not None,
             fakes=_fakes(fmt, turn.ids, text, turn_start),
             generate_s=generate_s,
@@ -111,19 +137,22 @@ async def run_episode(
         elif len(trajectory.calls) + len(calls) > limits.max_turns:
             trajectory.finish = "max_turns"
         else:
+            clock = time.perf_counter()
+            replies = await _answer(calls, tools, episode)
+            note.tool_s = time.perf_counter() - clock
             observations = []
-            for call in calls:
-                clock = time.perf_counter()
-                result = None if call.error else await sandbox.run(call.code, timeout_s=timeout_s)
-                note.tool_s += time.perf_counter() - clock
-                whole = call.error if result is None else result.observation(limits.error_lines)
+            for call, reply in zip(calls, replies, strict=True):
+                whole = call.error if reply is None else reply.text
                 head = whole[: limits.max_observation_chars]
                 text, truncated = cut_observation(fmt, tokenizer, head, limits.max_observation_tokens)
                 truncated |= len(head) < len(whole)
                 start = turn_start + _token_at(fmt, turn.ids, call.start)
-                trajectory.calls.append(_note(call, result, trajectory.turns - 1, start, truncated))
+                trajectory.calls.append(_note(call, reply, trajectory.turns - 1, start, truncated))
                 observations.append(text)
             trajectory.tool_s += note.tool_s
+            if any(tools.one_turn if reply is None else reply.ends for reply in replies):
+                trajectory.finish = "tool"
+                continue
             ids = fmt.observation_ids(observations)
             if fmt.turn_end is not None and turn.ids[-1] != fmt.turn_end:
                 # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
@@ -133,23 +162,39 @@ async def run_episode(
                 _append(trajectory, "observation", ids, None)
             else:
                 trajectory.finish = "overflow"
-    return trajectory
 
 
-def _note(call: ToolCall, result: Result | None, turn: int, start: int, truncated: bool) -> Call:
-    if result is None:
-        return Call(None, True, "malformed", "", call.error, None, 0.0, turn, start, truncated)
+async def _answer(calls: Sequence[ToolCall], tools: Toolbox, episode: Episode) -> list[Reply | None]:
+    """The replies in the order of the calls, None for a malformed one: one after the other, or together if all may."""
+
+    async def answer(call: ToolCall) -> Reply | None:
+        return None if call.error else await tools.call(call.name, call.arguments, episode)
+
+    if all(call.error or tools.tools[call.name].parallel for call in calls):
+        return await asyncio.gather(*map(answer, calls))
+    return [await answer(call) for call in calls]
+
+
+def _note(call: ToolCall, reply: Reply | None, turn: int, start: int, truncated: bool) -> Call:
+    try:
+        arguments = None if call.code is not None or call.arguments is None else json.dumps(call.arguments)
+    except (RecursionError, ValueError):
+        arguments = None
+    called = {"turn": turn, "start": start, "truncated": truncated, "tool": call.name, "arguments": arguments}
+    if reply is None:
+        return Call(None, True, "malformed", "", call.error, None, 0.0, **called)
+    stdout, stderr = reply.stdout, reply.stderr
+    if stdout is None and stderr is None:
+        stdout, stderr = (reply.text, "") if reply.status == "success" else ("", reply.text)
     return Call(
         code=call.code,
         malformed=False,
-        status=str(result.status),
-        stdout=result.stdout,
-        stderr=result.stderr,
-        value=result.value,
-        duration_s=result.duration_s,
-        turn=turn,
-        start=start,
-        truncated=truncated,
+        status=reply.status,
+        stdout=stdout or "",
+        stderr=stderr or "",
+        value=reply.value,
+        duration_s=reply.duration_s,
+        **called,
     )
 
 

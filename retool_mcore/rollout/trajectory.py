@@ -26,7 +26,9 @@ class Call:
 
     `status` is the sandbox's Status, or "malformed"; then `stderr` holds the error that the policy reads. `turn`
     counts policy turns from 0; `start` is the offset in the response of the token in which the call's block begins;
-    `truncated` says that the policy read a shortened observation.
+    `truncated` says that the policy read a shortened observation. `code` is the program of a call of the code
+    interpreter; for other calls `arguments` is what the policy called `tool` with, as JSON text, also in a malformed
+    call as far as they could be read; None where not.
     """
 
     code: str | None
@@ -39,6 +41,8 @@ class Call:
     turn: int
     start: int
     truncated: bool
+    tool: str | None = None
+    arguments: str | None = None
 
 
 @dataclass
@@ -71,7 +75,8 @@ class Trajectory:
     - "turn_length": a turn reached its own limit with no call in it;
     - "overflow": the observations of the last turn left no room for another token: they are dropped whole, their calls
       stay;
-    - "max_turns": the policy called again after its last allowed call; that turn's calls are not run.
+    - "max_turns": the policy called again after its last allowed call; that turn's calls are not run;
+    - "tool": a tool ended the episode, as where function-calling data asks for the call alone.
 
     `generate_s` and `tool_s` are seconds spent waiting for the engine and for the sandbox; `started` is when the
     episode began, in seconds since 1970. `turn_notes` has one entry a policy turn.

@@ -3,14 +3,13 @@
 import asyncio
 import importlib
 import inspect
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from retool_mcore.data.formats import TOOL
-from retool_mcore.data.function_schema import check_schema
+from retool_mcore.data.function_schema import check_schema, row_tools
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 
@@ -55,11 +54,11 @@ class Toolbox:
         A tool of the run stands in for the row's of the same name, so that the call is answered by what was described.
         Raises UserError for a tool that nothing answers.
         """
-        text = (row or {}).get("tools")
-        if not text:
+        schemas = row_tools(row)
+        if schemas is None:
             return self
         chosen, rows = [], None
-        for schema in read_tools(text):
+        for schema in schemas:
             name = schema["function"]["name"]
             if name in self.tools:
                 chosen.append(self.tools[name])
@@ -113,19 +112,6 @@ class Toolbox:
     async def close(self) -> None:
         for tool in self.tools.values():
             await tool.close()
-
-
-def read_tools(text: str) -> list[dict]:
-    """The function schemas of a row, from JSON. Raises UserError when it holds anything else."""
-    try:
-        schemas = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"extra_info.tools is not JSON ({error}): prepare the data again.") from error
-    if not isinstance(schemas, list):
-        raise UserError("extra_info.tools must be a JSON list of function schemas: prepare the data again.")
-    for schema in schemas:
-        check_schema(schema)
-    return schemas
 
 
 def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:

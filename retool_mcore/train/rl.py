@@ -34,6 +34,7 @@ def write_agent_loop(config, path: Path) -> None:
         "limits": {name: config.rollout[name] for name in LIMITS},
         "sandbox": config.sandbox,
         "timeout_s": config.sandbox.timeout_s,
+        "toolbox": config.toolbox,
         "seed": config.seed,
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))

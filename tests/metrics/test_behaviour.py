@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -120,6 +121,31 @@ def test_void_turns():
 )
 def test_self_correction(runs, expected):
     assert behaviour([record([call(*run) for run in runs])]).get("self_correction_rate") == expected
+
+
+def other(status, **arguments):
+    return call(code=None, status=status, tool="search", arguments=json.dumps(arguments))
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([other("error", q="a"), other("success", q="b")], 1.0),
+        ([other("error", q="a"), other("success", q="a")], 0.0),
+        ([other("error", q="a"), call("y", "success")], 1.0),
+        ([call("x", "error"), other("success", q="a")], 1.0),
+        ([other("error", q="a")], 0.0),
+    ],
+)
+def test_self_correction_by_other_tools(runs, expected):
+    assert behaviour([record(runs)])["self_correction_rate"] == expected
+
+
+def test_the_papers_metrics_are_about_code_alone():
+    metrics = behaviour([record([call(status="success"), other("error", q="a"), other("success", q="b")])])
+    assert metrics["correct_code_runs"] == 1 and metrics["last_code_pass/correct"] == 1
+    assert metrics["tool_success_rate"] == pytest.approx(2 / 3) and metrics["code_lines"] == 1
+    assert "last_code_pass/correct" not in behaviour([record([other("success", q="a")])])
 
 
 def test_tool_time_overlong_and_fakes():

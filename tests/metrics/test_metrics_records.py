@@ -20,6 +20,8 @@ CALL = {
     "turn": 0,
     "start": 1,
     "truncated": False,
+    "tool": "code_interpreter",
+    "arguments": None,
 }
 NOTE = {"programs": 1, "boxed": False, "fakes": [2], "generate_s": 0.5, "tool_s": 0.25}
 

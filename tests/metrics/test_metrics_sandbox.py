@@ -5,7 +5,7 @@ from retool_mcore.sandbox.base import Status
 
 
 def record(*calls):
-    return {"calls": [{"malformed": s == "malformed", "status": s, "duration_s": d} for s, d in calls]}
+    return {"calls": [{"code": None if s == "malformed" else "1", "status": s, "duration_s": d} for s, d in calls]}
 
 
 def test_latencies_and_shares_over_all_trajectories():
@@ -21,6 +21,12 @@ def test_latencies_and_shares_over_all_trajectories():
     shares = {name: value for name, value in metrics.items() if name.startswith("share/")}
     assert set(shares) == {f"share/{status}" for status in Status} and sum(shares.values()) == pytest.approx(1.0)
     assert (shares["share/success"], shares["share/timeout"], shares["share/memory"]) == (0.5, 0.25, 0.0)
+
+
+def test_another_tools_call_is_not_the_sandboxs():
+    other = {"code": None, "status": "success", "duration_s": 9.0}
+    records = [record(("success", 0.1)), {"calls": [other]}]
+    assert sandbox_metrics(records)["runs"] == 1 and latencies_s(records) == [0.1]
 
 
 def test_nothing_to_measure_is_no_metric_and_never_nan():

@@ -1,6 +1,7 @@
 """The adapter against verl's own classes: instantiated by hydra from a config entry, as AgentLoopWorker does."""
 
 import asyncio
+import json
 
 import hydra
 import pytest
@@ -158,6 +159,22 @@ def test_every_sample_has_the_same_fields(sandbox):
 def test_hermes_prompts_carry_the_tool(sandbox):
     output = run(Server([[EOS]]), {"format": "hermes"}, {"prompt_length": 600})
     assert "code_interpreter" in TOKENIZER.decode(output.prompt_ids)
+
+
+def test_a_rows_own_tools_are_listed_and_its_call_ends_the_episode(sandbox):
+    """The row reaches the loop as verl's data set makes it: extra_info, a dict of the parquet's values."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    weather = {"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}}
+    entry = {"format": "hermes", "toolbox": {"use": [{"path": "retool_mcore.tools.replay.ReplayTable"}]}}
+    call = {"name": "weather", "arguments": {"city": "Rome"}}
+    turn = [*encode(f"<tool_call>\n{json.dumps([call, call])}\n</tool_call>"), EOS]
+    output = run(Server([turn]), entry, {"prompt_length": 600}, extra_info={"index": 0, "tools": json.dumps([weather])})
+    prompt = TOKENIZER.decode(output.prompt_ids)
+    assert '"weather"' in prompt and "code_interpreter" not in prompt
+    assert (output.response_ids, output.response_mask) == (turn, [1] * len(turn))
+    assert (output.extra_fields["finish"], output.extra_fields["num_calls"]) == ("tool", 2)
+    first = unpack(output.extra_fields["trajectory"])["calls"][0]
+    assert (first["tool"], json.loads(first["arguments"]), first["code"]) == ("weather", {"city": "Rome"}, None)
 
 
 def test_what_cannot_run_is_refused(sandbox):
