@@ -13,14 +13,19 @@ from typing import Any
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retool_mcore.data.prompts import get_template, render
-from retool_mcore.data.records import Malformed, Problem, Trace, normalise_question
-from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, write_parquet
+from retool_mcore.data.function_calls import ABILITY
+from retool_mcore.data.function_schema import row_tools
+from retool_mcore.data.prompts import get_template, render, render_conversation
+from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace, normalise_question
+from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, with_tools, write_parquet
 from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.split import split_by_problem
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
+
+_SHOWN_REASONS = 3
+_AS_TEXT = {"tokenize": False, "add_generation_prompt": True}
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,16 @@ class Report:
     path: Path
 
     def lines(self) -> list[str]:
-        """Three to five lines for the terminal."""
+        """Three to eight lines for the terminal."""
         counts = f"{self.kept} kept, {self.duplicates} duplicates, {len(self.malformed)} malformed"
         lines = [f"{self.source}: {self.rows} rows read: {counts}"]
         lines += [f"  {path}: {rows} rows" for path, rows in self.files.items()]
         if self.malformed:
             first = self.malformed[0]
             lines.append(f"  first malformed: row {first.row}: {first.reason}")
+        if len(self.malformed) > 1:
+            reasons = Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS)
+            lines += [f"  malformed {times} x: {reason}" for reason, times in reasons if times > 1]
         return [*lines, f"  report: {self.path}"]
 
 
@@ -71,7 +79,7 @@ def prepare_rl(
         if isinstance(record, Malformed):
             malformed.append(record)
             continue
-        key = normalise_question(record.question)
+        key = record.key
         first = problems.setdefault(key, record)
         if first is record:
             continue
@@ -119,19 +127,24 @@ def prepare_sft(
 
 
 def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
-    """Write problems as an RL/eval parquet; the file appears whole or not at all."""
-    write_parquet((_rl_row(problem, template, split) for problem in problems), RL_SCHEMA, path)
+    """Write problems, all with tools of their own or all without, as an RL/eval parquet, whole or not at all."""
+    rows = [_rl_row(problem, template, split) for problem in problems]
+    calling = any("tools" in row["extra_info"] for row in rows)
+    write_parquet(rows, with_tools(RL_SCHEMA) if calling else RL_SCHEMA, path)
 
 
 def write_traces(traces: Iterable[Trace], path: Path, *, template: str, split: str) -> None:
     """Write traces as an SFT parquet, with <answer> tags only where the template asks for them; whole or not at all."""
-    write_parquet((_sft_row(trace, template, split) for trace in traces), SFT_SCHEMA, path)
+    rows = [_sft_row(trace, template, split) for trace in traces]
+    calling = any("tools" in row["extra_info"] for row in rows)
+    write_parquet(rows, with_tools(SFT_SCHEMA) if calling else SFT_SCHEMA, path)
 
 
 def longest_prompt(path: str | Path, tokenizer: Any, tools: list[dict] | None = None) -> tuple[int, int]:
     """(tokens, row) of the longest prompt of an RL parquet, chat template and generation prompt included.
 
-    tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt.
+    tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt,
+    and a row's own are taken in their place.
     Raises UserError when the file is not an RL parquet or the tokenizer has no chat template.
     """
     check_rl(path)
@@ -139,9 +152,16 @@ def longest_prompt(path: str | Path, tokenizer: Any, tools: list[dict] | None = 
         raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: use the instruct model's.")
     longest, longest_row, row = 0, 0, 0
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=["prompt"]):
+        for batch in file.iter_batches(columns=["prompt", "extra_info"]):
             prompts = batch["prompt"].to_pylist()
-            texts = tokenizer.apply_chat_template(prompts, tools=tools, tokenize=False, add_generation_prompt=True)
+            own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
+            if any(own):
+                texts = [
+                    tokenizer.apply_chat_template(prompt, tools=its or tools, **_AS_TEXT)
+                    for prompt, its in zip(prompts, own, strict=True)
+                ]
+            else:
+                texts = tokenizer.apply_chat_template(prompts, tools=tools, **_AS_TEXT)
             for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
                 if len(ids) > longest:
                     longest, longest_row = len(ids), row
@@ -215,6 +235,7 @@ def _write_report(report: Report) -> None:
         "rows": report.rows,
         "kept": report.kept,
         "duplicates": report.duplicates,
+        "reasons": dict(Counter(m.reason for m in report.malformed).most_common()),
         "malformed": [{"row": m.row, "reason": m.reason} for m in report.malformed],
     }
     report.path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,22 +243,33 @@ def _write_report(report: Report) -> None:
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
+    extra = {"index": problem.index, "split": split, "question": problem.question}
+    if isinstance(problem, CallProblem):
+        return {
+            "data_source": problem.data_source,
+            "prompt": render_conversation(template, problem.messages),
+            "ability": ABILITY,
+            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "extra_info": extra | {"tools": problem.tools, "replies": problem.replies},
+            "agent_name": "retool",
+        }
     return {
         "data_source": problem.data_source,
         "prompt": render(template, problem.question),
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": {"index": problem.index, "split": split, "question": problem.question},
+        "extra_info": extra,
         "agent_name": "retool",
     }
 
 
 def _sft_row(trace: Trace, template: str, split: str) -> dict:
     segments = trace.segments if get_template(template).answer_tags else without_answer_tags(trace.segments)
+    own = {"tools": trace.tools, "replies": "[]"} if trace.tools else {}
     return {
         "data_source": trace.data_source,
         "question": trace.question,
         "prompt": render(template, trace.question),
         "segments": [{"kind": s.kind, "text": s.text} for s in segments],
-        "extra_info": {"index": trace.index, "split": split},
+        "extra_info": {"index": trace.index, "split": split} | own,
     }

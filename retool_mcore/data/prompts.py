@@ -1,6 +1,7 @@
 """Prompt templates: how a bare question is put to the policy. SFT and RL render through here, so they cannot differ."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retool_mcore.errors import UserError
@@ -8,12 +9,21 @@ from retool_mcore.errors import UserError
 
 @dataclass(frozen=True)
 class Template:
-    """The user turn is prefix + question + suffix. `answer_tags`: the template asks for <answer>...</answer>."""
+    """The user turn is prefix + question + suffix. `answer_tags`: the template asks for <answer>...</answer>.
+
+    `system` goes before the conversation as a message of its own, "" for none.
+    """
 
     prefix: str
     suffix: str
     answer_tags: bool
+    system: str = ""
 
+
+_CALLING = (
+    "You answer requests by calling the functions listed for you. First think inside <think> and </think> about which "
+    "functions are needed and what their arguments are; then write all calls between <tool_call> and </tool_call>, "
+)
 
 _ANSWER_BLOCK = "<answer>\n\\boxed{'The final answer goes here.'}\n</answer>"
 
@@ -43,6 +53,22 @@ TEMPLATES = {
         answer_tags=False,
     ),
     "tiny": Template(prefix="", suffix="", answer_tags=False),
+    # What the rewards of arXiv 2505.00024 and 2504.13958 look for, in our own words; the functions are listed by the
+    # chat template.
+    "tool_n1": Template(
+        prefix="",
+        suffix="",
+        answer_tags=False,
+        system=_CALLING + "as one JSON list:\n<think>\nyour thoughts\n</think>\n<tool_call>\n"
+        '[{"name": "a function", "arguments": {"an argument": "its value"}}]\n</tool_call>',
+    ),
+    "toolrl": Template(
+        prefix="",
+        suffix="",
+        answer_tags=False,
+        system=_CALLING + "one JSON object a line:\n<think>\nyour thoughts\n</think>\n<tool_call>\n"
+        '{"name": "a function", "arguments": {"an argument": "its value"}}\n</tool_call>',
+    ),
 }
 
 
@@ -60,5 +86,15 @@ def render(template_name: str, question: str) -> list[dict[str, str]]:
 
     The question is concatenated, never formatted in: LaTeX is full of braces.
     """
+    return render_conversation(template_name, [("user", question)])
+
+
+def render_conversation(template_name: str, messages: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """A conversation of (role, content) as chat messages, each of the user's turns in the template."""
     template = get_template(template_name)
-    return [{"role": "user", "content": template.prefix + question + template.suffix}]
+    system = [{"role": "system", "content": template.system}] if template.system else []
+    return system + [
+        {"role": role, "content": template.prefix + text + template.suffix if role == "user" else text}
+        for role, text in messages
+        if not (system and role == "system")
+    ]

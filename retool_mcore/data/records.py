@@ -3,6 +3,7 @@
 Every loader speaks in these records, so that the parquet schema and the public data sets' many shapes never meet.
 """
 
+import json
 import unicodedata
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,29 @@ class Problem:
     answer: str
     index: int
 
+    @property
+    def key(self) -> str:
+        """Equal for two rows that are the same problem."""
+        return normalise_question(self.question)
+
+
+@dataclass(frozen=True)
+class CallProblem(Problem):
+    """A conversation that the policy must answer with function calls.
+
+    `messages` are (role, content); `question` is the first of the user's, since all turns of one conversation belong
+    on the same side of a split. `answer` is the calls as a JSON list of {name, arguments}, keys sorted; `tools` a JSON
+    list of OpenAI function schemas; `replies` a JSON list of {name, arguments, reply}, what the data set recorded.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    tools: str
+    replies: str = "[]"
+
+    @property
+    def key(self) -> str:
+        return normalise_question(json.dumps([self.messages, self.tools], ensure_ascii=False))
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -28,12 +52,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Trace:
-    """A worked solution with code. Each code segment is followed by its observation; the last segment is text."""
+    """A worked solution with code. Each code segment is followed by its observation; the last segment is text.
+
+    `tools` is a JSON list of function schemas that the last text may call, "" for none of its own.
+    """
 
     data_source: str
     question: str
     segments: tuple[Segment, ...]
     index: int
+    tools: str = ""
 
 
 @dataclass(frozen=True)

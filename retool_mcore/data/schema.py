@@ -26,6 +26,18 @@ RL_SCHEMA = pa.schema(
     ]
 )
 
+# Rows of function-calling data carry their own tools and what they are known to answer, both as JSON
+# (data/records.py::CallProblem); a reader that does not know them passes over them.
+_CALLING = [("tools", pa.string()), ("replies", pa.string())]
+
+
+def with_tools(schema: pa.Schema) -> pa.Schema:
+    """`schema` with the fields `tools` and `replies` in extra_info."""
+    position = schema.get_field_index("extra_info")
+    extra = pa.struct([*schema.field("extra_info").type, *(pa.field(*part) for part in _CALLING)])
+    return schema.set(position, pa.field("extra_info", extra))
+
+
 SFT_SCHEMA = pa.schema(
     [
         ("data_source", pa.string()),

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.function_schema import row_tools
 from retool_mcore.errors import UserError
 
 _COLUMNS = ["prompt", "segments"]
@@ -52,8 +53,9 @@ class ReToolSFTDataset(Dataset):
         dropped = 0
         for name, row_number, row in _rows(files, max_samples):
             try:
-                prompt = fmt.prompt_ids(row["prompt"])
-                response, mask, _ = render_segments(fmt, tokenizer, row["segments"])
+                tools = row_tools(row.get("extra_info")) if fmt.name == "hermes" else None
+                prompt = fmt.prompt_ids(row["prompt"], tools)
+                response, mask, _ = render_segments(fmt, tokenizer, row["segments"], tools)
             except UserError as error:
                 raise UserError(f"Row {row_number} of {name} cannot be rendered: {error}") from error
             ids = prompt + response
@@ -97,7 +99,8 @@ def _rows(files: Sequence[str | Path], max_samples: int):
         missing = [column for column in _COLUMNS if column not in found]
         if missing:
             raise UserError(f"{name} has no column {', '.join(missing)}: expected {_COLUMNS}, found {found}.")
-        for row_number, row in enumerate(pyarrow.parquet.read_table(name, columns=_COLUMNS).to_pylist()):
+        columns = [*_COLUMNS, "extra_info"] if "extra_info" in found else _COLUMNS
+        for row_number, row in enumerate(pyarrow.parquet.read_table(name, columns=columns).to_pylist()):
             if count == max_samples:
                 return
             count += 1

@@ -6,7 +6,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
 from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, field, text_field
 from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
@@ -59,7 +60,8 @@ def flat_problem(row: dict, data_source: str, index: int, *, question_key: str, 
 class Source:
     """A data set. `columns` are those the parser reads; `split` is what its rows are for ("test" is never trained on).
 
-    parse(row, data_source, index) returns a record or raises MalformedRow.
+    parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
+    a text file's rows what another file holds; it is given the rows of one file at a time.
     """
 
     data_source: str
@@ -67,7 +69,8 @@ class Source:
     purpose: Literal["rl", "sft"]
     split: Literal["train", "test"]
     columns: tuple[str, ...]
-    parse: Callable[[dict, str, int], Problem | Trace]
+    parse: Callable[[dict, str, int], Problem | Trace | Sequence[Problem]]
+    complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None
 
 
 _PROMPT_COLUMNS = ("prompt", "reward_model")
@@ -85,6 +88,19 @@ SOURCES = {
     "aime_2024": Source("aime_2024", "BytedTsinghua-SIA/AIME-2024", "rl", "test", _PROMPT_COLUMNS, prompt_problem),
     "aime_2024_maxwell": Source("aime_2024", "Maxwell-Jia/AIME_2024", "rl", "test", ("Problem", "Answer"), _maxwell),
     "aime_2025": Source("aime_2025", "yentinglin/aime_2025", "rl", "test", ("problem", "answer"), _yentinglin),
+    "xlam": Source(
+        "xlam", "Salesforce/xlam-function-calling-60k", "rl", "train", ("query", "tools", "answers"), xlam_problem
+    ),
+    "toolace": Source("toolace", "Team-ACE/ToolACE", "rl", "train", ("system", "conversations"), toolace_problems),
+    "bfcl": Source(
+        "bfcl",
+        "gorilla-llm/Berkeley-Function-Calling-Leaderboard",
+        "rl",
+        "test",
+        ("question", "function", "ground_truth"),
+        bfcl_problem,
+        with_answers,
+    ),
 }
 
 
@@ -106,7 +122,8 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             yield Malformed(index, str(row))
             continue
         try:
-            yield source.parse(row, source.data_source, index)
+            made = source.parse(row, source.data_source, index)
+            yield from made if isinstance(made, list) else [made]
         except MalformedRow as reason:
             yield Malformed(index, str(reason))
 
@@ -144,13 +161,15 @@ def _rows(source: Source, location: str | Path | None) -> Iterator[Any]:
         if file.suffix not in _SUFFIXES:
             raise UserError(f"cannot read {file}: expected a file that ends in {', '.join(_SUFFIXES)}.")
         try:
-            yield from _parquet_rows(file, source.columns) if file.suffix == ".parquet" else _text_rows(file)
+            rows = _parquet_rows(file, source.columns) if file.suffix == ".parquet" else _text_rows(file)
+            yield from source.complete(rows, file) if source.complete and file.suffix != ".parquet" else rows
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(f"cannot read {file}: {error}.") from error
 
 
 def _data_files(folder: Path) -> list[Path]:
     visible = [p for p in sorted(folder.rglob("*")) if p.is_file() and not _hidden(p.relative_to(folder))]
+    visible = [path for path in visible if path.parent.name != ANSWERS]
     for suffix in _SUFFIXES:
         if files := [p for p in visible if p.suffix == suffix]:
             return files

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from retool_mcore.data.arithmetic import task
+from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.tiny_model import make_tiny_model
 
@@ -13,6 +14,8 @@ def run(config) -> None:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     if config.data.name == "arithmetic":
         make_arithmetic(config)
+    elif config.data.name == "functions":
+        make_functions(config)
     else:
         read_sources(config)
 
@@ -28,6 +31,22 @@ def make_arithmetic(config) -> None:
     traces = f"{len(made.sft) - sft_validation} + {sft_validation} traces"
     problems = f"{len(made.train)} + {len(made.validation)} problems"
     print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
+
+
+def make_functions(config) -> None:
+    """Rows in xLAM's columns as a file, read back by xLAM's loader; the cold start's traces are of further rows."""
+    data, size, folder = config.data, config.data.functions, Path(config.run_dir) / "data"
+    made = rows(size.validation + size.train + size.sft, config.seed)
+    parts = {"functions_test": made[: size.validation], "functions": made[size.validation : -size.sft]}
+    for name, part in parts.items():
+        location = write_rows(part, folder / f"{name}.jsonl")
+        report = prepare_rl("xlam", folder / name, location=location, template=data.prompt, seed=config.seed)
+        print("\n".join(report.lines()))
+    shown = traces(made[-size.sft :], config.seed, size.style, size.right_share)
+    held_out = max(1, size.sft // 20)
+    write_traces(shown[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
+    write_traces(shown[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    print(f"functions: {len(shown) - held_out} + {held_out} traces (train + validation) in {folder}")
 
 
 def read_sources(config) -> None:

@@ -1,16 +1,35 @@
 import pytest
 
-from retool_mcore.data.prompts import TEMPLATES, get_template, render
+from retool_mcore.data.prompts import TEMPLATES, get_template, render, render_conversation
 from retool_mcore.errors import UserError
+from retool_mcore.reward.tool_calls import parse_calls
+from retool_mcore.reward.toolrl import _FORMAT, parse_lines
 
 QUESTION = "Find {x} with $\\frac{1}{x} = %s$, x² — \\boxed{?}"
 
 
+def toolrl_lines(text):
+    shape = _FORMAT.match(text)
+    return shape and parse_lines(shape["calls"])
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_question_appears_once_and_verbatim_in_one_user_turn(name):
-    (message,) = render(name, QUESTION)
+    *system, message = render(name, QUESTION)
     assert message["role"] == "user"
     assert message["content"].count(QUESTION) == 1
+    assert [other["role"] for other in system] == (["system"] if name in ("tool_n1", "toolrl") else [])
+
+
+@pytest.mark.parametrize(("name", "read"), [("tool_n1", parse_calls), ("toolrl", toolrl_lines)])
+def test_the_example_of_a_call_is_written_as_the_reward_reads_it(name, read):
+    """And the instruction stands once, in the place of the data set's own, before the whole conversation."""
+    turns = [("system", "Call as f(x)."), ("user", "a?"), ("assistant", "b"), ("user", "c?")]
+    messages = render_conversation(name, turns)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    example = messages[0]["content"].rpartition("\n<think>")[2]
+    assert read("<think>" + example) == [{"name": "a function", "arguments": {"an argument": "its value"}}]
+    assert render_conversation("tiny", turns)[0]["content"] == "Call as f(x)."
 
 
 def test_retool_states_the_whole_protocol():

@@ -1,0 +1,215 @@
+"""Function-calling data sets: a row becomes conversations that the policy must answer with the right calls.
+
+A row is dropped when its calls name a tool that it does not describe, or do not fit that tool's JSON schema: the
+policy would be told that the right call is wrong.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retool_mcore.data.call_text import read_calls
+from retool_mcore.data.function_schema import argument_error
+from retool_mcore.data.function_types import tool_schemas
+from retool_mcore.data.records import CallProblem, MalformedRow, field, text_field
+from retool_mcore.errors import UserError
+
+ABILITY = "function_calling"  # the column `ability` of such rows
+ANSWERS = "possible_answer"  # the folder beside BFCL's questions that holds the ground truth
+TURNS = 100  # indices that a row's conversations have: row * TURNS + turn
+
+_LIST = re.compile(r"\[\s*\{")
+
+
+def xlam_problem(row: dict, data_source: str, index: int) -> CallProblem:
+    """A row of xLAM (APIGen, arXiv 2406.18518): `query`, and `tools` and `answers` as JSON texts."""
+    question = _text(field(row, "query", "row"), "query")
+    schemas = tool_schemas(_json(field(row, "tools", "row"), "tools"), "tools")
+    calls = _calls(_json(field(row, "answers", "row"), "answers"), "answers", schemas)
+    return _problem(data_source, index, [("user", question)], schemas, calls)
+
+
+def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProblem]:
+    """A row of ToolACE (arXiv 2409.00920), one problem for each assistant turn that calls, on the turns before it.
+
+    `system` holds the functions as a JSON list; `conversations` are {from, value} with from user, assistant or tool.
+    The system prompt itself, which asks for calls as Python text, is left out: the prompt template takes its place.
+    """
+    schemas = tool_schemas(_system_functions(text_field(field(row, "system", "row"), "system")), "system")
+    turns = field(row, "conversations", "row")
+    if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
+        raise MalformedRow(f"conversations is no list of 1 to {TURNS} turns")
+    said = [
+        (field(turn, "from", "a turn"), text_field(field(turn, "value", "a turn"), "a turn's value")) for turn in turns
+    ]
+    messages: list[tuple[str, str]] = []
+    problems = []
+    for number, (role, text) in enumerate(said):
+        if role not in ("user", "assistant", "tool"):
+            raise MalformedRow("a turn is from another than user, assistant or tool")
+        if role != "assistant" or not text.lstrip().startswith("["):
+            messages.append((role, text.strip()))
+            continue
+        calls = _calls(read_calls(text), "a turn", schemas)
+        replies = _replies(calls, said[number + 1] if number + 1 < len(said) else None)
+        problems.append(_problem(data_source, index * TURNS + number, messages, schemas, calls, replies))
+        messages.append((role, "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)))
+    if not problems:
+        raise MalformedRow("no turn calls a function")
+    return problems
+
+
+def bfcl_problem(row: dict, data_source: str, index: int) -> CallProblem:
+    """A row of the Berkeley leaderboard's single-turn categories: `question`, `function`, `ground_truth`.
+
+    `ground_truth` lists for each call and parameter the values that count as right, "" for one that may be left out.
+    Here the first of them is the truth, so a policy that gives another is judged wrong though the leaderboard would
+    not: figures are a lower bound of its own.
+    """
+    turns = field(row, "question", "row")
+    turns = [turns] if isinstance(turns, list) and turns and isinstance(turns[0], dict) else turns
+    if not isinstance(turns, list) or len(turns) != 1 or not isinstance(turns[0], list):
+        raise MalformedRow("question is not one turn, a list of {role, content}")
+    messages = [
+        (str(field(message, "role", "a message")), _text(field(message, "content", "a message"), "a message"))
+        for message in turns[0]
+    ]
+    functions = field(row, "function", "row")
+    schemas = tool_schemas(functions if isinstance(functions, list) else [functions], "function")
+    truth = field(row, "ground_truth", "row")
+    if not isinstance(truth, list) or not all(isinstance(call, dict) and len(call) == 1 for call in truth):
+        raise MalformedRow("ground_truth is not a list of {function: {parameter: [values]}}")
+    calls = [{"name": name, "arguments": _accepted(values)} for call in truth for name, values in call.items()]
+    return _problem(data_source, index, messages, schemas, _calls(calls, "ground_truth", schemas))
+
+
+def with_answers(rows: Iterator[Any], file: Path) -> Iterator[Any]:
+    """BFCL's rows with the `ground_truth` that the leaderboard keeps in possible_answer/ beside the questions, by id.
+
+    Rows that have one already stay as they are. Raises UserError when they have none and there is no such file.
+    """
+    answers: dict[str, Any] | None = None
+    for row in rows:
+        if isinstance(row, dict) and "ground_truth" not in row:
+            if answers is None:
+                answers = _answers(file.parent / ANSWERS / file.name, file)
+            if row.get("id") in answers:
+                row = row | {"ground_truth": answers[row["id"]]}
+        yield row
+
+
+def _answers(path: Path, questions: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(
+            f"{questions} has no ground_truth, and there is no {path.parent.name}/{path.name} beside it: "
+            "copy the leaderboard's whole data folder."
+        )
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return {row["id"]: row["ground_truth"] for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} must hold one JSON object a line with id and ground_truth ({error}).") from error
+
+
+def _problem(
+    data_source: str,
+    index: int,
+    messages: Sequence[tuple[str, str]],
+    schemas: list[dict],
+    calls: list[dict],
+    replies: Sequence[dict] = (),
+) -> CallProblem:
+    question = next((text for role, text in messages if role == "user"), None)
+    if question is None:
+        raise MalformedRow("nothing is asked before the call")
+    return CallProblem(
+        data_source,
+        question,
+        json.dumps(calls, sort_keys=True, ensure_ascii=False),
+        index,
+        messages=tuple(messages),
+        tools=json.dumps(schemas, ensure_ascii=False),
+        replies=json.dumps(list(replies), ensure_ascii=False),
+    )
+
+
+def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
+    """The calls as [{"name", "arguments"}], each of a tool that `schemas` describe and fitting its parameters."""
+    if not isinstance(calls, list) or not calls:
+        raise MalformedRow(f"{where} holds no call")
+    parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
+    found = []
+    for call in calls:
+        name, arguments = field(call, "name", f"a call of {where}"), field(call, "arguments", f"a call of {where}")
+        if not isinstance(arguments, dict):
+            raise MalformedRow(f"the arguments of a call of {where} are no object")
+        if name not in parameters:
+            raise MalformedRow(f"a call of {where} names a function that the row does not describe")
+        if argument_error(parameters[name], arguments):
+            raise MalformedRow(f"a call of {where} does not fit the function's own description")
+        found.append({"name": name, "arguments": arguments})
+    try:
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError):
+        raise MalformedRow(f"a call of {where} holds what JSON cannot") from None
+    return found
+
+
+def _replies(calls: Sequence[dict], after: tuple[str, str] | None) -> list[dict]:
+    """The recorded reply of each call, from the tool's turn after it; none when they cannot be told apart."""
+    if after is None or after[0] != "tool":
+        return []
+    try:
+        results = json.loads(after[1])
+    except ValueError:
+        return []
+    if not isinstance(results, list) or len(results) != len(calls):
+        return []
+    return [call | {"reply": json.dumps(reply, ensure_ascii=False)} for call, reply in zip(calls, results, strict=True)]
+
+
+def _system_functions(system: str) -> Any:
+    """The first JSON list of objects in a system prompt."""
+    for start in _LIST.finditer(system):
+        try:
+            return json.JSONDecoder().raw_decode(system, start.start())[0]
+        except (ValueError, RecursionError):
+            continue
+    raise MalformedRow("system holds no JSON list of functions")
+
+
+def _accepted(values: Any) -> Any:
+    """The first accepted value of each parameter, those left out that need not be given."""
+    if not isinstance(values, dict) or not all(isinstance(options, list) and options for options in values.values()):
+        raise MalformedRow("ground_truth is not a list of {function: {parameter: [values]}}")
+    chosen = {}
+    for name, options in values.items():
+        given = [option for option in options if option != ""]
+        if given:
+            chosen[name] = _inner(given[0])
+    return chosen
+
+
+def _inner(value: Any) -> Any:
+    # Objects inside an accepted value list their own accepted values again.
+    if isinstance(value, dict) and all(isinstance(options, list) and options for options in value.values()):
+        return _accepted(value)
+    return [_inner(item) for item in value] if isinstance(value, list) else value
+
+
+def _json(value: Any, name: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise MalformedRow(f"{name} is not JSON") from None
+
+
+def _text(value: Any, name: str) -> str:
+    text = text_field(value, name).strip()
+    if not text:
+        raise MalformedRow(f"{name} is empty")
+    return text
