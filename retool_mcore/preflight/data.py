@@ -1,13 +1,15 @@
 """Are the parquet files there, whole, large enough for a batch, and do their prompts fit the limit and the format?"""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 
+from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, render
 from retool_mcore.errors import UserError
+from retool_mcore.reward.verdict import CALLS
 
 # The rollout formats that a prompt template teaches; the tiny task's bare question teaches none and goes with all.
 TEMPLATE_FORMATS = {
@@ -15,6 +17,8 @@ TEMPLATE_FORMATS = {
     "hermes": ("hermes",),
     "plain": ("none",),
     "tiny": ("text", "hermes", "none"),
+    "tool_n1": ("hermes",),
+    "toolrl": ("hermes",),
 }
 
 
@@ -66,6 +70,38 @@ def check_template(template: str, rollout_format: str, where: str = "data.prompt
         raise UserError(
             f"{where}={template} teaches the format {formats[0]} but rollout.format={rollout_format}: "
             f"prepare the data with data.prompt={' or '.join(fitting)}, or set rollout.format={formats[0]}."
+        )
+
+
+def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
+    """A recipe that grades function calls needs rows whose ground truth is calls, and every other recipe others.
+
+    `recipe` is the configuration's section. Only the first row of each file is read.
+    """
+    calls = recipe["answer"] == CALLS
+    for file in files:
+        batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1, columns=["ability"]))
+        ability = batch["ability"][0].as_py()
+        if calls and ability != ABILITY:
+            raise UserError(
+                f"recipe={recipe['name']} grades function calls, and the ground truth of {file} is none (ability "
+                f"{ability!r}): take function-calling data, as data=functions or data=xlam."
+            )
+        if not calls and ability == ABILITY:
+            raise UserError(
+                f"the ground truth of {file} is function calls, and recipe={recipe['name']} grades answers: take "
+                "recipe=tool_n1 or recipe=toolrl, or set recipe.answer=calls."
+            )
+
+
+def check_call_style(template: str, recipe: Mapping) -> None:
+    """Tool-N1's reward reads a JSON list of calls, ToolRL's one call a line: the prompt must teach the recipe's own."""
+    styles = ("tool_n1", "toolrl")
+    reward = recipe["reward"]["name"]
+    if template in styles and reward in styles and template != reward:
+        raise UserError(
+            f"data.prompt={template} teaches to write calls otherwise than recipe.reward.name={reward} reads them: "
+            f"prepare the data with data.prompt={reward}."
         )
 
 

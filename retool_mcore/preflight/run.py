@@ -1,16 +1,19 @@
 """All checks of a stage, cheap ones first; the first that fails ends the run with its sentence."""
 
+import asyncio
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.algo.check import check_recipe
 from retool_mcore.config import STAGE_POLICIES
-from retool_mcore.data.formats import Format, get_format
+from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import data, limits, machine, parallel
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
+from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.tools.toolbox import create_toolbox
 
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
@@ -71,6 +74,9 @@ def check_rl_stage(config: DictConfig) -> None:
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     files = check_prompts(config, ("train_files", "validation_files"))
+    for paths in files.values():
+        data.check_ability(paths, config.recipe)
+    data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
 
     model = read_policy(
@@ -82,16 +88,14 @@ def check_rl_stage(config: DictConfig) -> None:
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
     check_checkpoints(config, model)
-    check_interpreter(config)
-    check_prompt_lengths(config, model, files)
+    check_prompt_lengths(config, model, files, check_tools(config))
 
 
 def check_eval_stage(config: DictConfig) -> None:
     files = check_prompts(config, ("validation_files",))
     model = read_named_policy(config)
     check_rollout(config, model)
-    check_interpreter(config)
-    check_prompt_lengths(config, model, files)
+    check_prompt_lengths(config, model, files, check_tools(config))
 
 
 def check_export_stage(config: DictConfig) -> None:
@@ -192,9 +196,25 @@ def check_checkpoints(config: DictConfig, model: Model) -> None:
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None))
 
 
-def check_interpreter(config: DictConfig) -> None:
-    if config.rollout.format != "none":
+def check_tools(config: DictConfig) -> list[dict] | None:
+    """The run's tools can be made, the format can list them, and where one of them is code the sandbox answers.
+
+    Returns the schemas that every prompt lists, None for the format's own.
+    """
+    if config.rollout.format == "none":
+        return None
+    sandbox = create_sandbox(config.sandbox)
+    given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
+    toolbox = create_toolbox(OmegaConf.to_container(config.toolbox), sandbox=sandbox, **given)
+    asyncio.run(toolbox.close())
+    if not toolbox.code_only and config.rollout.format != "hermes":
+        raise UserError(
+            f"rollout.format={config.rollout.format} knows the code interpreter alone, and toolbox.use has other "
+            "tools: set rollout.format=hermes, or toolbox=code."
+        )
+    if TOOL_NAME in toolbox.tools:
         machine.check_sandbox(config.sandbox)
+    return toolbox.schemas or None
 
 
 def load_format(config: DictConfig, model: Model) -> Format:
@@ -205,9 +225,12 @@ def load_format(config: DictConfig, model: Model) -> Format:
     return get_format(config.rollout.format, AutoTokenizer.from_pretrained(model.folder))
 
 
-def check_prompt_lengths(config: DictConfig, model: Model, files: dict[str, list[Path]]) -> None:
+def check_prompt_lengths(
+    config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None
+) -> None:
     fmt = load_format(config, model)
+    listed = tools or fmt.tools
     for key, paths in files.items():
         data.check_prompt_lengths(
-            f"data.{key}", paths, fmt.tokenizer, fmt.tools, max_prompt_tokens=config.rollout.max_prompt_tokens
+            f"data.{key}", paths, fmt.tokenizer, listed, max_prompt_tokens=config.rollout.max_prompt_tokens
         )

@@ -39,35 +39,40 @@ class Grader:
 
         Raises RuntimeError when no worker can be started, or in a forked child (which needs a Grader of its own).
         """
-        verdict = self._without_engine(answer, truth)
-        return self._with_engine(answer, truth) if verdict is None else verdict
+        return bool(self.decide(answer, truth)[0])
+
+    def decide(self, answer: str, truth: str) -> tuple[bool | None, str]:
+        """(`equivalent`, or None when the comparison ended in a kill or crash; which part decided, see `counters`)."""
+        verdict, by = self._without_engine(answer, truth)
+        return self._with_engine(answer, truth) if verdict is None else (verdict, by)
 
     async def equivalent_async(self, answer: str, truth: str) -> bool:
         """`equivalent` for a coroutine: the event loop goes on while a worker compares."""
-        verdict = self._without_engine(answer, truth)
-        return await asyncio.to_thread(self._with_engine, answer, truth) if verdict is None else verdict
+        verdict, _ = self._without_engine(answer, truth)
+        return bool((await asyncio.to_thread(self._with_engine, answer, truth))[0]) if verdict is None else verdict
 
     def counters(self) -> dict[str, int]:
         """Comparisons so far: decided in front, from memory, by math-verify, and ended in a kill or crash."""
         return {**self._counts, "killed": self.pool.killed}
 
-    def _without_engine(self, answer: str, truth: str) -> bool | None:
+    def _without_engine(self, answer: str, truth: str) -> tuple[bool | None, str]:
         with self._lock:
             verdict = self._memo.get((answer, truth))
             if verdict is not None:
                 self._memo.move_to_end((answer, truth))
                 self._counts["memo"] += 1
-                return verdict
+                return verdict, "memo"
         verdict = decide(answer, truth)
         if verdict is not None:
             self._remember(answer, truth, verdict, "front")
-        return verdict
+        return verdict, "front"
 
-    def _with_engine(self, answer: str, truth: str) -> bool:
+    def _with_engine(self, answer: str, truth: str) -> tuple[bool | None, str]:
         verdict = self.compare_in_worker(answer, truth)
-        if verdict is not None:
-            self._remember(answer, truth, verdict, "engine")
-        return bool(verdict)
+        if verdict is None:
+            return None, "killed"
+        self._remember(answer, truth, verdict, "engine")
+        return verdict, "engine"
 
     def compare_in_worker(self, answer: str, truth: str) -> bool | None:
         """The worker's verdict, neither decided nor remembered in this process; None when it had to be killed."""
@@ -108,6 +113,11 @@ def _own() -> Grader:
 def equivalent(answer: str, truth: str) -> bool:
     """`Grader.equivalent` of this process's own grader, made at the first call; it lives as long as the process."""
     return _own().equivalent(answer, truth)
+
+
+def decide_once(answer: str, truth: str) -> tuple[bool | None, str]:
+    """`Grader.decide` of this process's own grader."""
+    return _own().decide(answer, truth)
 
 
 async def equivalent_async(answer: str, truth: str) -> bool:

@@ -27,6 +27,40 @@ def parse_calls(text: str) -> list[dict] | None:
     return calls if is_calls(calls) else None
 
 
+def written_calls(text: str) -> list[dict] | None:
+    """The calls of all `<tool_call>` blocks of `text`, each a call, a list of calls, or a call a line; [] without any.
+
+    None when a block holds anything else.
+    """
+    calls: list[dict] = []
+    for block in _CALLS.findall(text):
+        try:
+            found = json.loads(block)
+        except (ValueError, RecursionError):
+            try:
+                found = [json.loads(line) for line in block.splitlines() if line.strip()]
+            except (ValueError, RecursionError):
+                return None
+        found = found if isinstance(found, list) else [found]
+        if not is_calls(found):
+            return None
+        calls += found
+    return calls
+
+
+def judge(text: str, ground_truth: str) -> dict:
+    """Right iff the calls are the ground truth's as a multiset, however they are written; fields as `math.score`'s."""
+    calls = written_calls(text)
+    correct = calls is not None and as_multiset(calls) == as_multiset(read_truth(ground_truth))
+    return {
+        "score": 1.0 if correct else -1.0,
+        "acc": float(correct),
+        "pred": json.dumps(calls, sort_keys=True) if calls else "",
+        "graded_by": "",
+        "verifier_failed": 0.0,
+    }
+
+
 def is_calls(calls) -> bool:
     """Whether `calls` is a list of {"name": str, "arguments": dict}, nothing more and nothing less."""
     return isinstance(calls, list) and all(

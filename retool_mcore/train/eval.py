@@ -23,11 +23,12 @@ from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.metrics.tensorboard import write_histograms, write_scalars
 from retool_mcore.reward.equivalence import equivalent
-from retool_mcore.reward.math import score
+from retool_mcore.reward.verdict import verdict
 from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.tools.toolbox import create_toolbox
 from retool_mcore.train.checkpoints import policy_step
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -108,23 +109,38 @@ async def run_all(config, folder: Path) -> list[dict]:
     todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
     engine = build_engine(config)
     sandbox = create_sandbox(config.sandbox)
+    toolbox = create_toolbox(
+        OmegaConf.to_container(config.toolbox),
+        sandbox=sandbox,
+        timeout_s=config.sandbox.timeout_s,
+        error_lines=limits.error_lines,
+    )
     places = asyncio.Semaphore(config.parallel.max_num_seqs)
 
     async def one(index: int, sample: int) -> dict:
         row = rows[index]
+        tools = None if fmt.name == "none" else toolbox.for_row(row["extra_info"])
         async with places:
             trajectory = await run_episode(
-                fmt.prompt_ids(row["prompt"]),
+                fmt.prompt_ids(row["prompt"], tools and tools.schemas),
                 generate=sampler(engine, config, fmt, index, sample),
-                sandbox=sandbox,
+                sandbox=None,
                 fmt=fmt,
                 tokenizer=tokenizer,
                 limits=limits,
                 timeout_s=config.sandbox.timeout_s,
+                tools=tools,
+                row=row["extra_info"],
             )
         truth = row["reward_model"]["ground_truth"]
         # The grader may wait for its worker; other episodes go on meanwhile.
-        outcome = await asyncio.to_thread(score, answer_text(trajectory, tokenizer), truth)
+        outcome = await asyncio.to_thread(
+            verdict,
+            policy_text=answer_text(trajectory, tokenizer),
+            text=tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
+            ground_truth=truth,
+            policy=config.answer,
+        )
         where = {"index": index, "sample": sample, "data_source": row["data_source"], "ground_truth": truth}
         return trajectory.to_record() | where | outcome
 
@@ -137,6 +153,7 @@ async def run_all(config, folder: Path) -> list[dict]:
                 print(f"evaluated {len(records)} of {len(rows) * config.k}", flush=True)
     finally:
         engine.shutdown()
+        await toolbox.close()
         await sandbox.close()
     return sorted(records, key=lambda record: (record["index"], record["sample"]))
 

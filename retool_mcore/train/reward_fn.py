@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from omegaconf import OmegaConf
 
 from retool_mcore.algo.sample_filters import drop_reason
-from retool_mcore.reward.math import score
 from retool_mcore.reward.named import find_reward
 from retool_mcore.reward.sample import read_sample
 from retool_mcore.reward.shaping import soft_overlong
+from retool_mcore.reward.verdict import verdict
 
 
 def compute_score(
@@ -29,23 +29,25 @@ def compute_score(
         acc      1.0 or 0.0, the grader's verdict; pred: the answer that it read
         overlong the punishment alone, in [-1, 0]
         drop     why the sample is left out of the loss, "" when it is not
+        graded_by    the part of the grader that decided (`Grader.counters`), "" where nothing was compared
         verifier_failed   1.0 when the grader gave up instead of deciding
     """
-    verdict = score(extra_info["policy_text"], ground_truth, recipe["answer"])
-    sample = read_sample(
-        extra_info["trajectory"], text=solution_str, acc=verdict["acc"], ground_truth=str(ground_truth)
+    judged = verdict(
+        policy_text=extra_info["policy_text"], text=solution_str, ground_truth=ground_truth, policy=recipe["answer"]
     )
+    sample = read_sample(extra_info["trajectory"], text=solution_str, acc=judged["acc"], ground_truth=str(ground_truth))
     reward, filters = recipe["reward"], recipe["filters"]
     overlong = 0.0
     if recipe["overlong_buffer"] > 0:
         overlong = soft_overlong(extra_info["response_length"], max_response_tokens, recipe["overlong_buffer"])
     return {
         "score": find_reward(reward["name"])(sample, **plain(reward["args"])) + overlong,
-        "acc": verdict["acc"],
-        "pred": verdict["pred"],
+        "acc": judged["acc"],
+        "pred": judged["pred"],
         "overlong": overlong,
         "drop": drop_reason(sample, filters["samples"], {"repetition": filters["repetition"]}),
-        "verifier_failed": float(verdict.get("verifier_failed", 0.0)),
+        "graded_by": judged["graded_by"],
+        "verifier_failed": judged["verifier_failed"],
     }
 
 

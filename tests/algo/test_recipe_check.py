@@ -8,7 +8,7 @@ from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 
 RECIPES = sorted(path.stem for path in (CONFIG_DIR / "recipe").glob("*.yaml"))
-REFUSED = {"skyrl": "repository task", "tool_n1": "function-calling data", "toolrl": "function-calling data"}
+REFUSED = {"skyrl": "repository task"}
 
 
 def recipe(name="retool", *overrides):
@@ -32,7 +32,7 @@ def test_every_recipe_is_accepted_or_says_what_it_needs(name):
         ("retool", "recipe.advantage=gae", "needs a critic"),
         ("retool", "recipe.advantage=grop", "'grop' is not known"),
         ("retool", "recipe.loss_aggregation=mean", "not known"),
-        ("retool", "recipe.answer=last", "choose from boxed"),
+        ("retool", "recipe.answer=last", "choose from boxed, answer_tag, final_line, calls"),
         ("retool", "recipe.reward.name=otc_ppo", "args do not fit otc_ppo: missing a required argument: 'max_calls'"),
         ("torl", "recipe.reward.name=zerotir", "args do not fit zerotir: got an unexpected keyword argument"),
         ("retool", "recipe.reward.name=nope", "no reward is called 'nope'"),

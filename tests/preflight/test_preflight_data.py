@@ -1,13 +1,16 @@
 """Data files: too few rows, prompts that are too long, and prompts prepared for another format."""
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from refused import refusal
 
-from retool_mcore.data import arithmetic
-from retool_mcore.data.formats import FORMATS
-from retool_mcore.data.prepare import write_problems, write_traces
+from retool_mcore.data import arithmetic, function_tasks
+from retool_mcore.data.formats import FORMATS, get_format
+from retool_mcore.data.function_calls import xlam_problem
+from retool_mcore.data.prepare import longest_prompt, write_problems, write_traces
 from retool_mcore.data.prompts import TEMPLATES
 from retool_mcore.data.schema import check_rl
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -93,6 +96,36 @@ def test_files_prepared_for_another_format_are_refused(tmp_path, files):
     assert "rl.parquet=retool" in refusal(data.check_prepared_template, [rl], "hermes")
     data.check_prepared_template([sft], "hermes")
     assert "sft.parquet=hermes" in refusal(data.check_prepared_template, [files[0], sft], "text")
+
+
+def test_a_recipe_and_the_kind_of_its_data_must_fit(tmp_path, files):
+    calls, answers = {"name": "tool_n1", "answer": "calls"}, {"name": "retool", "answer": "boxed"}
+    row = function_tasks.rows(2, seed=1)[0]
+    functions = tmp_path / "functions.parquet"
+    write_problems([xlam_problem(row, "xlam", 0)], functions, template="tiny", split="train")
+    data.check_ability([functions], calls)
+    data.check_ability(files, answers)
+    message = refusal(data.check_ability, files, calls)
+    assert "recipe=tool_n1 grades function calls" in message and "'math'" in message and "data=functions" in message
+    assert "recipe=retool grades answers" in refusal(data.check_ability, [functions], answers)
+
+
+def test_a_prompt_must_teach_the_calls_that_the_reward_reads():
+    recipes = {name: {"reward": {"name": name}} for name in ("tool_n1", "toolrl", "artist")}
+    for prompt, name in (("tool_n1", "tool_n1"), ("toolrl", "toolrl"), ("tiny", "toolrl"), ("toolrl", "artist")):
+        data.check_call_style(prompt, recipes[name])
+    assert "data.prompt=toolrl" in refusal(data.check_call_style, "tool_n1", recipes["toolrl"])
+
+
+def test_a_rows_own_tools_count_in_its_prompt(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1))
+    problem = xlam_problem(function_tasks.rows(1, seed=1)[0], "xlam", 0)
+    write_problems([problem], tmp_path / "f.parquet", template="tiny", split="train")
+    fmt = get_format("hermes", tokenizer)
+    prompt = fmt.prompt_ids([{"role": "user", "content": problem.question}], json.loads(problem.tools))
+    assert longest_prompt(tmp_path / "f.parquet", tokenizer, fmt.tools) == (len(prompt), 0)
 
 
 def test_a_prompt_of_the_users_own_passes(files):

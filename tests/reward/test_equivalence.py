@@ -15,6 +15,7 @@ import pytest
 from retool_mcore.reward import equivalence
 from retool_mcore.reward.equivalence import Grader
 from retool_mcore.reward.grader import pool
+from retool_mcore.reward.math import score
 
 # Long enough for any comparison on any machine: a test that is not about the time-out never meets it.
 PATIENT_S = 60.0
@@ -136,6 +137,19 @@ def test_a_killed_comparison_is_not_equivalent_and_not_remembered(scripted):
     assert scripted.equivalent("yes", "a") is False
     scripted.pool.timeout_s = PATIENT_S
     assert scripted.equivalent("yes", "a") is True
+
+
+def test_the_reward_says_that_the_grader_gave_up(scripted, monkeypatch):
+    """What recipe.filters.verifier_failures counts: a killed comparison, not a wrong answer."""
+    monkeypatch.setitem(equivalence._graders, os.getpid(), scripted)
+    fields = ("acc", "verifier_failed", "graded_by")
+    outcomes = [score(rf"\boxed{{{answer}}}", "a") for answer in ("yes", "yes", "no", "die")]
+    assert [tuple(outcome[name] for name in fields) for outcome in outcomes] == [
+        (1.0, 0.0, "engine"),
+        (1.0, 0.0, "memo"),
+        (0.0, 0.0, "engine"),
+        (0.0, 1.0, "killed"),
+    ]
 
 
 @pytest.mark.parametrize("victim", ["worker", "zygote", "both"])

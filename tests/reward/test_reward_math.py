@@ -17,7 +17,9 @@ from retool_mcore.reward.math import score
     ],
 )
 def test_score(text, truth, correct, pred):
-    assert score(text, truth) == {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred}
+    found = score(text, truth)
+    assert (found["score"], found["acc"], found["pred"]) == (1.0 if correct else -1.0, float(correct), pred)
+    assert found["verifier_failed"] == 0.0 and found["graded_by"] in (("front", "memo") if pred else ("",))
 
 
 @pytest.mark.parametrize("truth", ["", "  ", None, 42])
