@@ -16,6 +16,7 @@ import os
 import pwd
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from sandbox_measure import facts, hostile_catalogue, hostile_runner, write_result
 
@@ -23,6 +24,7 @@ from retool_mcore.errors import UserError
 
 CASES, FAMILIES, LEVELS = hostile_catalogue.CASES, hostile_catalogue.FAMILIES, hostile_runner.LEVELS
 
+ALONE = "RETOOL_ALONE"
 KINDS = ("escaped", "wrong_status", "left", "poisoned")
 
 
@@ -57,36 +59,33 @@ async def at_level(level: str, names: list[str], repetitions: int) -> dict | Non
     } | {"not_covered": sorted(known), "failures": failures}  # fmt: skip
 
 
-def as_user(user: str, python: str, arguments: argparse.Namespace) -> list[dict]:
-    """The rows of this program run again as `user`."""
-    entry = pwd.getpwnam(user)
-    switch = [
-        "setpriv",
-        "--reuid",
-        str(entry.pw_uid),
-        "--regid",
-        str(entry.pw_gid),
-        "--clear-groups",
-        "--inh-caps=-all",
-    ]
-    only = ["--only", arguments.only] if arguments.only else []
-    again = [__file__, "--rows", "--repetitions", str(arguments.repetitions), "--levels", *arguments.levels, *only]
-    environment = os.environ | {"HOME": "/nonexistent"}
-    done = subprocess.run([*switch, python, *again], stdout=subprocess.PIPE, cwd="/", env=environment)
+def rows_of(user: str | None, level: str, arguments: argparse.Namespace) -> list[dict]:
+    """The row of `level`, made by this program again in a pid namespace of its own: below level "namespaces" a program
+    may kill whatever of its user it sees. `user` None: the one who calls."""
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.getuid() != 0:
+        alone += ["--user", "--map-current-user"]
+    python, environment = sys.executable, os.environ | {ALONE: "1"}
+    if user is not None:
+        entry = pwd.getpwnam(user)
+        ids = ["--reuid", str(entry.pw_uid), "--regid", str(entry.pw_gid)]
+        alone += ["setpriv", *ids, "--clear-groups", "--inh-caps=-all"]
+        python, environment["HOME"] = arguments.user_python, "/nonexistent"
+    again = [__file__, "--rows", "--repetitions", str(arguments.repetitions), "--levels", level]
+    again += ["--only", arguments.only] if arguments.only else []
+    done = subprocess.run([*alone, python, *again], stdout=subprocess.PIPE, cwd="/", env=environment)
     if done.returncode != 0:
-        raise SystemExit(f"{user} could not run {python}: exit code {done.returncode}; see --user-python")
-    return json.loads(done.stdout.decode().splitlines()[-1])
+        raise SystemExit(
+            f"{user or 'this user'} could not run {python}: exit code {done.returncode}; see --user-python"
+        )
+    rows = json.loads(done.stdout.decode().splitlines()[-1])
+    for row in rows:
+        print({key: value for key, value in row.items() if key not in ("failures", "not_covered")}, flush=True)
+    return rows
 
 
-def shut_in() -> None:
-    """Go on in a pid namespace of our own: below level "namespaces" a program may kill whatever of its user it sees."""
-    mark = "RETOOL_SHUT_IN"
-    if os.environ.get(mark) is None:
-        alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-        as_user = [] if os.getuid() == 0 else ["--user", "--map-current-user"]
-        os.environ[mark] = "1"
-        os.execvp("unshare", ["unshare", *as_user, *alone, sys.executable, *sys.argv])
-    if os.getpid() > 2 and len([name for name in os.listdir("/proc") if name.isdigit()]) > 20:
+def refuse_unless_alone() -> None:
+    if os.environ.get(ALONE) is None or len([name for name in os.listdir("/proc") if name.isdigit()]) > 20:
         raise SystemExit(
             "this process is not alone in a pid namespace; refusing to run programs that kill all they see"
         )
@@ -99,20 +98,20 @@ def main() -> None:
     parser.add_argument("--levels", nargs="+", default=LEVELS[::-1], choices=LEVELS)
     parser.add_argument("--only", default="", help="a family, or how a case's name begins")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="levels that are tried at the same time")
     parser.add_argument("--rows", action="store_true", help="print the rows as JSON and write no file")
     arguments = parser.parse_args()
-    shut_in()
-    names = [case.name for case in FAMILIES.get(arguments.only, [])]
-    names = names or [name for name in CASES if name.startswith(arguments.only)]
-    found = [asyncio.run(at_level(level, names, arguments.repetitions)) for level in arguments.levels]
-    rows = [row for row in found if row is not None]
     if arguments.rows:
-        print(json.dumps(rows))
+        refuse_unless_alone()
+        names = [case.name for case in FAMILIES.get(arguments.only, [])]
+        names = names or [name for name in CASES if name.startswith(arguments.only)]
+        found = [asyncio.run(at_level(level, names, arguments.repetitions)) for level in arguments.levels]
+        print(json.dumps([row for row in found if row is not None]))
         return
-    if arguments.as_user:
-        rows += as_user(arguments.as_user, arguments.user_python, arguments)
-    for row in rows:
-        print({key: value for key, value in row.items() if key not in ("failures", "not_covered")})
+    users = [None] + ([arguments.as_user] if arguments.as_user else [])
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        pairs = [(user, level) for user in users for level in arguments.levels]
+        rows = sum(pool.map(lambda pair: rows_of(*pair, arguments), pairs), [])
     here = facts()
     here["command"] = here["command"].replace(arguments.user_python, "PYTHON")
     families = {family: len(cases) for family, cases in FAMILIES.items()}
