@@ -22,6 +22,7 @@ from retool_mcore.launch import run_attempt, stage_dir
 from retool_mcore.metrics.again import RESULT
 from retool_mcore.metrics.records import read_step, step_files
 from retool_mcore.progress import read_steps
+from retool_mcore.tools.toolbox import CODE
 from retool_mcore.train import checkpoints
 
 # Shown beside the recorded ones; metrics.json has all.
@@ -41,6 +42,8 @@ def run(
     """Replay `step` of the run and print what came out. Raises UserError for a step or policy that is not there."""
     stage = f"replay/step_{step:06d}/{'rollout' if rollout else 'trainer'}"
     config = replay_config(run_dir.resolve(), step, policy_step, overrides)
+    if rollout:
+        refuse_tools(config)
     module = "replay_rollout" if rollout else "replay"
     if dry_run:
         print(OmegaConf.to_yaml(config) + f"# command: python -m retool_mcore.train.{module} RUN/{stage}/config.yaml")
@@ -82,6 +85,16 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
         config.policy_path = str(checkpoints.policy_folder(checkpoint)) if checkpoint else config.init_from
         config.temperature, config.top_p = config.rollout.temperature, config.rollout.top_p
     return override(config, overrides)
+
+
+def refuse_tools(config: DictConfig) -> None:
+    """A trajectory's record holds no row of the data, and other tools than the interpreter may need theirs."""
+    others = [entry.path for entry in OmegaConf.select(config, "toolbox.use") or [] if entry.path != CODE]
+    if others:
+        raise UserError(
+            f"--rollout repeats calls of the code interpreter alone, and this run has {others[0]}: replay the step "
+            "without --rollout."
+        )
 
 
 def find_checkpoint(run_dir: Path, step: int, before: int) -> Path | None:

@@ -205,7 +205,8 @@ def check_tools(config: DictConfig) -> list[dict] | None:
         return None
     sandbox = create_sandbox(config.sandbox)
     given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    toolbox = create_toolbox(OmegaConf.to_container(config.toolbox), sandbox=sandbox, **given)
+    section = OmegaConf.to_container(config.toolbox) if "toolbox" in config else None  # replay: of an older run
+    toolbox = create_toolbox(section, sandbox=sandbox, **given)
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":
         raise UserError(

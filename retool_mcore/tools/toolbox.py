@@ -13,6 +13,7 @@ from retool_mcore.data.function_schema import check_schema, row_tools
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 
+CODE = "retool_mcore.tools.code.CodeInterpreter"
 TIMEOUT_S = 30.0
 _MAX_ERROR = 300
 
@@ -121,7 +122,7 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
     error_lines) that its constructor names and `args` leaves out. The result is a Tool, has a list `tools` of them, or
     has `tool(schema)` for tools that rows describe. Raises UserError for what cannot be made.
     """
-    config = config or {"use": [{"path": "retool_mcore.tools.code.CodeInterpreter"}]}
+    config = config or {"use": [{"path": CODE}]}
     tools: list[Tool] = []
     rows = None
     for entry in config["use"]:

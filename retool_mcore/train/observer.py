@@ -11,12 +11,14 @@ from verl.utils.debug import marked_timer
 
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
+from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
 from retool_mcore.metrics.tensorboard import write_texts
 from retool_mcore.metrics.text import chosen, markdown
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
+from retool_mcore.tasks.stages import overlap
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.train.batch import StepBatch, put_column, read_batch
 
@@ -73,6 +75,7 @@ class StepObserver:
         metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
         metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))
         metrics |= {f"sandbox/{name}": value for name, value in sandbox_metrics(records).items()}
+        metrics |= {f"grader/{name}": value for name, value in grader_metrics(records).items()}
         if board is not None and (waits := latencies_s(records)):
             board.add_histogram("sandbox/latency_s", np.asarray(waits, np.float64), step)
         sources = by_source(records)
@@ -82,6 +85,8 @@ class StepObserver:
             for name, sample in histograms(own).items() if board is not None else ():
                 board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
         metrics |= shares(timing, records)
+        stages = overlap([record["stages"] for record in records if "stages" in record])
+        metrics |= {f"stages/{name}": value for name, value in stages.items()}
         # Of an average trajectory: the sum over all of them says nothing about the step.
         metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]

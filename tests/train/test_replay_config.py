@@ -5,7 +5,8 @@ from omegaconf import OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.records import write_step
-from retool_mcore.replay import replay_config, report_trainer
+from retool_mcore.replay import refuse_tools, replay_config, report_trainer
+from retool_mcore.tools.toolbox import CODE
 
 
 @pytest.fixture
@@ -46,6 +47,14 @@ def test_what_is_not_there_is_refused(run):
         replay_config(run, 4, None)
     with pytest.raises(UserError, match="holds no trajectories"):
         replay_config(run / "rl", 1, None)
+
+
+def test_a_rollout_with_other_tools_than_code_is_refused():
+    for use in ([{"path": CODE}], None):
+        refuse_tools(OmegaConf.create({"toolbox": {"use": use}}))
+    refuse_tools(OmegaConf.create({}))  # recorded before there were other tools
+    with pytest.raises(UserError, match=r"this run has a\.B: replay the step without --rollout"):
+        refuse_tools(OmegaConf.create({"toolbox": {"use": [{"path": CODE}, {"path": "a.B"}]}}))
 
 
 def test_overrides_change_what_the_run_has_and_nothing_else(run):
