@@ -70,6 +70,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     out: Path | None = None
     earlier: Mapping = field(default_factory=dict)  # what `out` held before
+    replace: bool = False  # of that the rows of faults that were measured again
 
     def undisturbed(self, stage: str) -> dict[int, dict]:
         return slurm_jobs.Job(self.cluster, "0", stage, self.base).attempts()[0]
@@ -180,7 +181,13 @@ class Bench:
             table.add_row(*cells)
         Console(width=170).print(table)
         if self.out is not None:
-            write(self.out, self.rows, self.earlier)
+            again = {row.fault for row in self.rows} if self.replace else ()
+            write(
+                self.out,
+                self.rows,
+                [row for row in self.earlier.get("rows", []) if row["fault"] not in again],
+                self.earlier.get("commands", []),
+            )
 
 
 def shown(arguments: Sequence[str]) -> list[str]:
@@ -193,16 +200,14 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def write(path: Path, rows: Sequence[Row], earlier: Mapping) -> None:
+def write(path: Path, rows: Sequence[Row], earlier: Sequence[Mapping], commands: Sequence[str]) -> None:
+    """The rows, after those of `earlier` runs, which had those `commands`."""
     slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
     facts = {
-        "commands": [
-            *earlier.get("commands", []),
-            shlex.join(["python", "benchmarks/faults.py", *shown(sys.argv[1:])]),
-        ],
+        "commands": [*commands, shlex.join(["python", "benchmarks/faults.py", *shown(sys.argv[1:])])],
         "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
         "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.split()[-1]},
-        "rows": earlier.get("rows", []) + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows],
+        "rows": [*earlier] + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=1) + "\n")
@@ -240,14 +245,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "faults.json")
     keep = parser.add_mutually_exclusive_group()
     keep.add_argument("--add", action="store_true", help="keep the rows that --out holds already")
-    keep.add_argument("--replace", action="store_true", help="keep those that are not of the faults named")
+    keep.add_argument("--replace", action="store_true", help="keep those of faults that this run does not reach")
     options = parser.parse_args(arguments)
     names = options.faults.split(";")
     if unknown := [name for name in names if name not in known]:
         parser.error(f"unknown: {', '.join(unknown)}; choose of: {', '.join(known)}")
     earlier = json.loads(options.out.read_text()) if (options.add or options.replace) and options.out.exists() else {}
-    if options.replace and earlier:
-        earlier["rows"] = [row for row in earlier["rows"] if row["fault"] not in names]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster must come down
     folder = options.folder or Path(tempfile.mkdtemp(prefix="retool-faults-"))
     small = slurm_faults.mount_small_disk(folder / "small")
@@ -257,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         stages = {(slurm_faults.FAULTS.get(name) or refusals[name]).stage for name in names}
         prepare(cluster, folder / "base", stages)
         runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
-        bench = Bench(cluster, folder / "base", runs, small, rng, out=options.out, earlier=earlier)
+        bench = Bench(cluster, folder / "base", runs, small, rng, [], options.out, earlier, options.replace)
         runs_of = chunks([name for name in names if name not in refusals], options.repeat, rng)
         for name in names:
             if name in refusals:
