@@ -12,6 +12,7 @@ from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import data, limits, machine, parallel
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.trace import check_trace
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -72,6 +73,7 @@ def check_sft_stage(config: DictConfig) -> None:
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
+    check_trace(config.trace.backend, config.trace.prompts)
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     files = check_prompts(config, ("train_files", "validation_files"))
     for paths in files.values():

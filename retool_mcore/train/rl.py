@@ -60,6 +60,10 @@ def verl_config(config, stage_dir: Path):
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
         }
+    if config.get("trace", {}).get("backend", "none") != "none":
+        from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs
+
+        tracing.enable(verl, agent_loop, name=config.name, prompts=config.trace.prompts)
     return verl
 
 
