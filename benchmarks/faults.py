@@ -15,6 +15,7 @@ import os
 import platform
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,11 +84,11 @@ class Bench:
             slurm_faults.put_on_small_disk(runs, stage, self.small)
         return runs
 
-    def run(self, stage: str, names: Sequence[str], job: slurm_jobs.Job | None = None) -> None:
-        """Hits a run of `stage` with the named faults, one after another; `job`: the one that runs it already."""
+    def run(self, stage: str, names: Sequence[str]) -> None:
+        """Hits a run of `stage` with the named faults, one after another."""
         rows: list[Row] = []
         more = dict.fromkeys(word for name in names for word in slurm_faults.FAULTS[name].overrides)
-        job = job or slurm_jobs.submit(self.cluster, stage, self.runs(stage), *SIZES[stage], *more)
+        job = slurm_jobs.submit(self.cluster, stage, self.runs(stage), *SIZES[stage], *more)
         for name in names:
             job, row = self.hit(job, slurm_faults.FAULTS[name])
             rows.append(row)
@@ -128,9 +129,12 @@ class Bench:
             row.orphans = len(before.survivors())
         return job, row
 
-    def refuse(self, refusal: slurm_faults.Refusal, keep: bool = False) -> slurm_jobs.Job:
-        """A job that cannot begin, and what becomes of it once its fault is mended; the job that did begin, which goes
-        on when it is to be kept."""
+    def refuse(self, refusal: slurm_faults.Refusal) -> None:
+        """A job that cannot begin, and what becomes of it once its fault is mended.
+
+        Where there is no undisturbed run of the stage yet, the job goes on and is that: nothing of it had begun when
+        the fault was met. Every later run is compared with it.
+        """
         runs = self.runs(refusal.stage)
         row = Row(refusal.name, refusal.stage, "", load=round(os.getloadavg()[0], 1))
         row.hit, overrides, env = refusal.make(self.cluster)
@@ -147,14 +151,16 @@ class Bench:
             job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage])
         slurm_faults.wait_for_attempt(job, "steps")
         row.resumed_s = round(time.monotonic() - start, 1)
-        row.steps_doubled = len(slurm_jobs.wrong_steps(job.attempts(), self.undisturbed(job.stage), job.stage)[1])
-        if not keep:
+        if complete(self.base, job.stage):
+            row.steps_doubled = len(slurm_jobs.wrong_steps(job.attempts(), self.undisturbed(job.stage), job.stage)[1])
             self.cluster.run("scancel", job.id)
             self.cluster.wait(job.id, "CANCELLED")
-            row.orphans += len(slurm_faults.left(self.cluster))
+        else:
+            job.finish()
+            shutil.copytree(job.folder, self.base / "t" / job.stage, symlinks=True)
+        row.orphans += len(slurm_faults.left(self.cluster))
         self.rows.append(row)
         self.show()
-        return job
 
     def judge(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
         """Counts the wrong steps of the run so far; each belongs to the last fault before the attempt that has it."""
@@ -213,12 +219,16 @@ def write(path: Path, rows: Sequence[Row], earlier: Sequence[Mapping], commands:
     path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
+def complete(base: Path, stage: str) -> bool:
+    return (base / "t" / stage / "COMPLETE").exists()
+
+
 def prepare(cluster: Cluster, base: Path, stages: set[str]) -> None:
     """Data, model and an undisturbed run of each stage; what is there already is used."""
     if not (base / "t" / "prepare").exists():
         slurm_jobs.prepare(cluster, base)
     for stage in STAGES:
-        if stage in stages | ({"sft"} if "rl" in stages else set()) and not (base / "t" / stage / "COMPLETE").exists():
+        if stage in stages and not complete(base, stage):
             slurm_jobs.submit(cluster, stage, base, *SIZES[stage]).finish()
 
 
@@ -257,21 +267,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
     rng = random.Random(options.seed)
     try:
-        stages = {(slurm_faults.FAULTS.get(name) or refusals[name]).stage for name in names}
-        prepare(cluster, folder / "base", stages)
+        met = [refusals[name] for name in names if name in refusals]
+        stages = {fault.stage for name, fault in slurm_faults.FAULTS.items() if name in names}
+        stages |= {refusal.stage for refusal in met if refusal.resubmit}
+        begins = {refusal.stage for refusal in met if not refusal.resubmit}  # serve as undisturbed runs themselves
+        prepare(cluster, folder / "base", (stages - begins) | ({"sft"} if "rl" in stages | begins else set()))
         runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
         bench = Bench(cluster, folder / "base", runs, small, rng, [], options.out, earlier, options.replace)
-        runs_of = chunks([name for name in names if name not in refusals], options.repeat, rng)
-        for name in names:
-            if name in refusals:
-                stage = refusals[name].stage
-                keep = stage in dict(runs_of)
-                job = bench.refuse(refusals[name], keep)
-                if keep:
-                    faults = next(faults for other, faults in runs_of if other == stage)
-                    runs_of.remove((stage, faults))
-                    bench.run(stage, faults, job)
-        for stage, faults in runs_of:
+        for refusal in sorted(met, key=lambda refusal: refusal.resubmit):
+            bench.refuse(refusal)
+        for stage, faults in chunks([name for name in names if name not in refusals], options.repeat, rng):
             bench.run(stage, faults)
     finally:
         cluster.down()
