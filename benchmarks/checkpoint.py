@@ -52,13 +52,10 @@ def run(stage: str, runs: Path, name: str, *overrides: str) -> Path:
 
 
 def seconds_of(stage_dir: Path, save_every: int) -> tuple[list[float], list[float]]:
-    """(seconds of each step between the first save's next and the last save's, with its save; seconds of those saves).
-
-    The last save is left out: what it writes beside the steps after it could not be seen.
-    """
+    """(seconds of each step after the first save's, its save before it included; seconds of each of those saves)."""
     lines = (stage_dir / "metrics/attempt_001.jsonl").read_text().splitlines()
     data = {record["step"]: record["data"] for record in map(json.loads, lines) if "train/loss" in record["data"]}
-    steps = [data[step] for step in sorted(data) if save_every + 1 < step < max(data)]
+    steps = [data[step] for step in sorted(data) if step > save_every + 1]
     saves = [step["timing/save_seconds"] for step in steps]
     return [step["timing/step_seconds"] + save for step, save in zip(steps, saves, strict=True)], [
         s for s in saves if s
