@@ -100,7 +100,7 @@ def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
     source = Source(str(folder / "rows.jsonl"), columns=Columns("problem", "reasoning", "answer"))
     once = {
         "read": lambda: list(read(source)),
-        "exact duplicates": lambda: list(dedup.exact(rows, 1)),
+        "exact duplicates": lambda: list(dedup.exact(lambda: rows, 1)),
     }
     times = {stage: (len(rows), took, took) for stage, work in once.items() for took in [seconds(work)]}
 
@@ -108,7 +108,7 @@ def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
         def parallel(function: Callable, items: Iterable):
             return map_rows(function, items, processes)
 
-        return lambda: list(dedup.near(rows, JACCARD, WORDS, parallel))
+        return lambda: list(dedup.near(lambda: rows, JACCARD, WORDS, parallel))
 
     times["near duplicates"] = (len(rows), seconds(near(1)), seconds(near(processes)))
     for stage, check in checks.items():

@@ -64,7 +64,7 @@ class Executor:
             if self.config.on_error == "drop":
                 raise Drop("program fails", real.rstrip().rpartition("\n")[2])
         if not real.strip():
-            raise Drop("program prints nothing", repr(claimed[:100]))
+            raise Drop("program prints nothing", f"claimed {claimed[:80]!r}")
         if len(real) > self.config.max_output_chars:
             raise Drop("program prints too much", f"{len(real)} characters")
         if len(claimed) > 2 * self.config.max_output_chars:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 
 from retool_mcore.coldstart.config import Config
@@ -75,9 +76,10 @@ def _write_dropped(path: Path, stores: list[Store], counts: list) -> None:
 
 
 def _card(config: Config, counts: list, calls: dict, stats: dict, splits: dict, tokenizer: str) -> str:
+    # A reason may name a tag, which Markdown would take for one of its own.
+    reasons = [escape("; ".join(f"{r}: {n}" for r, n in c.drops.items()), quote=False) or "-" for c in counts]
     stages = "\n".join(
-        f"| {c.stage} | {c.rows_in} | {c.rows_out} | {'; '.join(f'{r}: {n}' for r, n in c.drops.items()) or '-'} |"
-        for c in counts
+        f"| {c.stage} | {c.rows_in} | {c.rows_out} | {why} |" for c, why in zip(counts, reasons, strict=True)
     )
     models = "\n".join(
         f"| {purpose} | {used['calls']} | {used['retries']} | {used['tokens_in']} | {used['tokens_out']} "
@@ -96,7 +98,7 @@ truth. {sizes} rows; both folders hold the same rows: `text/` for `<code>` tags,
 - source: `{config.source.path}`; rewriter: `{config.rewrite.model.name}`; judge: `{judge}`
 - decontaminated against: {evaluated}
 - mask and lengths checked with the tokenizer `{tokenizer}` in both formats
-- tokens (format text): median {stats["tokens"]["median"]}, most {stats["tokens"]["most"]}
+- tokens (format text): median {stats["tokens"]["median"]:.10g}, most {stats["tokens"]["most"]}
 - programs a trace: mean {stats["programs"]["mean"]}; {stats["repaired_share"]:.1%} of traces have a repaired output
 
 | stage | in | out | dropped |

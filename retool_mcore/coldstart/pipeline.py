@@ -15,7 +15,7 @@ from retool_mcore.coldstart import output
 from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.config import Config
 from retool_mcore.coldstart.parallel import map_rows, outcomes, outcomes_async
-from retool_mcore.coldstart.rows import Row, content_key
+from retool_mcore.coldstart.rows import Outcome, Row, content_key
 from retool_mcore.coldstart.stages import Services, Stage, build
 from retool_mcore.coldstart.store import Store
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -77,11 +77,10 @@ async def _run_stage(stage: Stage, store: Store, before: Store | None, processes
             bar.update()
 
         try:
-            left = _left(before, store) if before else iter(())
             if stage.wait:
-                await outcomes_async(stage.wait, left, stage.concurrency, add)
+                await outcomes_async(stage.wait, _left(before, store), stage.concurrency, add)
             else:
-                for outcome in _in_order(stage, left, processes):
+                for outcome in _in_order(stage, before, store, processes):
                     add(outcome)
             store.end()
         finally:
@@ -94,12 +93,12 @@ async def _run_stage(stage: Stage, store: Store, before: Store | None, processes
     return Counted(stage.name, rows_in, store.kept, dict(store.drops.most_common()), new, seconds, store.path)
 
 
-def _in_order(stage: Stage, rows: Iterator[Row], processes: int):
+def _in_order(stage: Stage, before: Store | None, store: Store, processes: int) -> Iterator[Outcome]:
     if stage.read:
         return stage.read()
     if stage.whole:
-        return stage.whole(rows, lambda function, items: map_rows(function, items, processes))
-    return outcomes(stage.each, rows, processes)
+        return stage.whole(before.kept_rows, lambda function, rows: map_rows(function, rows, processes))
+    return outcomes(stage.each, _left(before, store), processes)
 
 
 def _left(before: Store, store: Store) -> Iterator[Row]:

@@ -28,14 +28,14 @@ Parallel = Callable[[Callable, Iterable], Iterator]
 
 @dataclass(frozen=True)
 class Stage:
-    """One of `read` (outcomes from the source), `whole` (all rows at once), `each` (one row, in processes) and `wait`
-    (one row, in tasks: model calls, sandbox, grader) is set. `depends` is what the stage's result follows from, apart
-    from its input; `check` raises UserError when the stage cannot work."""
+    """One of `read` (outcomes from the source), `whole` (rows compared with each other), `each` (one row, in processes)
+    and `wait` (one row, in tasks: model calls, sandbox, grader) is set. `depends` is what the stage's result follows
+    from, apart from its input; `check` raises UserError when the stage cannot work."""
 
     name: str
     depends: Any
     read: Callable[[], Iterator[Outcome]] | None = None
-    whole: Callable[[Iterable[Row], Parallel], Iterator[Outcome]] | None = None
+    whole: Callable[[dedup.Rows, Parallel], Iterator[Outcome]] | None = None
     each: Callable[[Row], Row] | None = None
     wait: Callable[[Row], Awaitable[Row]] | None = None
     concurrency: int = 1

@@ -77,14 +77,17 @@ def test_exact_duplicates_and_disputed_answers():
         row("which", "4", 3),
     ]
     dispute = "same problem, another answer"
-    assert reasons(dedup.exact(rows, 1)) == ["", "same problem", dispute, dispute]
-    assert reasons(dedup.exact(rows[:2], 2)) == ["", ""]
+    assert reasons(dedup.exact(lambda: rows, 1)) == ["", "same problem", dispute, dispute]
+    assert reasons(dedup.exact(lambda: rows[:2], 2)) == ["", ""]
+    same = [row(answer="0.5"), row(answer="\\frac{1}{2}", index=1)]
+    assert reasons(dedup.exact(lambda: same, 1)) == ["", "same problem"]
 
 
 def test_near_duplicates_share_words_and_numbers():
     texts = [LONG + " How many of 12?", LONG + " How many of the 12?", LONG + " How many of 13?", "Is 12 even?"]
-    rows = [row(text, index=number) for number, text in enumerate(texts)]
-    assert reasons(dedup.near(rows, 0.8, 3)) == ["", "nearly the same problem", "", ""]
+    rows = [row(text, index=number) for number, text in enumerate([*texts, LONG + " How many of about 13?"])]
+    twin = "nearly the same problem"
+    assert reasons(dedup.near(lambda: rows, 0.8, 3)) == ["", twin, "", "", twin]
 
 
 def test_evaluation_problems_are_out(tmp_path):
