@@ -4,6 +4,8 @@ import asyncio
 import re
 from pathlib import Path
 
+import yaml
+
 from retool_mcore.tools.base import Episode
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -19,6 +21,17 @@ def test_the_pages_tool_is_twenty_lines_and_runs(tmp_path, monkeypatch):
     replies = [asyncio.run(box.call("weekday", {"date": day}, Episode())) for day in ("2024-02-29", "never")]
     assert (replies[0].text, replies[0].status) == ("Thursday", "success")
     assert replies[1].status == "error" and replies[1].text.startswith("Error: ValueError")
+
+
+def test_the_pages_toolbox_answers(tmp_path, monkeypatch):
+    (section,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "corpus.jsonl").write_text('{"title": "Rivers", "text": "The Loire flows to Nantes."}\n')
+    monkeypatch.chdir(tmp_path)
+    box = create_toolbox(yaml.safe_load(section), sandbox=None)
+    assert list(box.tools) == ["code_interpreter", "search", "mean", "median"]
+    asked = (("search", {"query": "loire"}), ("mean", {"data": [1, 2]}))
+    found = [asyncio.run(box.call(name, arguments, Episode())) for name, arguments in asked]
+    assert [reply.text for reply in found] == ["[1] Rivers\nThe Loire flows to Nantes.", "1.5"]
 
 
 def test_the_page_names_every_tool_that_is_delivered():
