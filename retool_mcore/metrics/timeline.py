@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retool_mcore.files import write_atomically
+from retool_mcore.metrics.gpu_idle import Samples, counters
 
 # verl's timer -> what it is, in the order in which they run (verl/trainer/ppo/v1/trainer_base.py).
 PHASES = {
@@ -27,17 +28,21 @@ PHASES = {
     "save_checkpoint": "checkpoint",
     "update_weights": "weight_push",
 }
+_GPU_WORK = ("generation", "log_probs", "update", "weight_push")
 _SHOWN = 200  # trajectories of a step on the timeline, the longest
 
 
 def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str, float]:
-    """What each part takes of the step, keys `timing_share/PART`; all but `engine_waits` add up to 1.
+    """What each part takes of the step, keys `timing_share/PART`; all but `engine_waits` and `no_gpu_work` add up to 1.
 
     timing: verl's timers in seconds, "step" among them; "audit" runs inside "update_actor" and is taken out of it.
     The rollout is split by the trajectories' clocks: `generation` while at least one trajectory generates, `tools`
     while none generates and at least one runs a program, `rollout_rest` (rewards, starts, queues) the remainder.
     `engine_waits` is 1 - trajectories that generate / trajectories, averaged over the rollout: how empty the engine is
-    because of programs and of the longest trajectories. {} without a step.
+    because of programs and of the longest trajectories. `no_gpu_work` is the time in which nothing is asked of any GPU:
+    no trajectory generates, and neither a forward nor a backward pass nor a weight push runs. Where rollout and
+    training share the GPUs, each of them idles for at least so long; how long exactly says gpu_idle/
+    (metrics/gpu_idle.py), where there is a GPU. {} without a step.
     """
     step = timing.get("step", 0.0)
     if step <= 0:
@@ -54,16 +59,25 @@ def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str,
     parts["rollout_rest"] = rollout - parts["generation"] - parts["tools"]
     parts["other"] = max(step - sum(parts.values()), 0.0)
     result = {f"timing_share/{part}": seconds / step for part, seconds in parts.items()}
+    work = sum(parts[part] for part in _GPU_WORK)
+    result["timing_share/no_gpu_work"] = max(0.0, 1 - work / step)
     if records and rollout > 0:
         busy = (generating[:, 1] - generating[:, 0]).sum() / (len(records) * rollout)
         result["timing_share/engine_waits"] = float(np.clip(1 - busy, 0, 1))
     return result
 
 
-def chrome_trace(step: int, started: float, timing: Mapping[str, float], records: Sequence[Mapping]) -> dict:
+def chrome_trace(
+    step: int,
+    started: float,
+    timing: Mapping[str, float],
+    records: Sequence[Mapping],
+    gpus: Sequence[Samples] = (),
+) -> dict:
     """The step as an object of Chrome's trace event format, times in microseconds since `started`.
 
-    started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown.
+    started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown. gpus: how
+    busy the GPU of each rank was.
     """
     events = [_name(0, "trainer"), _name(1, "trajectories")]
     clock = 0.0
@@ -77,6 +91,7 @@ def chrome_trace(step: int, started: float, timing: Mapping[str, float], records
         details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
         for number, (kind, start, end) in enumerate(_phases(record)):
             events.append(_event(kind, "rollout", 1, lane, start - started, end - start, turn=number // 2, **details))
+    events += counters(gpus, started, process=3)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",

@@ -22,9 +22,9 @@ from huggingface_hub import save_torch_state_dict
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from retool_mcore.processes import signal_at_parents_death
+from retool_mcore.train.gpu_worker import GpuWatchingWorker
 
 
 class AsyncCheckpointManager(MegatronCheckpointManager):
@@ -80,7 +80,7 @@ class AsyncCheckpointManager(MegatronCheckpointManager):
         self.whole.append(global_step)
 
 
-class SavingWorker(ActorRolloutRefWorker):
+class SavingWorker(GpuWatchingWorker):
     """verl's RL worker with AsyncCheckpointManager."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -12,6 +12,7 @@ from verl.utils.debug import marked_timer
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.grader import grader_metrics
+from retool_mcore.metrics.gpu_idle import idle_shares
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
 from retool_mcore.metrics.tensorboard import write_texts
@@ -65,8 +66,11 @@ class StepObserver:
                 return self._refusal(seen, Fault(error.what, row, error.token), error.where)
         return error
 
-    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None) -> None:
-        """Metrics of the whole step; hands the trajectories to the writer. board: TensorBoard's SummaryWriter."""
+    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None, gpus=()) -> None:
+        """Metrics of the whole step; hands the trajectories to the writer.
+
+        board: TensorBoard's SummaryWriter; gpus: of every rank the samples of its GPU (metrics/gpu_idle.py).
+        """
         clock = time.perf_counter()
         if not self.batches:  # a step without an update of the actor, while only the critic warms up
             self.batches.append(read_batch(batch, step))
@@ -84,10 +88,11 @@ class StepObserver:
             for name, sample in histograms(own).items() if board is not None else ():
                 board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
         metrics |= shares(timing, records)
+        metrics |= idle_shares(gpus, self.started, self.started + timing["step"])
         # Of an average trajectory: the sum over all of them says nothing about the step.
         metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
-        trace = chrome_trace(step, self.started, timing, records)
+        trace = chrome_trace(step, self.started, timing, records, gpus)
         write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
         every = self.texts.every
         if board is not None and tokenizer is not None and every and step % every == 0:

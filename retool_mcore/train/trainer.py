@@ -112,7 +112,8 @@ class RetoolTrainer(PPOTrainerSync):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
-        self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer)
+        gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
+        self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
 
 
 class Runner(TaskRunnerV1.__ray_metadata__.modified_class):

@@ -38,6 +38,8 @@ def test_the_parts_add_up_to_the_step():
     assert found["timing_share/weight_push"] == pytest.approx(1.5 / 20)
     assert found["timing_share/other"] == pytest.approx(1 / 20)
     assert found.pop("timing_share/engine_waits") == pytest.approx(1 - (3 + 3) / (2 * 10))
+    # All but generation (5), log-probabilities (3), update without its audit (3.5) and weight push (1.5).
+    assert found.pop("timing_share/no_gpu_work") == pytest.approx(7 / 20)
     assert sum(found.values()) == pytest.approx(1)
 
 
