@@ -28,7 +28,7 @@ class Layout:
     micro_batch_tokens: int = 16384  # per context-parallel rank, as verl's ppo_max_token_len_per_gpu
     fused_swiglu: bool = False  # override_transformer_config.bias_activation_fusion
     fused_rope: bool = False  # override_transformer_config.apply_rope_fusion
-    fused_log_probs: bool = False  # model.use_fused_kernels: the logits are never whole
+    fused_log_probs: bool | str = False  # True: model.use_fused_kernels, the logits are never whole; "in_place": ours
     fused_wgrad: bool = False  # gradient_accumulation_fusion
     overlap: bool = False  # overlap_grad_reduce and overlap_param_gather
 
@@ -37,6 +37,10 @@ class Layout:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"the layout's {name} is {value!r}, expected a whole number of 1 or more.")
+        if self.fused_log_probs not in (False, True, "in_place"):
+            raise UserError(
+                f"the layout's fused_log_probs is {self.fused_log_probs!r}, expected true, false or in_place."
+            )
         if self.recompute not in RECOMPUTE:
             raise UserError(f"the layout's recompute is {self.recompute!r}, expected one of {', '.join(RECOMPUTE)}.")
         if self.vpp > 1 and self.pp == 1:

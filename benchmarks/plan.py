@@ -1,0 +1,173 @@
+"""The planner's predictions beside measured steps: peak memory and seconds, the error of each.
+
+    python benchmarks/plan.py
+    python benchmarks/plan.py --rows benchmarks/results/train_gpu.json --fit 3
+
+Rows are those of benchmarks/results/plan_baseline.json (stock verl) and of train_gpu.json, when there. Memory has no
+fitted constant. Of the time, three constants are fitted (shares of the GPU's peaks that products, attention and
+element-wise kernels reach) to rows that the table marks; all others are predictions. The alternative in the same run is
+the sum that is done by hand: weights, gradients and optimizer alone for memory, and 6 FLOPs a parameter and token at
+40 % of the peak for time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from retool_mcore.plan.machine import Constants
+from retool_mcore.plan.measured import FITTED, Case, calibrate, read
+from retool_mcore.plan.memory import GIB
+
+RESULTS = Path(__file__).parent / "results"
+BASELINE, MEASURED, RESULT = (RESULTS / f"{name}.json" for name in ("plan_baseline", "train_gpu", "plan"))
+MEMORY_GOAL, TIME_GOAL = 0.07, 0.15
+HAND_MFU = 0.4
+
+
+def by_hand(case: Case) -> tuple[float, float]:
+    """(bytes, seconds) by the rule of thumb."""
+    parameters, ranks = case.shape.parameters, case.layout.tp * case.layout.pp
+    state = (2 + 4 + 12 / (case.layout.dp * case.layout.cp)) * parameters / ranks
+    tokens = sum(case.batch.lengths)
+    return state, 6 * parameters * tokens / (case.machine.bf16 * HAND_MFU * case.layout.world)
+
+
+def compare(cases: list[Case], fit_on: list[Case], constants: Constants) -> list[dict]:
+    rows = []
+    for case in cases:
+        found, hand = case.predict(constants), by_hand(case)
+        row = {"name": case.name, "tokens": sum(case.batch.lengths), "longest": case.batch.longest}
+        row |= {"micro_batch_tokens": case.layout.micro_batch_tokens, "fitted": case in fit_on}
+        if case.memory:
+            row |= {"memory_gib": case.memory / GIB, "predicted_memory_gib": found.memory_bytes / GIB}
+            row |= {
+                "memory_error": found.memory_bytes / case.memory - 1,
+                "hand_memory_error": hand[0] / case.memory - 1,
+            }
+        if case.seconds:
+            row |= {"step_s": case.seconds, "predicted_step_s": found.step_seconds}
+            row |= {"step_error": found.step_seconds / case.seconds - 1, "hand_step_error": hand[1] / case.seconds - 1}
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict]) -> Table:
+    result = Table(padding=(0, 0))
+    for heading in (
+        "row",
+        "tokens",
+        "longest",
+        "micro-\nbatch",
+        "GiB",
+        "pre-\ndicted",
+        "error\n%",
+        "s",
+        "pre-\ndicted",
+        "error\n%",
+    ):
+        result.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
+    result.add_column("time")
+
+    def cells(row: dict, names: tuple[str, str, str]) -> list[str]:
+        if names[0] not in row:
+            return ["-", f"{row[names[1]]:.1f}" if names[1] in row else "-", "-"]
+        return [f"{row[names[0]]:.2f}", f"{row[names[1]]:.2f}", f"{100 * row[names[2]]:+.1f}"]
+
+    for row in rows:
+        result.add_row(
+            row["name"],
+            f"{row['tokens']:,}",
+            f"{row['longest']:,}",
+            f"{row['micro_batch_tokens']:,}",
+            *cells(row, ("memory_gib", "predicted_memory_gib", "memory_error")),
+            *cells(row, ("step_s", "predicted_step_s", "step_error")),
+            "fitted" if row["fitted"] else "predicted",
+        )
+    return result
+
+
+def summary(rows: list[dict]) -> dict:
+    """How many are within the goals, and the mean and largest errors; of the time, those that were not fitted."""
+
+    def of(found: list[float], goal: float) -> dict:
+        sizes = [abs(error) for error in found]
+        if not sizes:
+            return {"rows": 0}
+        within = sum(size <= goal for size in sizes)
+        return {"rows": len(sizes), "within": within, "mean": sum(sizes) / len(sizes), "largest": max(sizes)}
+
+    memory = [row for row in rows if "memory_error" in row]
+    free = [row for row in rows if "step_error" in row and not row["fitted"]]
+    return {
+        "memory": of([row["memory_error"] for row in memory], MEMORY_GOAL),
+        "memory_by_hand": of([row["hand_memory_error"] for row in memory], MEMORY_GOAL),
+        "step": of([row["step_error"] for row in free], TIME_GOAL),
+        "step_by_hand": of([row["hand_step_error"] for row in free], TIME_GOAL),
+    }
+
+
+def sentence(name: str, goal: float, found: dict, hand: dict) -> str:
+    if not found["rows"]:
+        return f"{name}: no row that was not fitted."
+    ours, by_hand = ([100 * of[part] for part in ("mean", "largest")] for of in (found, hand))
+    return (
+        f"{name}: {found['within']} of {found['rows']} within {100 * goal:.0f} %, mean error {ours[0]:.1f} %, largest "
+        f"{ours[1]:.1f} %; by hand {by_hand[0]:.1f} % and {by_hand[1]:.1f} %, {by_hand[0] / ours[0]:.1f} times as much."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, nargs="*", help="files of rows; default: the two named above")
+    parser.add_argument(
+        "--fit", type=int, default=3, help="fit on so many rows of the longest file, evenly spaced; 0: none"
+    )
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    files = arguments.rows or [path for path in (BASELINE, MEASURED) if path.exists()]
+    cases_of = [read(path) for path in files]
+    cases = [case for found in cases_of for case in found]
+    fit_on = spaced(max(cases_of, key=len), arguments.fit)
+    constants = calibrate(fit_on) if fit_on else Constants()
+    rows = compare(cases, fit_on, constants)
+    console = Console(width=150)
+    console.print(table(rows))
+    found = summary(rows)
+    print(sentence("memory", MEMORY_GOAL, found["memory"], found["memory_by_hand"]))
+    print(sentence("time", TIME_GOAL, found["step"], found["step_by_hand"]))
+    default = Constants()
+    fits = ", ".join(f"{name} {getattr(constants, name):.3f} (table: {getattr(default, name):.3f})" for name in FITTED)
+    print(f"fitted: {fits}")
+    facts = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    result = {
+        "command": shlex.join(["python", "benchmarks/plan.py", *sys.argv[1:]]),
+        "versions": {name: metadata.version(name) for name in ("numpy", "scipy")},
+        "machine": facts,
+        "constants": asdict(constants),
+        "fitted": list(FITTED) if fit_on else [],
+        "summary": found,
+        "rows": rows,
+    }
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def spaced(cases: list[Case], count: int) -> list[Case]:
+    """`count` of the timed cases, evenly spaced from the first to the last, so that no kind of row is left out."""
+    timed = [case for case in cases if case.seconds]
+    if count == 0 or len(timed) < len(FITTED) + 1:
+        return []
+    count = min(max(count, len(FITTED)), len(timed))
+    return [timed[round(index * (len(timed) - 1) / max(count - 1, 1))] for index in range(count)]
+
+
+if __name__ == "__main__":
+    main()
