@@ -10,6 +10,8 @@ _TOKEN = re.compile(
 # Without braces or colons inside: neither a dictionary nor a set of sets.
 _SET = re.compile(r"\{([^{}:]*)\}")
 _FLAG = re.compile(r"\b(?:True|False|None)\b")
+# A minus after a letter, digit or bracket is a difference.
+_SIGNED = re.compile(r"(?<![\w.)\]}])-?\d+(?:\.\d+)?")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 # Compared as what they are; a longer number is compared as text, digit by digit.
 _MAX_DIGITS = 300
@@ -69,12 +71,25 @@ def numbers(text: str) -> set[str]:
 
 
 def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:
-    """Numbers (perhaps rounded) and the words True, False and None in the text after a claimed output that it had, and
-    nothing else has: not the real output, nor what stands before it."""
+    """Numbers (perhaps rounded, or of the other sign) and the words True, False and None in the text after a claimed
+    output that it had, and nothing else has: not the real output, nor what stands before it."""
     known = numbers(real).union(*map(numbers, before))
     invented = {number for number in numbers(claimed) if not _among(number, known)}
     flags = set(_FLAG.findall(claimed)).difference(_FLAG.findall(real)).intersection(_FLAG.findall(after))
-    return sorted(flags) + sorted(n for n in numbers(after) if _among(n, invented) and not _among(n, known))
+    return sorted(flags | _flipped(claimed, real, before, after)) + sorted(
+        n for n in numbers(after) if _among(n, invented) and not _among(n, known)
+    )
+
+
+def _flipped(claimed: str, real: str, before: Sequence[str], after: str) -> set[str]:
+    said, true, used = (set(_SIGNED.findall(text)) for text in (claimed, real, after))
+    known = true.union(*map(_SIGNED.findall, before))
+    wrong = {number for number in said - known if _negative(number) in true}
+    return {number for number in wrong & used if _negative(number) not in used}
+
+
+def _negative(number: str) -> str:
+    return number[1:] if number.startswith("-") else f"-{number}"
 
 
 def _among(number: str, others: set[str]) -> bool:

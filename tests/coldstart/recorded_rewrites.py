@@ -27,7 +27,7 @@ KINDS = {
     "wrong answer": "answer verification",
     "two answers": "answer verification",
 }
-# Close to the line on either side. The stages miss the last four, which want a reader who understands the text.
+# Close to the line on either side. The stages miss the last three, which want a reader who understands the text.
 NEAR_MISSES = {
     "good, trailing white space": None,
     "good, float noise": None,
@@ -45,12 +45,12 @@ NEAR_MISSES = {
     "empty box": "format verification",
     "print without parentheses": "format verification",
     "wrong last digit": "execution",
+    "wrong sign": "execution",
     "wrong flag, quoted": "execution",
     "program hangs": "execution",
     "answer off by one": "answer verification",
     "answer with the wrong sign": "answer verification",
     "program solves another problem": "answer verification",
-    "wrong sign": "execution",
     "wrong flag, in other words": "execution",
     "wrong output, text computes with it": "execution",
     "wrong output, rounded up in the text": "execution",

@@ -137,6 +137,8 @@ def test_values_that_only_a_wrong_claim_had_are_found():
     assert stale("99", "98", [], "so 98") == []
     assert stale("True", "False", [], "It is True.") == ["True"]
     assert stale("True", "False", [], "It is False.") == []
+    assert stale("5", "-5", [], "We get 5.") == ["5"]
+    assert stale("5", "-5", ["of 5"], "We get 5.") == stale("5", "-5", [], "We get -5, of size 5.") == []
 
 
 def test_a_torn_line_and_other_work_are_not_taken_for_rows(tmp_path):
