@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "coldstart"))
 
 from model_double import MODEL, serving  # noqa: E402
-from recorded_rewrites import KINDS, NEAR_MISSES, recorded  # noqa: E402
+from recorded_rewrites import KINDS, MISSED, NEAR_MISSES, recorded  # noqa: E402
 from sandbox_measure import facts, write_result  # noqa: E402
 
 from retool_mcore.coldstart.cache import CallCache  # noqa: E402
@@ -38,7 +38,7 @@ from retool_mcore.reward.equivalence import Grader  # noqa: E402
 from retool_mcore.sandbox.create import create_sandbox  # noqa: E402
 
 STAGES = ("format verification", "execution", "answer verification")
-LABELS = KINDS | NEAR_MISSES
+LABELS = KINDS | NEAR_MISSES | MISSED
 
 # Kind -> (text for a true answer, whether the row must be dropped).
 REASONINGS = {

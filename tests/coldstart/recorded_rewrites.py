@@ -27,7 +27,7 @@ KINDS = {
     "wrong answer": "answer verification",
     "two answers": "answer verification",
 }
-# Close to the line on either side. The stages miss the last three, which want a reader who understands the text.
+# Close to the line on either side.
 NEAR_MISSES = {
     "good, trailing white space": None,
     "good, float noise": None,
@@ -51,6 +51,9 @@ NEAR_MISSES = {
     "answer off by one": "answer verification",
     "answer with the wrong sign": "answer verification",
     "program solves another problem": "answer verification",
+}
+# What the stages miss: it wants a reader who understands the text.
+MISSED = {
     "wrong flag, in other words": "execution",
     "wrong output, text computes with it": "execution",
     "wrong output, rounded up in the text": "execution",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from coldstart.model_double import recorded_replies, serving
-from coldstart.recorded_rewrites import KINDS, recorded, write_source
+from coldstart.recorded_rewrites import KINDS, NEAR_MISSES, recorded, write_source
 from e2e_runs import COMMAND, metrics_of, retool
 
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -23,7 +23,8 @@ from retool_mcore.data.tiny_model import make_tiny_model
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 START_S = 480
 CONCURRENCY = 8
-ROWS = recorded(300)
+LABELS = KINDS | NEAR_MISSES
+ROWS = recorded(296, kinds=tuple(LABELS))
 # As much of it as the tiny model's 1,024 positions hold, at a token a letter.
 INSTRUCTION = "Rewrite with <code> and <interpreter>."
 
@@ -141,7 +142,7 @@ def finished(server, tmp_path_factory):
 def test_the_whole_pipeline_keeps_the_good_rewrites_alone(finished):
     stages, calls = account(finished)
     dropped = {record["row"]: record["stage"] for record in map(json.loads, (finished / "out/dropped.jsonl").open())}
-    assert {(row.kind, dropped.get(number)) for number, row in enumerate(ROWS)} == set(KINDS.items())
+    assert {(row.kind, dropped.get(number)) for number, row in enumerate(ROWS)} == set(LABELS.items())
     for purpose, stage in (("judge", "judge verification"), ("rewrite", "rewrite")):
         assert calls[purpose]["calls"] == stages[stage]["rows_in"]
     assert calls["judge"]["retries"] == 3 and calls["rewrite"]["cached"] > 0
