@@ -10,7 +10,7 @@ from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import data, limits, machine, parallel
+from retool_mcore.preflight import data, gpu_memory, limits, machine, parallel
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.sandbox.create import create_sandbox
@@ -66,6 +66,7 @@ def check_sft_stage(config: DictConfig) -> None:
     parallel.check_sft_batch(batch=train.batch, dp=dp)
     limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
+    check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
     load_format(config, model)
 
@@ -89,6 +90,7 @@ def check_rl_stage(config: DictConfig) -> None:
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
+    check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
     check_prompt_lengths(config, model, files, check_tools(config))
 
@@ -160,6 +162,11 @@ def check_micro_batch(config: DictConfig, *, longest: int) -> None:
         micro_batch_tokens=layout.micro_batch_tokens,
         cp=layout.megatron.get("context_parallel_size") or 1,
     )
+
+
+def check_gpu_memory(config: DictConfig, model: Model, dp: int) -> None:
+    if config.parallel.device == "cuda" and (found := gpu_memory.smallest_gpu_bytes()) is not None:
+        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=found)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:
