@@ -83,6 +83,24 @@ def test_calls_of_several_tools_in_one_turn_are_answered_in_order():
     assert Trajectory.from_record(json.loads(json.dumps(trajectory.to_record()))) == trajectory
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+def test_calls_of_a_turn_overlap_only_where_the_tool_allows_it(parallel):
+    class Door(Counter):
+        inside = most = 0
+
+        async def call(self, arguments, episode):
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            await asyncio.sleep(0.01)
+            self.inside -= 1
+            return Reply("through")
+
+    door = Door()
+    door.parallel = parallel
+    roll_out(Toolbox([door]), say(named("count", n=1), named("count", n=2)), "done")
+    assert door.most == (2 if parallel else 1)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -319,7 +319,7 @@ function calls(detail) {
   return element("div", { class: "calls" }, ...detail.calls.map((call, i) => element("details", { open: !isGood(call.status) },
     element("summary", {}, `call ${i + 1}, turn ${call.turn + 1} `, statusChip(call.status), ` ${fixed(call.duration_s, 3)} s`,
       call.truncated ? " · the policy read a shortened observation" : ""),
-    call.code === null ? null : element("pre", {}, call.code),
+    call.code !== null ? element("pre", {}, call.code) : call.arguments ? element("pre", {}, `${call.tool} ${call.arguments}`) : null,
     call.stdout ? element("pre", {}, call.stdout) : null,
     call.value ? element("pre", {}, call.value) : null,
     call.stderr ? element("pre", { class: isGood(call.status) ? "" : "bad" }, call.stderr.trim()) : null)));
