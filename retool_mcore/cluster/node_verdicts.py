@@ -241,4 +241,4 @@ def refusal(found: Sequence[Verdict]) -> str:
         return ""
     first = bad[0]
     more = f" ({len(bad) - 1} more in the table above)" if len(bad) > 1 else ""
-    return f"node {first.node}, {first.check}: {first.detail}: {first.advice}{more}."
+    return f"node {first.node}, {first.check}: {first.detail.removesuffix('.')}: {first.advice}{more}."

@@ -32,6 +32,11 @@ def test_what_costs_speed_is_told_with_its_nodes_and_not_refused():
     assert second.startswith("peer access on n1: missing: GPU0-GPU1: ")
 
 
+def test_a_look_that_ended_with_a_sentence_stands_well_in_the_refusal():
+    found = verdicts([report("n1", errors={"sandbox": "The sandbox is down."})], CUDA)
+    assert refusal(found) == "node n1, sandbox: The sandbox is down: mend sandbox.* or exclude the node."
+
+
 def test_one_memory_node_needs_no_binding():
     found = verdicts([report("n1", numa={"nodes": 1, "library": False}, peers=[])], CUDA)
     assert notes(found) == [] and [v.detail for v in found if v.check == "CPU binding"] == [
