@@ -157,6 +157,7 @@ class Bench:
             self.cluster.wait(job.id, "CANCELLED")
         else:
             job.finish()
+            shutil.rmtree(self.base / "t" / job.stage, ignore_errors=True)  # of a run that was broken off
             shutil.copytree(job.folder, self.base / "t" / job.stage, symlinks=True)
         row.orphans += len(slurm_faults.left(self.cluster))
         self.rows.append(row)
