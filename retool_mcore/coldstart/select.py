@@ -1,5 +1,6 @@
 """The last filters: length in tokens, number of programs, difficulty, and that both formats render with the mask."""
 
+import sys
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ class Selector:
         from transformers import AutoTokenizer
 
         try:
-            loaded = AutoTokenizer.from_pretrained(self.tokenizer)
+            # The limit is select.max_tokens; the tokenizer would only warn.
+            loaded = AutoTokenizer.from_pretrained(self.tokenizer, model_max_length=sys.maxsize)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"cannot load the tokenizer {self.tokenizer!r} of select.tokenizer ({reason}).") from error
