@@ -6,7 +6,7 @@
 verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
 with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
 as the rank that needs most). Ours does both at once (retool_mcore/plan/packing.py). verl's time grows with the square
-of the sequences and more, so the two are compared on `--beside` sequences and ours is measured on `--sequences` as well.
+of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
 Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
 forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
 count.

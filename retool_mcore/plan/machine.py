@@ -8,19 +8,22 @@ from retool_mcore.plan.memory import GIB
 
 @dataclass(frozen=True)
 class Constants:
-    """What is measured, not read off a data sheet. The three that `calibrate` fits are the first three."""
+    """What is measured, not read off a data sheet.
 
-    matmul: float = 0.70  # share of the peak that a large bf16 product reaches inside a training step
-    attention: float = 0.42  # share of the peak that cuDNN's causal attention reaches, forward and backward
-    elementwise: float = 0.60  # share of the HBM bandwidth that element-wise kernels reach
-    # Half of that speed is reached when the smallest of a product's local sizes has so many rows or columns.
+    The first three are what benchmarks/plan.py fits, to three rows of 2 x H200.
+    """
+
+    matmul: float = 0.649  # share of the peak that a large bf16 product reaches inside a training step
+    attention: float = 0.634  # share of the peak that cuDNN's causal attention reaches, forward and backward
+    step_s: float = 0.057  # host work a step (batch, metrics, norms)
+    elementwise: float = 0.60  # share of the HBM bandwidth that element-wise kernels reach; guessed
+    # Half of that speed is reached when the smallest of a product's local sizes has so many rows or columns; guessed.
     matmul_half: float = 160.0
     # All-reduce bus bandwidth measured over nominal NVLink bandwidth on 4 x H200: 354 of 450 GB/s at 1 GiB.
     nvlink: float = 0.79
     network: float = 0.75  # the same of the network; not measured
     latency_s: float = 20e-6  # of one collective; 31 us for 1 MiB measured on 4 x H200, of which 3 us are transfer
     layer_launch_s: float = 60e-6  # least time of a layer's forward: some 30 kernels of 2 us; not measured
-    step_s: float = 0.15  # host work a step (batch, metrics, norms); not measured
     adam: float = 0.70  # share of the HBM bandwidth that the fused Adam reaches; not measured
 
 

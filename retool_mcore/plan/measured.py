@@ -20,14 +20,15 @@ from retool_mcore.plan.memory import GIB
 from retool_mcore.plan.predict import Prediction, predict
 from retool_mcore.plan.shape import SHAPES, Shape
 
-FITTED = ("matmul", "attention", "elementwise")  # of machine.Constants; no more, or a fit explains anything
-BOUNDS = {"matmul": (0.3, 1.0), "attention": (0.1, 1.0), "elementwise": (0.1, 1.0)}
+FITTED = ("matmul", "attention", "step_s")  # of machine.Constants; no more, or a fit explains anything
+BOUNDS = {"matmul": (0.3, 1.0), "attention": (0.1, 1.0), "step_s": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
 class Case:
     """A measured step: `memory` in bytes, `seconds` of an optimizer step; None where it was not measured."""
 
+    id: str
     name: str
     shape: Shape
     layout: Layout
@@ -68,7 +69,16 @@ def case(row: Mapping) -> Case:
         f" {size.upper()}{getattr(layout, size)}" for size in ("tp", "pp", "cp", "dp") if getattr(layout, size) > 1
     )
     label = f"{name} x{shape.layers}{sizes} {row.get('settings_name', 'stock')} {row.get('kind', '')}".strip()
-    return Case(label, shape, layout, batch_of(row["lengths"]), machine_of(row["gpu"]), memory, row.get("step_s"))
+    return Case(
+        row.get("id", ""),
+        label,
+        shape,
+        layout,
+        batch_of(row["lengths"]),
+        machine_of(row["gpu"]),
+        memory,
+        row.get("step_s"),
+    )
 
 
 def batch_of(lengths: Mapping) -> Batch:
