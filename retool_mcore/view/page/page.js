@@ -235,7 +235,9 @@ function pane(order, detail, orders) {
     element("div", { class: "tools" },
       element("a", { href: `#/p/${encodeURIComponent(problem(order))}` }, `${problem(order)} over all steps`),
       embedded ? null : element("a", { href: `export/${orders.map(address).join("/")}.html`, download: true }, "one HTML file"),
-      group(order, orders)),
+      group(order, orders),
+      // By this name the mask audit and the traces of episodes speak of it.
+      index.uid ? element("span", { class: "note" }, `${index.uid[order]}_${index.sample[order]}`) : null),
     times(detail), tokens(detail), calls(detail));
 }
 
