@@ -4,8 +4,9 @@ python benchmarks/sandbox_hostile.py                              as the user wh
 python benchmarks/sandbox_hostile.py --as-user nobody             also as that user (needs root)
 python benchmarks/sandbox_hostile.py --levels process --only net  some of it
 
-The ordinary user must be able to read this checkout and to start the interpreter; --user-python names another one where
-the usual one lies in a closed folder. Ends with 1 if a program succeeded, had a wrong status or left something behind.
+Every user must be able to read this checkout and the interpreter, root's programs too, which run under a user id of
+their own; --user-python names another interpreter where the usual one lies in a closed folder. Ends with 1 if a program
+succeeded, had a wrong status or left something behind.
 """
 
 import argparse
@@ -33,6 +34,11 @@ async def at_level(level: str, names: list[str], repetitions: int) -> dict | Non
     opened = hostile_runner.Range(level)
     try:
         await opened.start()
+        if level != "namespaces" and (await opened.box.run("__import__('os').getuid()")).value == "0":
+            raise SystemExit(
+                f"{sys.executable} lies in a folder that only root can read, so that the programs would run as root "
+                "with root's files before them: name another interpreter with --user-python."
+            )
     except UserError as error:
         print(f"left out: {error}", file=sys.stderr, flush=True)
         await opened.close()
@@ -59,25 +65,27 @@ async def at_level(level: str, names: list[str], repetitions: int) -> dict | Non
     } | {"not_covered": sorted(known), "failures": failures}  # fmt: skip
 
 
+# Process ids of the host's that the programs are told must not be those of their own small namespace.
+FIRST_PID = "echo 50000 > /proc/sys/kernel/ns_last_pid && exec "
+
+
 def rows_of(user: str | None, level: str, arguments: argparse.Namespace) -> list[dict]:
     """The row of `level`, made by this program again in a pid namespace of its own: below level "namespaces" a program
     may kill whatever of its user it sees. `user` None: the one who calls."""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.getuid() != 0:
-        alone += ["--user", "--map-current-user"]
-    python, environment = sys.executable, os.environ | {ALONE: "1"}
+    alone += ["sh", "-c", FIRST_PID + '"$@"', "-"] if os.getuid() == 0 else ["--user", "--map-current-user"]
+    environment = os.environ | {ALONE: "1"}
     if user is not None:
         entry = pwd.getpwnam(user)
         ids = ["--reuid", str(entry.pw_uid), "--regid", str(entry.pw_gid)]
         alone += ["setpriv", *ids, "--clear-groups", "--inh-caps=-all"]
-        python, environment["HOME"] = arguments.user_python, "/nonexistent"
+        environment["HOME"] = "/nonexistent"
     again = [__file__, "--rows", "--repetitions", str(arguments.repetitions), "--levels", level]
     again += ["--only", arguments.only] if arguments.only else []
-    done = subprocess.run([*alone, python, *again], stdout=subprocess.PIPE, cwd="/", env=environment)
+    done = subprocess.run([*alone, arguments.user_python, *again], stdout=subprocess.PIPE, cwd="/", env=environment)
     if done.returncode != 0:
-        raise SystemExit(
-            f"{user or 'this user'} could not run {python}: exit code {done.returncode}; see --user-python"
-        )
+        who = user or "this user"
+        raise SystemExit(f"{who} could not run {arguments.user_python}: exit code {done.returncode}; see --user-python")
     rows = json.loads(done.stdout.decode().splitlines()[-1])
     for row in rows:
         print({key: value for key, value in row.items() if key not in ("failures", "not_covered")}, flush=True)

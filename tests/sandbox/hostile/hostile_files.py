@@ -210,8 +210,14 @@ CASES = [
         "folder_replaced",
         "import os\nd = os.getcwd()\nos.chdir('/')\nos.rmdir(d)\nos.symlink('{folder}', d)\nprint('left')",
         SUCCESS | ERROR,
+        open_at=PROCESS_ONLY,
     ),
-    Case("folder_renamed", "import os\nd = os.getcwd()\nos.rename(d, d + '-{token}')\nprint('left')", SUCCESS | ERROR),
+    Case(
+        "folder_renamed",
+        "import os\nd = os.getcwd()\nos.rename(d, d + '-{token}')\nprint('left')",
+        SUCCESS | ERROR,
+        open_at=PROCESS_ONLY,
+    ),
     Case(
         "other_runs_folders",
         "import os\nhere = os.path.realpath(os.getcwd())\nup = os.path.dirname(here)\n"

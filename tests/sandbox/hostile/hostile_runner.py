@@ -98,6 +98,8 @@ class Range:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.old_tempdir = tempfile.tempdir
         self.folder = tempfile.tempdir = tempfile.mkdtemp(prefix="retool-range-")
+        # As /tmp does, it lets the user id through under which a server of root runs programs.
+        os.chmod(self.folder, 0o711)
         self.world = None
         self.strangers = set(children(os.getpid()))
         self.box = make_box(self.level)
@@ -155,6 +157,9 @@ class Range:
         else:
             verdict.left += await self._settle(self.baseline)
         if case.open_at.get(self.level):
+            if verdict.left:
+                # What it left is not the next program's doing.
+                await self._take_baseline()
             verdict.known = verdict.escaped + verdict.left
             verdict.escaped, verdict.wrong_status, verdict.left = [], [], []
         return verdict
