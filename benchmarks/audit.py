@@ -24,6 +24,7 @@ import numpy as np
 from retool_mcore.metrics.audit import Columns, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.records import index, read_step, write_step
+from retool_mcore.metrics.timeline import chrome_trace, shares
 from retool_mcore.rollout.packed import pack, unpack
 
 RESULT = Path(__file__).parent / "results" / "audit.json"
@@ -132,6 +133,13 @@ def loop(columns: Columns, records: list[dict]) -> int:
     return leaked
 
 
+def timeline(records: list[dict]) -> None:
+    """Shares and trace of a step that rolled out for 200 s."""
+    timing = {"step": 300.0, "gen": 200.0, "old_log_prob": 20.0, "update_actor": 70.0, "update_weights": 5.0}
+    shares(timing, records)
+    json.dumps(chrome_trace(1, 1.7e9, timing, records))
+
+
 def seconds(work, repeat: int, clock=time.process_time) -> float:
     """The least of `repeat` runs; in processor time by default, which other work on the machine changes little."""
     times = []
@@ -154,6 +162,7 @@ def measure(arguments) -> dict:
             "unpack records": seconds(lambda: [unpack(text) for text in texts], arguments.repeat),
             "audit": seconds(lambda: audit(columns, records, span_mask(columns, records)), arguments.repeat),
             "behaviour metrics": seconds(lambda: behaviour(records), arguments.repeat),
+            "timeline": seconds(lambda: timeline(records), arguments.repeat),
             "write (beside the training)": seconds(lambda: write_step(folder / "big", 1, records), arguments.repeat),
         }
         size = (folder / "big" / "step_000001.parquet").stat().st_size
@@ -194,9 +203,16 @@ def report(found: dict) -> dict:
         print(f"  {name:30} {value:8.1f} s  {100 * value / least_step_s:6.3f} % of the step")
     ratio, read_ms = found["ratio_loop_to_audit"], 1e3 * found["read_one_trajectory_s"]
     print(f"audit with its records: {100 * share:.3f} % of a step, {ratio:.0f} x faster than a loop")
+    everything = sum(value for name, value in scaled.items() if not name.startswith("write")) / least_step_s
+    print(f"everything that a step waits for: {100 * everything:.3f} %")
     print(f"{found['bytes_per_token']:.1f} bytes a token; one trajectory read in {read_ms:.0f} ms")
     print(f"10,000 trajectories of 25 steps listed in {found['list_10000_s']:.2f} s (wall time)")
-    return {"scaled_seconds": scaled, "least_step_s": least_step_s, "audit_share_of_step": share}
+    return {
+        "scaled_seconds": scaled,
+        "least_step_s": least_step_s,
+        "audit_share_of_step": share,
+        "share_of_step": everything,
+    }
 
 
 def main() -> None:
