@@ -88,6 +88,23 @@ def test_a_tool_that_never_opened_is_not_released():
     assert asyncio.run(late()).status == "timeout" and slow.released == 0
 
 
+def test_a_tool_that_could_not_open_tells_every_call_and_is_not_released():
+    class Closed(Slow):
+        async def open(self, episode):
+            raise OSError("no key")
+
+    closed = Closed()
+    box, episode = Toolbox([closed]), Episode()
+
+    async def twice():
+        replies = [await box.call("slow", {"text": word}, episode) for word in "ab"]
+        await box.release(episode)
+        return replies
+
+    assert [reply.text for reply in asyncio.run(twice())] == ["Error: OSError: no key"] * 2
+    assert closed.released == 0
+
+
 def test_a_tool_with_bounds_of_its_own_fails_aloud():
     class Interpreter(Broken):
         own_bounds = True
