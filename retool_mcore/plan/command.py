@@ -4,15 +4,18 @@ import re
 import shlex
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from retool_mcore.config import CONFIG_DIR
 from retool_mcore.errors import UserError
 from retool_mcore.plan import shape as shapes
-from retool_mcore.plan.layout import Batch
+from retool_mcore.plan.layout import Batch, Layout
 from retool_mcore.plan.machine import MACHINES, Machine
 from retool_mcore.plan.memory import GIB
 from retool_mcore.plan.search import Problem, search
+from retool_mcore.plan.settings import switches
 from retool_mcore.plan.table import print_plans
-from retool_mcore.plan.write import check_target, write_config
+from retool_mcore.plan.write import BASE, check_target, write_config
 
 GPUS = {name.partition("-")[0]: machine for name, machine in MACHINES.items()}
 MEAN_SHARE = 1 / 3  # of the longest sequence, when no mean is given
@@ -42,7 +45,9 @@ def run(
     if write is not None:
         check_target(write, CONFIG_DIR)
     batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
-    problem = Problem(shapes.named(model), nodes, machine, batch, rl)
+    base = OmegaConf.load(CONFIG_DIR / "parallel" / f"{BASE}.yaml")
+    layout = Layout(**switches(base.megatron))
+    problem = Problem(shapes.named(model), nodes, machine, batch, rl, layout)
     found = search(problem)
     if write is not None:
         command = ["retool", "plan", "--model", model, "--gpus", gpus, "--gpu-memory", f"{gpu_memory:g}"]

@@ -18,6 +18,7 @@ from retool_mcore.plan.layout import Batch, Layout
 from retool_mcore.plan.machine import MACHINES, Constants, Machine
 from retool_mcore.plan.memory import GIB
 from retool_mcore.plan.predict import Prediction, predict
+from retool_mcore.plan.settings import switches
 from retool_mcore.plan.shape import SHAPES, Shape
 
 FITTED = ("matmul", "attention", "step_s")  # of machine.Constants; no more, or a fit explains anything
@@ -102,17 +103,8 @@ def layout_of(row: Mapping) -> Layout:
     layout = Layout(**{name: value for name, value in row["layout"].items() if name in known})
     if "settings" not in row:
         return layout
-    engine = row["settings"].get("engine", {})
-    transformer = engine.get("override_transformer_config", {})
-    in_place = engine.get("override_mcore_model_config", {}).get("fused_log_probs", False)
-    return replace(
-        layout,
-        fused_swiglu=bool(transformer.get("bias_activation_fusion")),
-        fused_rope=bool(transformer.get("apply_rope_fusion")),
-        fused_wgrad=bool(transformer.get("gradient_accumulation_fusion")),
-        fused_log_probs=bool(row["settings"].get("use_fused_kernels")) or (in_place and "in_place"),
-        overlap=bool(engine.get("override_ddp_config", {}).get("overlap_grad_reduce")),
-    )
+    found = switches(row["settings"].get("engine", {}), fused_kernels=bool(row["settings"].get("use_fused_kernels")))
+    return replace(layout, **found)
 
 
 def calibrate(cases: Iterable[Case], start: Constants | None = None, names: Sequence[str] = FITTED) -> Constants:

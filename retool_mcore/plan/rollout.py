@@ -15,7 +15,7 @@ from retool_mcore.plan.shape import Shape
 # vLLM awake beside weights and KV cache: context, NCCL, activations of a prefill chunk, CUDA graphs. Not measured yet.
 ENGINE_OVERHEAD = 5.0 * GIB
 PUSH_BUCKET = 2.0 * GIB  # rollout.weight_bucket_mb of our GPU configurations
-MARGIN = 0.02  # of the GPU: left free when the share of vLLM is chosen
+MARGIN = 0.02  # of the GPU: left free, and what an 80 GB card shows less than 80 GiB
 LEAST_SEQUENCES = 8  # as many of the longest must have room in a replica's KV cache
 
 # Measured with stock verl on 4 x H200: 0.93 s for 15 GB and 0.92 s for 34 GB, so it is overhead.

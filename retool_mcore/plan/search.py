@@ -32,6 +32,7 @@ class Problem:
     machine: Machine
     batch: Batch
     rl: bool = True
+    base: Layout = Layout(fused_swiglu=True, fused_rope=True)  # what every layout has, as its switches
 
     @property
     def world(self) -> int:
@@ -111,7 +112,7 @@ def search(problem: Problem) -> Found:
     for layout in candidates(problem, found.refused):
         held = memory(problem.shape, layout, problem.batch)
         on_gpu = rollout.update_bytes(held) if problem.rl else held.gpu
-        if on_gpu > problem.machine.memory:
+        if on_gpu > problem.machine.memory * (1 - rollout.MARGIN):
             found.refused["the update does not fit"] += 1
             found.closest = min(found.closest, on_gpu)
         elif plan := _planned(problem, layout, held, on_gpu):
@@ -142,7 +143,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
             refused[_kind(str(error))] += 1
             continue
         for vpp in _chunks(problem.shape.layers, pp):
-            for layout in _variants(problem, Layout(tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp)):
+            for layout in _variants(problem, replace(problem.base, tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp)):
                 try:
                     problem.batch.micro_batches(layout)
                 except UserError:
@@ -186,8 +187,6 @@ def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
                     param_offload=params,
                     optimizer_offload=optimizer,
                     micro_batch_tokens=tokens,
-                    fused_swiglu=True,
-                    fused_rope=True,
                 )
 
 

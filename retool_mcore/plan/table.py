@@ -23,7 +23,8 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
     table = Table("memory of the fullest GPU at the update's peak", "GiB")
     table.columns[1].justify = "right"
     for name, size in best.memory.parts.items():
-        table.add_row(name, f"{size / GIB:.1f}")
+        if size:
+            table.add_row(name, f"{size / GIB:.1f}")
     table.add_section()
     table.add_row("peak of torch's allocator", f"{best.memory.peak / GIB:.1f}")
     table.add_row(

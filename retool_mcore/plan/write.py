@@ -15,12 +15,14 @@ RECOMPUTE_KEYS = {
     "full": "    recompute_granularity: full\n    recompute_method: uniform\n    recompute_num_layers: 1",
 }
 
+BASE = "1gpu"  # the group that a written file is laid over: its settings are those of all GPUs
+
 TEMPLATE = """\
 # Made by `{command}`.
 # Predicted: {peak:.1f} of {memory:.0f} GiB on the fullest GPU at the update's peak,
 # {update:.1f} s an update of {sequences} sequences ({tokens:,} tokens){step}.
 defaults:
-  - 1gpu
+  - {base}
   - _self_
 
 nodes: {nodes}
@@ -41,8 +43,6 @@ megatron:
   param_offload: {param_offload}  # weights and gradients leave the GPU while vLLM generates
   optimizer_offload: {optimizer_offload}
   override_transformer_config:
-    bias_activation_fusion: true  # three tensors of the MLP's width are kept a layer, not five
-    apply_rope_fusion: true
 {recompute}
 rollout:
   enforce_eager: false  # long responses: CUDA graphs save more than their capture costs
@@ -54,6 +54,7 @@ def config_text(problem: Problem, plan: Plan, command: str) -> str:
     layout = plan.layout
     return TEMPLATE.format(
         command=command,
+        base=BASE,
         peak=plan.gpu_bytes / GIB,
         memory=problem.machine.memory / GIB,
         update=plan.seconds["update"],

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from retool_mcore.errors import UserError
 from retool_mcore.plan.layout import Batch, Layout
 from retool_mcore.plan.memory import GIB, memory
+from retool_mcore.plan.settings import switches
 from retool_mcore.plan.shape import FAMILIES, Shape
 from retool_mcore.preflight.model import read_json
 
@@ -32,9 +33,6 @@ def smallest_gpu_bytes(nvidia_smi: str = "nvidia-smi") -> int | None:
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
     """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
     megatron = parallel.megatron
-    transformer = megatron.get("override_transformer_config") or {}
-    kind, modules = transformer.get("recompute_granularity"), transformer.get("recompute_modules") or ["core_attn"]
-    in_place = (megatron.get("override_mcore_model_config") or {}).get("fused_log_probs")
     return Layout(
         tp=parallel.tp,
         pp=parallel.pp,
@@ -42,11 +40,8 @@ def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
         cp=megatron.get("context_parallel_size") or 1,
         dp=dp,
         sequence_parallel=parallel.sequence_parallel,
-        recompute="mlp" if kind == "selective" and list(modules) == ["mlp"] else kind or "none",
         micro_batch_tokens=parallel.micro_batch_tokens,
-        fused_swiglu=bool(transformer.get("bias_activation_fusion")),
-        fused_rope=bool(transformer.get("apply_rope_fusion")),
-        fused_log_probs="in_place" if in_place else False,
+        **switches(megatron),
     )
 
 

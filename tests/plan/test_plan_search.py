@@ -9,9 +9,10 @@ from rich.console import Console
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
-from retool_mcore.plan import MACHINES, SHAPES, Batch, command, search
+from retool_mcore.plan import MACHINES, SHAPES, Batch, Layout, command, search
 from retool_mcore.plan.memory import GIB
 from retool_mcore.plan.search import Problem
+from retool_mcore.plan.settings import switches
 from retool_mcore.plan.table import print_plans
 from retool_mcore.plan.write import check_target, config_text
 from retool_mcore.preflight import limits, parallel
@@ -29,7 +30,7 @@ def test_what_is_found_fits_uses_all_gpus_and_passes_the_checks_of_a_run(found):
     assert found.plans and found.tried == len(found.plans) + sum(found.refused.values())
     for plan in found.plans:
         layout = plan.layout
-        assert layout.world == 8 and plan.gpu_bytes <= MACHINE.memory
+        assert layout.world == 8 and plan.gpu_bytes <= 0.98 * MACHINE.memory
         dp = parallel.check_layout(
             SMALL.model,
             nodes=2,
@@ -128,6 +129,18 @@ def test_a_file_is_written_only_where_it_is_found_and_never_over_another(tmp_pat
     (tmp_path / "parallel/mine.yaml").write_text("")
     with pytest.raises(UserError, match="exists"):
         check_target(tmp_path / "parallel/mine.yaml", tmp_path)
+
+
+def test_the_settings_of_all_gpus_are_what_is_planned_with(capsys, monkeypatch):
+    planned = []
+    monkeypatch.setattr(command, "search", lambda problem: planned.append(problem) or search.search(problem))
+    command.run("qwen2.5-1.5b", "1x2", gpu_memory=141, max_length=4096, sequences=16, top=1)
+    assert "layouts tried" in capsys.readouterr().out
+    theirs = OmegaConf.load(CONFIG_DIR / "parallel/1gpu.yaml").megatron
+    assert planned[0].base == Layout(**switches(theirs))
+    fused = {"override_transformer_config": {"bias_activation_fusion": True}, "override_ddp_config": None}
+    assert switches(fused) == switches({}) | {"fused_swiglu": True}
+    assert switches({}, fused_kernels=True)["fused_log_probs"] is True
 
 
 def test_gpus_are_nodes_times_gpus():
