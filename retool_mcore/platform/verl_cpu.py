@@ -1,7 +1,7 @@
 """verl on a machine without CUDA: a "cpu" platform for its registry, and five places that assume a GPU.
 
 Entry point of group `verl.plugins`: verl imports this module in every process. It acts only when VERL_PLATFORM=cpu
-(set by `env.stage_env`) and no CUDA device is there.
+(set by `env.stage_env`) and no CUDA device is there; with CUDA it only installs `megatron_cuda`, with Megatron.
 
 Adapted places (verl 0.9.1):
 - verl/workers/engine/base.py:355: engines register under "cuda" only: VERL_ENGINE_DEVICE=cuda.
@@ -181,5 +181,13 @@ def _install() -> None:
     sys.meta_path.insert(0, _ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
 
 
+def _install_megatron_cuda() -> None:
+    from retool_mcore.platform import megatron_cuda
+
+    megatron_cuda.install()
+
+
 if active():
     _install()
+elif torch.cuda.is_available():
+    sys.meta_path.insert(0, _ImportHook({"verl.workers.engine.megatron": _install_megatron_cuda}, {}))

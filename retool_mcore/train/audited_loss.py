@@ -40,6 +40,9 @@ class AuditingWorker(SavingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
+        from retool_mcore.train import engine  # in the workers only: it imports Megatron's layers
+
+        engine.use()
         super().init_model()
         if "actor" in self.role:
             self.actor.set_loss_fn(AuditedLoss(self.loss_fn))

@@ -20,7 +20,7 @@ from verl.utils.distributed import destroy_global_process_group, initialize_glob
 
 from retool_mcore import stop
 from retool_mcore.platform.check import assert_adapters
-from retool_mcore.train import checkpoints
+from retool_mcore.train import checkpoints, engine
 from retool_mcore.train.async_save import AsyncCheckpointManager
 
 
@@ -82,6 +82,7 @@ class ColdStart(SFTTrainer):
         self.ckpt_handler.finish(blocking=True)
 
     def _build_engine(self):
+        engine.use()
         super()._build_engine()
         self.stop_at_request()
 
