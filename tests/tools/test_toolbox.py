@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
@@ -178,7 +179,12 @@ def test_functions_are_described_by_hints_and_docstring():
 def test_arguments_are_checked_without_fetching_anything():
     assert argument_error(TEXT, {"text": "a"}) is None
     assert argument_error(TEXT, {"text": 1}) == "text: 1 is not of type 'string'"
-    assert "cannot be checked" in argument_error({"type": "object", "$ref": "http://127.0.0.1:9/x"}, {})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/schema"
+        assert "cannot be checked" in argument_error({"type": "object", "$ref": address}, {})
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            server.accept()
 
 
 def test_search_ranks_passages_and_says_when_there_is_none(tmp_path):
