@@ -40,7 +40,9 @@ class Confinement:
         else:
             os.chdir(work_dir)
         os.setsid()
-        limits.set_fixed_limits(FILE_MB, MAX_FILES, MAX_PROCESSES if self.level == "namespaces" else None)
+        # Without a user namespace the user's other tasks count too; a fork bomb is faster than the server's next look.
+        others = 0 if self.level == "namespaces" else limits.tasks()
+        limits.set_fixed_limits(FILE_MB, MAX_FILES, others + MAX_PROCESSES)
         drop_privileges()
         if self.level == "landlock":
             landlock.restrict(work_dir, self.folders)

@@ -6,9 +6,8 @@ import resource
 PAGE = resource.getpagesize()
 
 
-def set_fixed_limits(file_mb: int, max_files: int, max_processes: int | None) -> None:
-    """Limits that are the same for all runs. `max_processes` None: outside of a user namespace the kernel would count
-    all of the user's processes."""
+def set_fixed_limits(file_mb: int, max_files: int, max_processes: int) -> None:
+    """Limits that are the same for all runs. The kernel holds `max_processes` against all tasks of the user id."""
     _set(resource.RLIMIT_FSIZE, file_mb * 2**20, file_mb * 2**20)
     _set(resource.RLIMIT_NOFILE, max_files, max_files)
     _set(resource.RLIMIT_CORE, 0, 0)
@@ -17,8 +16,7 @@ def set_fixed_limits(file_mb: int, max_files: int, max_processes: int | None) ->
         _set(resource.RLIMIT_MSGQUEUE, 0, 0)
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         _set(resource.RLIMIT_SIGPENDING, 1024, 1024)
-    if max_processes is not None:
-        _set(resource.RLIMIT_NPROC, max_processes, max_processes)
+    _set(resource.RLIMIT_NPROC, max_processes, max_processes)
 
 
 def set_memory_limit(memory_mb: int, mapped_bytes: int) -> None:
@@ -41,6 +39,12 @@ def _set(kind: int, soft: int, hard: int) -> None:
         hard = ceiling if hard == resource.RLIM_INFINITY else min(hard, ceiling)
         soft = min(soft, ceiling)
     resource.setrlimit(kind, (soft, hard))
+
+
+def tasks() -> int:
+    """Processes and threads of the whole machine, at least as many as any user has."""
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
 
 
 def mapped_bytes() -> int:
