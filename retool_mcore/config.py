@@ -53,6 +53,7 @@ VERL_FREE = (
     "data.format",  # ours, read by our SFT data set
     "data.predict_observations",
     "checkpoint.async_save",  # a field of CheckpointConfig (trainer/config/config.py) that SFT's YAML leaves out
+    "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), as above
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
 )
 # A section that becomes verl's engine section, whose keys are checked there, and arguments of the user's own rewards.

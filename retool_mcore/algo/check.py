@@ -8,7 +8,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.reward.named import find_reward
 from retool_mcore.reward.verdict import ANSWERS
 
-ADVANTAGES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
+ADVANTAGES = ("grpo", "rloo", "reinforce_plus_plus_baseline", "gae")
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 
 
@@ -20,10 +20,6 @@ def check_recipe(recipe: Mapping, *, max_turns: int) -> None:
     if recipe["needs"]:
         raise UserError(
             f"recipe={recipe['name']} needs {recipe['needs']}; this version has none: choose another recipe."
-        )
-    if recipe["advantage"] == "gae":
-        raise UserError(
-            "recipe.advantage=gae needs a critic, which is not configured here: use grpo or another estimator."
         )
     _one_of("recipe.advantage", recipe["advantage"], ADVANTAGES)
     _one_of("recipe.loss_aggregation", recipe["loss_aggregation"], AGGREGATIONS)

@@ -1,12 +1,12 @@
-"""verl's synchronous replay buffer with a recipe's group filters: dropped and failed groups are replaced, not trained.
+"""verl's replay buffers with a recipe's group filters: dropped and failed groups are replaced, not trained.
 
-verl's own drops groups whose metric is equal and refills them; the refill is kept, the decision is `group_reason`.
+verl's own drop groups whose metric is equal and refill them; the refill is kept, the decision is `group_reason`.
 """
 
 from collections import Counter, defaultdict
 
 import transfer_queue
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from retool_mcore.algo.columns import plain
 from retool_mcore.algo.group_filters import Outcome, drops_groups, group_reason
@@ -15,8 +15,8 @@ from retool_mcore.errors import UserError
 REASONS = ("verifier_failure", "all_equal", "accuracy", "nothing_left")
 
 
-class FilteringReplayBuffer(ReplayBuffer):
-    """ReplayBuffer that drops groups by `filters` (the section `recipe.filters`) and every group with a failed rollout.
+class GroupFilters:
+    """Drops groups by `filters` (the section `recipe.filters`) and every group with a failed rollout.
 
     A step that would drop more than `filters.refill_limit` batches raises UserError: it would never end.
     """
@@ -66,13 +66,6 @@ class FilteringReplayBuffer(ReplayBuffer):
                 )
         return groups
 
-    def _terminal_eviction_reasons(self, global_steps, partition_id):
-        stale, filtered, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
-        if partition_id != "val":
-            # verl keeps a group some of whose rollouts failed: a short group, trained on in silence.
-            failed = set(self.failure_keys[partition_id])
-        return stale, filtered, failed, counts
-
     def _evict_terminal_groups(self, global_steps, partition_id, eviction_reasons):
         _, filtered, failed, _ = eviction_reasons
         self._dropped.update(self._reasons[uid][0] for uid in filtered)
@@ -88,15 +81,31 @@ class FilteringReplayBuffer(ReplayBuffer):
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
 
-def build_replay_buffer(trainer) -> FilteringReplayBuffer:
-    """The buffer of verl's synchronous trainer, from its configuration; `config.retool.recipe` is the recipe's section.
+class FilteringReplayBuffer(GroupFilters, ReplayBuffer):
+    """Of the synchronous trainer: a step's batch is made of what was asked for in that step."""
+
+    def _terminal_eviction_reasons(self, global_steps, partition_id):
+        stale, filtered, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
+        if partition_id != "val":
+            # verl keeps a group some of whose rollouts failed: a short group, trained on in silence.
+            failed = set(self.failure_keys[partition_id])
+        return stale, filtered, failed, counts
+
+
+class AsyncFilteringReplayBuffer(GroupFilters, ReplayBufferAsync):
+    """Of trainers whose rollouts run ahead. verl's own replaces failed groups already."""
+
+
+def build_replay_buffer(trainer) -> GroupFilters:
+    """The buffer of one of verl's trainers, from its configuration; `config.retool.recipe` is the recipe's section.
 
     Prompts are fetched one by one, so that a refill may have any size (`trainer.v1.sampler.sync_refill_failed_groups`).
     """
     config = trainer.config
     sampler = config.trainer.v1.sampler
     filters = config.retool.recipe.filters
-    return FilteringReplayBuffer(
+    made = FilteringReplayBuffer if trainer.trainer_mode == "sync" else AsyncFilteringReplayBuffer
+    return made(
         trainer_mode=trainer.trainer_mode,
         trainer_config=config.trainer.v1.get(trainer.trainer_mode, {}),
         max_off_policy_threshold=sampler.max_off_policy_threshold,

@@ -56,17 +56,21 @@ class RecipeStep:
         return metrics | ({} if productivity is None else {"reward/tool_productivity": productivity})
 
     def after_advantages(self, batch) -> None:
-        """Write alpha into the advantages of observation tokens, for the loss to find (algo/losses.py)."""
-        alpha = self.recipe["observation_weight"]
-        keys = [row.key for row in read_rows(batch) if not row.drop] if alpha > 0 else []
+        """Where our loss reads what lies outside the mask (algo/losses.py): write alpha there on observations, else 0.
+
+        GAE whitens the advantages of all tokens, those outside the mask and of left-out samples included.
+        """
+        alpha, whitened = self.recipe["observation_weight"], self.recipe["advantage"] == "gae"
+        if self.recipe["policy_loss"] != "retool" or not (alpha > 0 or whitened):
+            return
+        kept = {row.key for row in read_rows(batch) if not row.drop}
+        keys = list(batch.keys) if whitened else sorted(kept)
         if not keys:
             return
         fields = ["advantages", "response_mask"]
         data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-        weights = [
-            advantages + alpha * (mask == 0)
-            for advantages, mask in zip(data["advantages"].unbind(), data["response_mask"].unbind(), strict=True)
-        ]
+        columns = zip(keys, data["advantages"].unbind(), data["response_mask"].unbind(), strict=True)
+        weights = [torch.where(mask == 0, alpha if key in kept else 0.0, values) for key, values, mask in columns]
         put(batch, keys, advantages=weights)
 
     def _reward_groups(self, batch, rows: list[Row], step: int) -> None:

@@ -62,6 +62,13 @@ TEMPLATES = {
         system=_CALLING + "as one JSON list:\n<think>\nyour thoughts\n</think>\n<tool_call>\n"
         '[{"name": "a function", "arguments": {"an argument": "its value"}}]\n</tool_call>',
     ),
+    "repository": Template(
+        prefix="You work in a small Python repository, with the tools that are listed. Find the cause of what is "
+        "reported below, change the code so that the repository's tests pass, run them, and then call submit. Leave the "
+        "tests as they are: they are put back before they count.\n\n",
+        suffix="",
+        answer_tags=False,
+    ),
     "toolrl": Template(
         prefix="",
         suffix="",

@@ -80,6 +80,8 @@ def chrome_trace(
     busy the GPU of each rank was.
     """
     events = [_name(0, "trainer"), _name(1, "trajectories")]
+    if any("stages" in record for record in records):
+        events.append(_name(2, "stages"))
     clock = 0.0
     for name in (name for name in PHASES if timing.get(name, 0.0) > 0 and name != "audit"):
         if name == "update_actor" and "audit" in timing:
@@ -89,6 +91,12 @@ def chrome_trace(
     shown = sorted(records, key=lambda r: r["generate_s"] + r["tool_s"], reverse=True)[:_SHOWN]
     for lane, record in enumerate(sorted(shown, key=lambda r: r["started"])):
         details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
+        for span in record.get("stages", ()):
+            start, waited = span["start"], span["start"] - span["asked"]
+            seconds = span["end"] - start
+            events.append(
+                _event(span["stage"], "stage", 2, lane, start - started, seconds, waited_s=round(waited, 3), **details)
+            )
         for number, (kind, start, end) in enumerate(_phases(record)):
             events.append(_event(kind, "rollout", 1, lane, start - started, end - start, turn=number // 2, **details))
     events += counters(gpus, started, process=3)

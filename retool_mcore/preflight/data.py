@@ -9,7 +9,8 @@ from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, render
 from retool_mcore.errors import UserError
-from retool_mcore.reward.verdict import CALLS
+from retool_mcore.reward.verdict import CALLS, TESTS
+from retool_mcore.tasks.prepare import ABILITY as REPOSITORY
 
 # The rollout formats that a prompt template teaches; the tiny task's bare question teaches none and goes with all.
 TEMPLATE_FORMATS = {
@@ -19,6 +20,7 @@ TEMPLATE_FORMATS = {
     "tiny": ("text", "hermes", "none"),
     "tool_n1": ("hermes",),
     "toolrl": ("hermes",),
+    "repository": ("hermes",),
 }
 
 
@@ -91,6 +93,13 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
             raise UserError(
                 f"the ground truth of {file} is function calls, and recipe={recipe['name']} grades answers: take "
                 "recipe=tool_n1 or recipe=toolrl, or set recipe.answer=calls."
+            )
+        tests, repository = recipe["answer"] == TESTS, ability == REPOSITORY
+        if tests != repository:
+            raise UserError(
+                f"recipe={recipe['name']} grades {'' if tests else 'no '}tests of a repository, and the rows of {file} "
+                f"are {'' if repository else 'no '}repository tasks (ability {ability!r}): recipe=skyrl goes with "
+                "data=repo_bugs, and with no other."
             )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.algo.check import check_recipe
+from retool_mcore.algo.pipeline import check_pipeline
 from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
@@ -13,6 +14,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.preflight import data, gpu_memory, limits, machine, parallel
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
+from retool_mcore.reward.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -75,6 +77,13 @@ def check_rl_stage(config: DictConfig) -> None:
     train = config.train
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     check_trace(config.trace.backend, config.trace.prompts)
+    check_pipeline(
+        config.pipeline,
+        batch=train.batch,
+        mini_batch=train.mini_batch,
+        rollout_tp=config.parallel.rollout_tp,
+        eval_every=train.eval_every,
+    )
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     files = check_prompts(config, ("train_files", "validation_files"))
     for paths in files.values():
@@ -96,6 +105,11 @@ def check_rl_stage(config: DictConfig) -> None:
 
 
 def check_eval_stage(config: DictConfig) -> None:
+    if config.answer == TESTS:
+        raise UserError(
+            "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of trajectories "
+            "whose tests pass."
+        )
     files = check_prompts(config, ("validation_files",))
     model = read_named_policy(config)
     check_rollout(config, model)

@@ -1,5 +1,6 @@
 """A batch in TransferQueue as the rest of the package knows it: records of trajectories, and flat columns."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,7 @@ def read_batch(batch, step: int) -> StepBatch:
             | {"step": step, "uid": uid, "sample": int(sample), "index": int(index), "data_source": str(source)}
             # Which mini-batch a trajectory falls into: a replay of the step needs it.
             | {"place": places[key]}
+            | ({"stages": json.loads(extra["stages"])} if "stages" in extra else {})
             | {"score": score, "acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
             | {"ground_truth": str(reward_model["ground_truth"])}
             | {name: own[name] for name in _WRITTEN if name in own}

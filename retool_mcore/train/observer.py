@@ -19,6 +19,7 @@ from retool_mcore.metrics.tensorboard import write_texts
 from retool_mcore.metrics.text import chosen, markdown
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
+from retool_mcore.tasks.stages import overlap
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.train.batch import StepBatch, put_column, read_batch
 
@@ -89,6 +90,8 @@ class StepObserver:
                 board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
         metrics |= shares(timing, records)
         metrics |= idle_shares(gpus, self.started, self.started + timing["step"])
+        stages = overlap([record["stages"] for record in records if "stages" in record])
+        metrics |= {f"stages/{name}": value for name, value in stages.items()}
         # Of an average trajectory: the sum over all of them says nothing about the step.
         metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]

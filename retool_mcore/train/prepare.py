@@ -6,6 +6,7 @@ from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.tasks import prepare as repositories
 
 
 def run(config) -> None:
@@ -16,6 +17,8 @@ def run(config) -> None:
         make_arithmetic(config)
     elif config.data.name == "functions":
         make_functions(config)
+    elif config.data.name == "repo_bugs":
+        repositories.make(config)
     else:
         read_sources(config)
 

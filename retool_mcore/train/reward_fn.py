@@ -33,7 +33,11 @@ def compute_score(
         verifier_failed   1.0 when the grader gave up instead of deciding
     """
     judged = verdict(
-        policy_text=extra_info["policy_text"], text=solution_str, ground_truth=ground_truth, policy=recipe["answer"]
+        policy_text=extra_info["policy_text"],
+        text=solution_str,
+        ground_truth=ground_truth,
+        policy=recipe["answer"],
+        tested=extra_info.get("verdict"),
     )
     sample = read_sample(extra_info["trajectory"], text=solution_str, acc=judged["acc"], ground_truth=str(ground_truth))
     reward, filters = recipe["reward"], recipe["filters"]

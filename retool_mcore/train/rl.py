@@ -25,11 +25,21 @@ from retool_mcore.train import checkpoints
 from retool_mcore.train.trainer import Runner
 
 
+# By data.environment: what a trajectory acts on besides the tools that a process shares.
+AGENT_LOOPS = {
+    None: "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
+    "repository": "retool_mcore.tasks.agent_loop.RepositoryAgentLoop",
+}
+
+
 def write_agent_loop(config, path: Path) -> None:
     """Write the file from which verl builds our agent loop in every rollout worker."""
+    environment = config.data.get("environment")
+    stages = {"stages": config.data.stages} if environment else {}
     loop = {
         "name": "retool",
-        "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
+        "_target_": AGENT_LOOPS[environment],
+        **stages,
         "format": config.rollout.format,
         "limits": {name: config.rollout[name] for name in LIMITS},
         "sandbox": config.sandbox,

@@ -1,4 +1,4 @@
-"""verl's synchronous V1 trainer, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
+"""verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
 from pathlib import Path
 
@@ -11,10 +11,12 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from retool_mcore import stop
 from retool_mcore.algo.replay import build_replay_buffer
+from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.train import checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
+from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 
 POLL_S = 0.05
@@ -30,9 +32,12 @@ class MarkComplete(CheckpointCallback):
             checkpoints.mark_complete(Path(checkpoint_dir))
 
 
-class RetoolTrainer(PPOTrainerSync):
-    """PPOTrainerSync; `config.retool` holds `stage_dir`, `trajectories` (a folder), `keep_trajectory_bytes` and
-    `rotation`, the arguments of checkpoints.rotate."""
+class Steps:
+    """What is ours in a step of one of verl's trainers, whichever its mode.
+
+    `config.retool` holds `stage_dir`, `trajectories` (a folder), `keep_trajectory_bytes` and `rotation`, the arguments
+    of checkpoints.rotate.
+    """
 
     being_written = False  # whether a checkpoint's writes are under way
 
@@ -50,6 +55,8 @@ class RetoolTrainer(PPOTrainerSync):
             for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
             if role in self.mapping
         }
+        if self.use_critic:
+            self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
@@ -110,23 +117,31 @@ class RetoolTrainer(PPOTrainerSync):
 
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
+        metrics |= token_staleness(batch, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
 
 
-class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
-    """verl's task runner, an actor on the head node, with our trainer in the place of the sync one.
+class RetoolTrainer(Steps, PPOTrainerSync):
+    """Rollout, then training, on the same devices."""
 
-    The mode must stay "sync": by that name verl chooses its replay buffer and what it checkpoints, so a name of our own
+
+class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
+    """verl's task runner, an actor on the head node, with our trainers in the place of its own.
+
+    The modes keep their names: by them verl chooses its replay buffer and what it checkpoints, so a name of our own
     cannot be registered, and `register_trainer` refuses to replace one.
     """
 
     trainer_class = RetoolTrainer
 
     def run(self, config):
-        trainer_base.TRAINER_REGISTRY["sync"] = self.trainer_class
+        # Imported here, because it imports this module.
+        from retool_mcore.train.separate import SeparateTrainer
+
+        trainer_base.TRAINER_REGISTRY |= {"sync": self.trainer_class, "separate_async": SeparateTrainer}
         try:
             super().run(config)
         except stop.StopRequested as stopped:

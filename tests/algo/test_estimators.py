@@ -56,6 +56,28 @@ def test_reinforce_plus_plus_baseline_normalises_over_all_tokens_of_the_batch():
     assert torch.allclose(result[mask.bool()], torch.tensor(expected, dtype=torch.float32), atol=1e-5)
 
 
+def test_gae_is_the_return_minus_the_value_and_passes_over_observations():
+    # The second token is an observation; reward 1 at the end. With lambda 1: A = 1 - V on each token of the policy.
+    arguments = {
+        "token_level_rewards": torch.tensor([[0.0, 0.0, 0.0, 1.0]]),
+        "values": torch.tensor([[0.5, 9.0, 0.25, 0.75]]),
+        "response_mask": torch.tensor([[1.0, 0.0, 1.0, 1.0]]),
+        "gamma": 1.0,
+    }
+
+    def whitened(*values):
+        values = torch.tensor(values)
+        return (values - values.mean()) / values.std()
+
+    policy = [0, 2, 3]
+    advantages, returns = get_adv_estimator_fn("gae")(lam=1.0, **arguments)
+    assert torch.allclose(advantages[0, policy], whitened(0.5, 0.75, 0.25), atol=1e-5)
+    assert torch.allclose(returns[0, policy], torch.ones(3))
+    # lambda 0: the next value of the policy minus this one.
+    advantages, _ = get_adv_estimator_fn("gae")(lam=0.0, **arguments)
+    assert torch.allclose(advantages[0, policy], whitened(-0.25, 0.5, 0.25), atol=1e-5)
+
+
 def test_loss_aggregations():
     loss, mask = torch.arange(1.0, 17.0).reshape(4, 4), tensors()[1]
     rows = [float(loss[i, :length].sum()) for i, length in enumerate(LENGTHS)]

@@ -8,7 +8,7 @@ from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 
 RECIPES = sorted(path.stem for path in (CONFIG_DIR / "recipe").glob("*.yaml"))
-REFUSED = {"skyrl": "repository task"}
+REFUSED = {}
 
 
 def recipe(name="retool", *overrides):
@@ -29,7 +29,6 @@ def test_every_recipe_is_accepted_or_says_what_it_needs(name):
 @pytest.mark.parametrize(
     ("name", "override", "words"),
     [
-        ("retool", "recipe.advantage=gae", "needs a critic"),
         ("retool", "recipe.advantage=grop", "'grop' is not known"),
         ("retool", "recipe.loss_aggregation=mean", "not known"),
         ("retool", "recipe.answer=last", "choose from boxed, answer_tag, final_line, calls"),

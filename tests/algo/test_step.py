@@ -90,6 +90,18 @@ def test_observations_of_kept_samples_carry_alpha(queue, tmp_path):
     assert written["a_1_0"] == [0.5, 0.5] and written["b_0_0"] == [0.5, 0, 0, 0.5] and written["pad_0_0"] == [0]
 
 
+def test_whitened_advantages_are_nothing_outside_the_mask(queue, tmp_path):
+    # GAE's are not zero there, and our loss would read them as weights of observations.
+    batch = fill(queue, drops=("", "", "repetition", ""))
+    for row in queue.rows.values():
+        row["advantages"] = torch.full_like(row["response_mask"], 0.5, dtype=torch.float32)
+    ppo = recipe_step(tmp_path, "zerotir", advantage="gae")
+    ppo.before_advantages(batch, step=1)
+    ppo.after_advantages(batch)
+    written = {key: queue.rows[key]["advantages"].tolist() for key in (*MASKS, "pad_0_0")}
+    assert written == {"a_0_0": [0.5, 0, 0.5], "a_1_0": [0.5, 0.5], "b_0_0": [0] * 4, "b_1_0": [0.5], "pad_0_0": [0]}
+
+
 def test_nothing_is_touched_without_need(queue, tmp_path):
     batch = fill(queue)
     before = {key: dict(row) for key, row in queue.rows.items()}

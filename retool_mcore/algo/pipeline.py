@@ -1,0 +1,39 @@
+"""Can rollout and training overlap as the section `pipeline` says? Checked before an engine starts; no torch."""
+
+import importlib.util
+from collections.abc import Mapping
+
+from retool_mcore.errors import UserError
+
+
+def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp: int, eval_every: int) -> None:
+    """Refuse what an asynchronous pipeline cannot do. Raises UserError with one sentence.
+
+    batch, mini_batch: prompts a step and an update; rollout_tp: devices of one rollout engine; eval_every: steps
+    between validations, -1 for none.
+    """
+    if pipeline["mode"] == "sync":
+        return
+    name = f"pipeline={pipeline['name']}"
+    if pipeline["staleness"] < 1:
+        raise UserError(f"{name}: pipeline.staleness is {pipeline['staleness']}; expected 1 or more, or pipeline=sync.")
+    if pipeline["updates"] * mini_batch != batch:
+        raise UserError(
+            f"{name} makes {pipeline['updates']} update(s) a batch, but train.batch={batch} holds "
+            f"{batch / mini_batch:g} of recipe.mini_batch={mini_batch}: set recipe.mini_batch={batch}, or take "
+            "pipeline=async."
+        )
+    gpus = pipeline["rollout_nodes"] * pipeline["rollout_gpus"]
+    a_node = max(pipeline["rollout_gpus"], 1)
+    if gpus < 1 or gpus % rollout_tp or (a_node % rollout_tp and rollout_tp % a_node):
+        raise UserError(
+            f"{name}: {pipeline['rollout_nodes']} node(s) of pipeline.rollout_gpus={pipeline['rollout_gpus']} are not "
+            f"filled by rollout engines of parallel.rollout_tp={rollout_tp} devices: choose a multiple of it."
+        )
+    if eval_every > 0:
+        raise UserError(
+            f"{name} does not validate inside the run, where rollouts of training are in progress: set "
+            "train.eval_every=-1 and evaluate with `retool eval`."
+        )
+    if pipeline["transport"] == "nccl" and importlib.util.find_spec("cupy") is None:
+        raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")

@@ -1,0 +1,30 @@
+"""verl's trainer whose rollouts run on devices of their own, ahead of the training (`pipeline=one_step_off | async`).
+
+Between two steps the weights go to the rollout engines; generation stops for that, and unfinished trajectories go on
+with the new weights (verl's partial rollout), each token with the log-probability of the policy that wrote it.
+"""
+
+import ray
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+
+from retool_mcore.train.audited_loss import AuditingWorker
+from retool_mcore.train.trainer import Steps
+
+
+class SeparateWorker(AuditingWorker, DetachActorWorker):
+    """verl's worker that can put back the weights of the step's beginning, for the old log-probabilities."""
+
+
+class SeparateTrainer(Steps, PPOTrainerSeparateAsync):
+    """Rollouts up to `pipeline.staleness` steps ahead."""
+
+    def _init_resource_pool_mgr(self):
+        super()._init_resource_pool_mgr()
+        if Role.Actor in self.mapping:
+            self.role_worker_mapping[Role.Actor] = ray.remote(SeparateWorker)
+
+    def on_init_end(self):
+        # The check of the first push reads engines that share the trainer's devices: here there are none.
+        PPOTrainerSeparateAsync.on_init_end(self)

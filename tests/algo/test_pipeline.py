@@ -1,0 +1,66 @@
+"""What an asynchronous pipeline is refused for, how old its tokens are said to be, and what reaches verl."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from retool_mcore.algo.pipeline import check_pipeline
+from retool_mcore.algo.staleness import token_staleness
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+
+
+def check(*overrides):
+    config = compose("rl", overrides)
+    check_pipeline(
+        config.pipeline,
+        batch=config.train.batch,
+        mini_batch=config.train.mini_batch,
+        rollout_tp=config.parallel.rollout_tp,
+        eval_every=config.train.eval_every,
+    )
+    return config.verl
+
+
+def test_each_pipeline_sets_verls_trainer_and_bound():
+    seen = {}
+    for name in ("sync", "one_step_off", "async"):
+        verl = check(f"pipeline={name}", "recipe.mini_batch=4" if name == "async" else "recipe.mini_batch=16")
+        v1 = verl.trainer.v1
+        ahead = v1.separate_async.num_warmup_batches, v1.separate_async.parameter_sync_step
+        seen[name] = v1.trainer_mode, *ahead, v1.sampler.max_off_policy_threshold, verl.ray_kwargs.ray_init.num_gpus
+        assert verl.actor_rollout_ref.hybrid_engine == (name == "sync")
+    assert seen == {
+        "sync": ("sync", 0, 1, 1, 2),
+        "one_step_off": ("separate_async", 1, 1, 2, 3),
+        "async": ("separate_async", 2, 4, 3, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("pipeline=one_step_off", "recipe.mini_batch=8"), "set recipe.mini_batch=16, or take pipeline=async"),
+        (("pipeline=async", "pipeline.staleness=0"), "pipeline=sync"),
+        (("pipeline=one_step_off", "pipeline.rollout_gpus=0"), "not filled by rollout engines"),
+        (("pipeline=one_step_off", "parallel.rollout_tp=2", "pipeline.rollout_gpus=3"), "parallel.rollout_tp=2"),
+        (("pipeline=async", "train.eval_every=5"), "retool eval"),
+        (("pipeline=one_step_off", "pipeline.transport=nccl"), "CuPy"),
+    ],
+)
+def test_what_does_not_work_is_one_sentence(overrides, words):
+    with pytest.raises(UserError, match=words) as caught:
+        check(*overrides)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+def test_staleness_is_weighted_by_tokens_and_leaves_padding_out():
+    tags = [
+        {"response_len": 30, "min_global_steps": 4, "max_global_steps": 5},
+        {"response_len": 10, "min_global_steps": 3, "max_global_steps": 3},
+        {"response_len": 99, "min_global_steps": 0, "max_global_steps": 0, "is_padding": True},
+    ]
+    # Step 6 trains version 5: lags 1 and 2.
+    found = token_staleness(SimpleNamespace(tags=tags), step=6, bound=2)
+    assert found == {"staleness/mean": 50 / 40, "staleness/max": 2.0, "staleness/bound": 2.0}
+    assert token_staleness(SimpleNamespace(tags=[{"response_len": 1, "min_global_steps": None}]), 1, 0) == {}
