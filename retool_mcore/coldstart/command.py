@@ -40,7 +40,7 @@ def serve(path: Path, purpose: str, checkpoint: str | None, arguments: list[str]
     command = serve_command(load(path), purpose, checkpoint, arguments)
     print(shlex.join(command), flush=True)
     if not show:
-        os.execv(command[0], command)
+        os.execvp(command[0], command)
 
 
 def _table(counts: list[Counted]) -> Table:

