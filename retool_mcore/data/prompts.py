@@ -64,8 +64,8 @@ TEMPLATES = {
     ),
     "repository": Template(
         prefix="You work in a small Python repository, with the tools that are listed. Find the cause of what is "
-        "reported below, change the code so that the repository's tests pass, run them, and then call submit. Leave the "
-        "tests as they are: they are put back before they count.\n\n",
+        "reported below, change the code so that the repository's tests pass, run them, and then call submit. Leave "
+        "the tests as they are: they are put back before they count.\n\n",
         suffix="",
         answer_tags=False,
     ),

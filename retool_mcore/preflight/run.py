@@ -107,8 +107,8 @@ def check_rl_stage(config: DictConfig) -> None:
 def check_eval_stage(config: DictConfig) -> None:
     if config.answer == TESTS:
         raise UserError(
-            "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of trajectories "
-            "whose tests pass."
+            "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of "
+            "trajectories whose tests pass."
         )
     files = check_prompts(config, ("validation_files",))
     model = read_named_policy(config)

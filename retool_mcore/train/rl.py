@@ -24,7 +24,6 @@ from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.train import checkpoints
 from retool_mcore.train.trainer import Runner
 
-
 # By data.environment: what a trajectory acts on besides the tools that a process shares.
 AGENT_LOOPS = {
     None: "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
