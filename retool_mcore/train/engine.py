@@ -10,6 +10,7 @@ class where verl looks engines up; with both switches off it is verl's.
 
 from types import SimpleNamespace
 
+import torch
 from megatron.core import parallel_state
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead
@@ -30,6 +31,8 @@ class Engine(MegatronEngineWithLMHead):
     def _build_megatron_module(self):
         if self._load:
             return super()._build_megatron_module()
+        if torch.distributed.get_rank() == 0:
+            print("The policy's weights are random (model.init=random): no checkpoint is read.")
         bridge = self.bridge
         self.bridge = _WithoutLoading(bridge)
         try:

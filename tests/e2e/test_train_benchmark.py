@@ -1,0 +1,41 @@
+"""benchmarks/train.py on the CPU: one loss and gradient norm whatever the layout, and random weights without a file."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    out = folder / "train.json"
+    command = [sys.executable, ROOT / "benchmarks/train.py", "--quick", "--out", out, "--logs", folder / "logs"]
+    env = dict(os.environ) | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    subprocess.run(command, env=env, check=True, timeout=900)
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("kind", ["sft", "grpo"])
+def test_layouts_agree_in_loss_and_gradient_norm(found, kind):
+    rows = {
+        tuple(row["layout"][size] for size in ("tp", "pp", "dp")): row for row in found["checks"] if row["kind"] == kind
+    }
+    one = rows.pop((1, 1, 1))
+    assert set(rows) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+    for layout, row in rows.items():
+        assert row["loss"] == pytest.approx(one["loss"], rel=1e-5), layout
+        assert row["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4), layout
+
+
+def test_random_weights_need_no_file(found):
+    (row,) = found["rows"]
+    assert row["init"] == "random" and "error" not in row
+    assert all(map(math.isfinite, row["loss"] + row["grad_norm"]))
