@@ -289,7 +289,9 @@ def _check_call(call, start: int, parameters: Mapping[str, dict]) -> ToolCall:
     arguments = arguments if isinstance(arguments, dict) else None
 
     def malformed(reason: str) -> ToolCall:
-        return ToolCall(None, f"Error: {reason}.", start, name if isinstance(name, str) else None, arguments)
+        # What is no text cannot be written to a record.
+        named = name if isinstance(name, str) and _is_text(name) else None
+        return ToolCall(None, f"Error: {reason}.", start, named, arguments)
 
     if not isinstance(name, str) or name not in parameters:
         listed = ", ".join(parameters)[:_MAX_LISTED]

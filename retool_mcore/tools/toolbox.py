@@ -88,6 +88,8 @@ class Toolbox:
                 # Shielded, because calls of one turn wait for the same opening and each has a limit of its own.
                 await asyncio.shield(episode.opened[name])
                 reply = await tool.call(arguments, episode)
+            if not isinstance(reply, Reply):
+                raise UserError(f"the tool {name} returned {type(reply).__name__}: expected a Reply of tools/base.py.")
         except UserError:
             raise
         except Exception as error:
@@ -98,9 +100,9 @@ class Toolbox:
             else:
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
-        if reply.duration_s is None:
-            reply = replace(reply, duration_s=time.perf_counter() - clock)
-        return reply
+        texts = {field: _as_text(getattr(reply, field)) for field in ("text", "stdout", "stderr", "value")}
+        spent = time.perf_counter() - clock if reply.duration_s is None else reply.duration_s
+        return replace(reply, **texts, duration_s=spent)
 
     async def release(self, episode: Episode) -> None:
         """End an episode for the tools that it opened; an opening that still runs is cancelled."""
@@ -113,6 +115,11 @@ class Toolbox:
     async def close(self) -> None:
         for tool in self.tools.values():
             await tool.close()
+
+
+def _as_text(text: str | None) -> str | None:
+    # Half of a surrogate pair can neither be encoded into tokens nor written to a record.
+    return None if text is None else text.encode(errors="replace").decode()
 
 
 def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:

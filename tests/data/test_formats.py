@@ -73,6 +73,12 @@ def test_malformed_hermes_calls(body, reason):
     assert call.code is None and reason in call.error and len(call.error) < 300
 
 
+def test_a_name_that_is_no_text_is_not_kept():
+    """A record could not be written with it."""
+    (call,) = HERMES.parse('<tool_call>{"name": "\\ud800", "arguments": {"code": "1"}}</tool_call>')
+    assert call.name is None and "unknown tool" in call.error and call.error.encode()
+
+
 def test_an_unclosed_hermes_call_is_malformed_only_when_the_turn_ended():
     assert HERMES.parse("<tool_call>{") == []
     assert "without </tool_call>" in HERMES.parse("<tool_call>{<|im_end|>")[0].error

@@ -45,6 +45,21 @@ def test_a_failing_or_hanging_tool_is_an_answer_and_not_the_end_of_a_step():
     assert late.status == "timeout" and "0.05 s" in late.text and late.duration_s >= 0.05
 
 
+@pytest.mark.parametrize(("returned", "words"), [("HEY", "returned str"), (None, "returned NoneType")])
+def test_a_tool_that_returns_no_reply_is_named(returned, words):
+    class Careless(Shout):
+        async def call(self, arguments, episode):
+            return returned
+
+    with pytest.raises(UserError, match=words):
+        call(Toolbox([Careless()]), "shout", text="x")
+
+
+def test_a_reply_is_text_that_can_be_written():
+    reply = call(Toolbox([Shout()]), "shout", text="a\ud800b")
+    assert reply.text == "A?B" and reply.text.encode()
+
+
 class Slow(Shout):
     """Needs its opening, which takes a while."""
 
