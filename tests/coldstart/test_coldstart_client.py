@@ -7,8 +7,9 @@ from model_double import MODEL, serving
 
 from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.client import Client
-from retool_mcore.coldstart.config import Judge, Model
+from retool_mcore.coldstart.config import Config, Judge, Model, Rewrite
 from retool_mcore.coldstart.rows import Drop, Row
+from retool_mcore.coldstart.serve import serve_command
 from retool_mcore.coldstart.verify import SCHEMA, JudgeCheck, judged_answer
 from retool_mcore.errors import UserError
 from retool_mcore.reward.equivalence import Grader
@@ -129,3 +130,16 @@ def test_a_judge_that_errs_drops_the_row(tmp_path, text, reason):
 
     with serving(lambda content: text) as double, pytest.raises(Drop, match=reason):
         with_client(double, tmp_path, judge)
+
+
+def test_the_server_is_started_where_the_run_will_ask(monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+    config = Config(rewrite=Rewrite(Model("http://127.0.0.1:8007/v1", "org/model")))
+    command = serve_command(config, "rewrite", None, ["--seed", "1"])
+    assert command[0] == "env" and not any("KVCACHE" in part for part in command)
+    asked = " ".join(command)
+    assert "--model org/model --served-model-name org/model --host 127.0.0.1 --port 8007 --seed 1" in asked
+    with pytest.raises(UserError, match="judge.model is not set"):
+        serve_command(config, "judge", None, [])
+    with pytest.raises(UserError, match="expected http://HOST:PORT/v1"):
+        serve_command(Config(rewrite=Rewrite(Model("http://host/v1", "m"))), "rewrite", None, [])
