@@ -132,7 +132,8 @@ def _selection(select: Select, tokenizer: str) -> Stage:
         # Another one: what is prepared here would have to travel to the processes.
         Selector(select, tokenizer).prepare()
 
-    return Stage("selection", asdict(select), each=Selector(select, tokenizer), check=loads)
+    check = None if select.tokenizer == "tiny" else loads
+    return Stage("selection", asdict(select), each=Selector(select, tokenizer), check=check)
 
 
 def _sampling(model: Model) -> dict:
