@@ -59,6 +59,14 @@ def test_a_pair_of_one_length_needs_two_sequences_of_it():
     assert sorted(map(sorted, pack(np.array([60, 20, 35, 20]), 100))) == [[0, 1, 3], [2]]
 
 
+def test_levelling_moves_a_sequence_only_where_there_is_room():
+    full = plan([90, 10, 50, 50], slots=100, ranks=2, cost=Cost(0, 1))
+    assert sorted(sorted(rank[0]) for rank in full.ranks) == [[0, 1], [2, 3]]
+    # The same with room for the 10 beside the 40s: the two ranks come closer.
+    room = plan([90, 10, 40, 40], slots=100, ranks=2, cost=Cost(0, 1))
+    assert sorted(sorted(rank[0]) for rank in room.ranks) == [[0], [1, 2, 3]]
+
+
 def test_cost_is_the_models_forward_flops():
     from retool_mcore.plan.flops import forward_flops
 
