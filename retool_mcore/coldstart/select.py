@@ -35,7 +35,10 @@ class Selector:
             loaded = AutoTokenizer.from_pretrained(self.tokenizer, model_max_length=sys.maxsize)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"cannot load the tokenizer {self.tokenizer!r} of select.tokenizer ({reason}).") from error
+            raise UserError(
+                f"cannot load the tokenizer {self.tokenizer!r} of select.tokenizer: give its folder, or its name on the "
+                f"hub ({reason.rstrip('.')})."
+            ) from error
         self._formats = [get_format(name, loaded) for name in TEMPLATES]
 
     def __call__(self, row: Row) -> Row:
