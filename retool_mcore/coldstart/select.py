@@ -36,8 +36,8 @@ class Selector:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(
-                f"cannot load the tokenizer {self.tokenizer!r} of select.tokenizer: give its folder, or its name on the "
-                f"hub ({reason.rstrip('.')})."
+                f"cannot load the tokenizer {self.tokenizer!r} of select.tokenizer: give its folder, or its name on "
+                f"the hub ({reason.rstrip('.')})."
             ) from error
         self._formats = [get_format(name, loaded) for name in TEMPLATES]
 
