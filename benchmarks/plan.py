@@ -24,13 +24,16 @@ from rich.console import Console
 from rich.table import Table
 
 from retool_mcore.plan.machine import Constants
-from retool_mcore.plan.measured import FITTED, Case, calibrate, read
+from retool_mcore.plan.measured import FITTED, Case, calibrate, case, read
 from retool_mcore.plan.memory import GIB
+from retool_mcore.plan.rollout import Rollout, generation_seconds
+from retool_mcore.plan.time import log_prob_seconds
 
 RESULTS = Path(__file__).parent / "results"
 BASELINE, MEASURED, RESULT = (RESULTS / f"{name}.json" for name in ("plan_baseline", "train_gpu", "plan"))
 MEMORY_GOAL, TIME_GOAL = 0.07, 0.15
 HAND_MFU = 0.4
+CACHE_TOKENS = 10**9  # stock verl's KV cache held all sequences of those steps
 FIT_ON = ("smoke/3", "tp2/0", "tp2/1")  # a step of little work, and stock verl on short and on long sequences
 
 
@@ -44,21 +47,39 @@ def by_hand(case: Case) -> tuple[float, float]:
 
 def compare(cases: list[Case], fit_on: list[Case], constants: Constants) -> list[dict]:
     rows = []
-    for case in cases:
-        found, hand = case.predict(constants), by_hand(case)
-        row = {"name": case.name, "tokens": sum(case.batch.lengths), "longest": case.batch.longest}
-        row |= {"micro_batch_tokens": case.layout.micro_batch_tokens, "fitted": case in fit_on}
-        if case.memory:
-            row |= {"memory_gib": case.memory / GIB, "predicted_memory_gib": found.memory_bytes / GIB}
+    for each in cases:
+        found, hand = each.predict(constants), by_hand(each)
+        row = {"name": each.name, "tokens": sum(each.batch.lengths), "longest": each.batch.longest}
+        row |= {"micro_batch_tokens": each.layout.micro_batch_tokens, "fitted": each in fit_on}
+        if each.memory:
+            row |= {"memory_gib": each.memory / GIB, "predicted_memory_gib": found.memory_bytes / GIB}
             row |= {
-                "memory_error": found.memory_bytes / case.memory - 1,
-                "hand_memory_error": hand[0] / case.memory - 1,
+                "memory_error": found.memory_bytes / each.memory - 1,
+                "hand_memory_error": hand[0] / each.memory - 1,
             }
-        if case.seconds:
-            row |= {"step_s": case.seconds, "predicted_step_s": found.step_seconds}
-            row |= {"step_error": found.step_seconds / case.seconds - 1, "hand_step_error": hand[1] / case.seconds - 1}
+        if each.seconds:
+            row |= {"step_s": each.seconds, "predicted_step_s": found.step_seconds}
+            row |= {"step_error": found.step_seconds / each.seconds - 1, "hand_step_error": hand[1] / each.seconds - 1}
         rows.append(row)
     return rows
+
+
+def phases(path: Path) -> list[dict]:
+    """The other phases of a step of RL beside the rows that have them: generation and old log-probabilities."""
+    found = []
+    for row in json.loads(path.read_text())["rows"]:
+        if "generation_s" not in row:
+            continue
+        known = case(row)
+        engine = Rollout(row["rollout_tp"], 0.5, CACHE_TOKENS)
+        arguments = (known.batch, known.machine)
+        for name, predicted in (
+            ("generation", generation_seconds(known.shape, engine, *arguments, world=known.layout.world)),
+            ("log-probs", log_prob_seconds(known.shape, known.layout, *arguments)),
+        ):
+            measured = row[f"{name.replace('-', '_')}_s"]
+            found.append({"name": known.name, "phase": name, "measured_s": measured, "predicted_s": predicted})
+    return found
 
 
 def table(rows: list[dict]) -> Table:
@@ -133,8 +154,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     files = arguments.rows or [path for path in (BASELINE, MEASURED) if path.exists()]
-    cases = [case for path in files for case in read(path)]
-    fit_on = [case for case in cases if case.seconds and case.id in arguments.fit]
+    cases = [each for path in files for each in read(path)]
+    fit_on = [each for each in cases if each.seconds and each.id in arguments.fit]
     constants = calibrate(fit_on) if fit_on else Constants()
     rows = compare(cases, fit_on, constants)
     console = Console(width=150)
@@ -142,6 +163,11 @@ def main() -> None:
     found = summary(rows)
     print(sentence("memory", MEMORY_GOAL, found["memory"], found["memory_by_hand"]))
     print(sentence("time", TIME_GOAL, found["step"], found["step_by_hand"]))
+    others = phases(BASELINE)
+    for row in others:
+        error = 100 * (row["predicted_s"] / row["measured_s"] - 1)
+        times = f"{row['measured_s']} s, predicted {row['predicted_s']:.1f} s ({error:+.0f} %)"
+        print(f"{row['name']}: {row['phase']} {times}")
     default = Constants()
     fits = ", ".join(f"{name} {getattr(constants, name):.3f} (table: {getattr(default, name):.3f})" for name in FITTED)
     print(f"fitted: {fits}")
@@ -153,6 +179,7 @@ def main() -> None:
         "constants": asdict(constants),
         "fitted": list(FITTED) if fit_on else [],
         "summary": found,
+        "other_phases": others,
         "rows": rows,
     }
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
