@@ -3,7 +3,8 @@
     python benchmarks/coldstart_speed.py              # 4,000 generated rows, as many processes as there are cores
     python benchmarks/coldstart_speed.py --rows 1000 --processes 4
 
-In the same run: each stage one row at a time, in this process, and as the pipeline runs it; near duplicates also by a
+In the same run: each stage one row at a time, in this process, and as the pipeline runs it (processes are started for
+work that takes longer than their start; tasks wait for the sandbox and the grader); near duplicates also by a
 loop over all pairs, and execution also with a new interpreter for each program. One row in 20 is a near duplicate of an
 earlier one, one in 50 shares a sentence with an evaluation file.
 """

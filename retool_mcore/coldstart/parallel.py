@@ -7,31 +7,32 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
 from retool_mcore.coldstart.rows import Drop, Outcome, Row
 from retool_mcore.processes import signal_at_parents_death
 
 CHUNK_ROWS = 32
-# Below this, starting processes takes longer than the work.
-_WORTH_ROWS = 512
+# As long as it takes to start the processes: work that ends sooner is not worth them.
+_WORTH_S = 5.0
 _IN_FLIGHT = 4  # chunks a process
 
 _function: Callable | None = None
 
 
 def map_rows(function: Callable, rows: Iterable, processes: int) -> Iterator[Any]:
-    """`map(function, rows)` in order, over `processes`; `function` is sent to each once and its `prepare` called there.
-
-    Few rows stay in this process. Memory is bounded: at most a few chunks wait.
+    """`map(function, rows)` in order: in this process, and when that takes long, the rest over `processes`, to each of
+    which `function` is sent once. Memory is bounded: at most a few chunks wait.
     """
-    rows = iter(rows)
-    first = list(islice(rows, _WORTH_ROWS))
-    if processes <= 1 or len(first) < _WORTH_ROWS:
-        yield from map(function, chain(first, rows))
+    rows, start = iter(rows), perf_counter()
+    for row in rows:
+        yield function(row)
+        if processes > 1 and perf_counter() - start > _WORTH_S:
+            break
+    else:
         return
-    rows = chain(first, rows)
     # Forking this process, with its threads, could copy a held lock.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(function,)) as pool:

@@ -25,6 +25,10 @@ class Selector:
     tokenizer: str
     _formats: Any = None
 
+    def __reduce__(self):
+        # Each process loads its own tokenizer.
+        return Selector, (self.config, self.tokenizer)
+
     def prepare(self) -> None:
         if self._formats is not None:
             return

@@ -128,12 +128,13 @@ def _decontaminate(config: Config) -> Stage:
 
 
 def _selection(select: Select, tokenizer: str) -> Stage:
+    selector = Selector(select, tokenizer)
+
     async def loads() -> None:
-        # Another one: what is prepared here would have to travel to the processes.
-        Selector(select, tokenizer).prepare()
+        selector.prepare()
 
     check = None if select.tokenizer == "tiny" else loads
-    return Stage("selection", asdict(select), each=Selector(select, tokenizer), check=check)
+    return Stage("selection", asdict(select), each=selector, check=check)
 
 
 def _sampling(model: Model) -> dict:

@@ -112,8 +112,8 @@ def test_a_shifted_mask_is_seen(tokenizer, monkeypatch):
         Selector(Select(), tokenizer)(traced(("print(4)", "4")))
 
 
-def test_processes_give_what_one_process_gives(monkeypatch, tmp_path):
-    monkeypatch.setattr("retool_mcore.coldstart.parallel._WORTH_ROWS", 8)
+def test_processes_give_what_one_process_gives(monkeypatch, tmp_path, tokenizer):
+    monkeypatch.setattr("retool_mcore.coldstart.parallel._WORTH_S", 0.0)
     texts = ["<code>" if number % 3 else "text \\boxed{4}<answer>\\boxed{4}</answer>" for number in range(40)]
     rows = [Row(f"k{n}", n, "2+2?", "", "4", rewrite=text) for n, text in enumerate(texts)]
     (tmp_path / "evaluation.jsonl").write_text(json.dumps({"problem": "Which two even numbers add up to three?"}))
@@ -121,6 +121,8 @@ def test_processes_give_what_one_process_gives(monkeypatch, tmp_path):
     decontaminate.prepare()
     for row in rows[::2]:
         row.problem = f"Case {row.index}: two even numbers add up to {row.index}."
-    for check in (check_form, decontaminate):
+    selector = Selector(Select(min_programs=2), tokenizer)
+    selector.prepare()
+    for check in (check_form, decontaminate, selector):
         several, one = ([(o.index, o.reason) for o in outcomes(check, rows, n)] for n in (2, 1))
-        assert several == one and len({reason for _, reason in one}) > 1
+        assert several == one and any(reason for _, reason in one)
