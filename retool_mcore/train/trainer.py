@@ -1,5 +1,6 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import ray
@@ -18,8 +19,13 @@ from retool_mcore.train import checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
+from retool_mcore.train.push import PushError, VerifyingWorker
 
 POLL_S = 0.05
+
+
+class PolicyWorker(VerifyingWorker, AuditingWorker):
+    """verl's RL worker: its weight push verified, its loss audited, its checkpoints as configured."""
 
 
 class MarkComplete(CheckpointCallback):
@@ -40,6 +46,7 @@ class Steps:
     """
 
     being_written = False  # whether a checkpoint's writes are under way
+    pushed: Mapping[str, float] = {}  # of the first push: tensors, bytes, and the seconds of its verification
 
     def __init__(self, config):
         super().__init__(config)
@@ -51,12 +58,23 @@ class Steps:
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         self.role_worker_mapping |= {
-            role: ray.remote(AuditingWorker)
+            role: ray.remote(PolicyWorker)
             for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
             if role in self.mapping
         }
         if self.use_critic:
             self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
+
+    def on_init_end(self):
+        """The first push. Raises PushError when a tensor in the engine is not the trainer's."""
+        super().on_init_end()
+        try:
+            self.pushed = ray.get(self.actor_rollout_wg.verify_push())[0]
+        except PushError as error:
+            raise getattr(error, "cause", error) from error
+        if self.pushed:
+            told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
+            print(told.format(**self.pushed))
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
@@ -118,6 +136,7 @@ class Steps:
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         metrics |= token_staleness(batch, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
+        metrics |= {f"push/{name}": value for name, value in self.pushed.items()}
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()

@@ -1,0 +1,80 @@
+"""The first weight push of a run is verified: every tensor in vLLM is, bit by bit, what Megatron exported.
+
+verl's worker gathers the weights under their Hugging Face names and streams them to the vLLM worker on its device. On
+the first push each tensor of the stream is fingerprinted as it passes (train/fingerprint.py), and vLLM then compares
+what its parameters hold (train/push_receiver.py). A tensor that was left out, put elsewhere or cut at another row would
+otherwise train in silence, with a rollout policy that is not the trainer's.
+"""
+
+import json
+import re
+import time
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+
+from retool_mcore.train.async_save import SavingWorker
+from retool_mcore.train.fingerprint import Whole, fingerprint
+
+RECEIVER = "retool_mcore.train.push_receiver.VerifyingExtension"
+_FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
+
+
+class PushError(Exception):
+    """The rollout engine holds other weights than the trainer exported; training must not go on."""
+
+
+class VerifyingWorker(SavingWorker):
+    """verl's RL worker that remembers the fingerprints of its first push until they are compared."""
+
+    exported: dict[str, Whole] | None = None
+    export_bytes = 0
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def update_weights(self, global_steps: int = None, mode: str = "auto"):
+        if self.exported is not None or mode != "naive":
+            return await super().update_weights(global_steps=global_steps, mode=mode)
+        engine = self.actor.engine
+        export = engine.get_per_tensor_param
+        dtype = getattr(torch, self.config.rollout.dtype)
+        seen: dict[str, tuple[int, torch.Tensor]] = {}
+
+        def recorded(**kwargs):
+            weights, adapter = export(**kwargs)
+            return self._record(weights, seen, dtype), adapter
+
+        engine.get_per_tensor_param = recorded
+        try:
+            result = await super().update_weights(global_steps=global_steps, mode=mode)
+        finally:
+            del engine.get_per_tensor_param
+        values = torch.stack([value for _, value in seen.values()]).tolist()  # one wait for the device
+        sizes = [elements for elements, _ in seen.values()]
+        self.exported = {name: Whole(*both) for name, *both in zip(seen, sizes, values, strict=True)}
+        return result
+
+    def _record(self, weights, seen: dict, dtype: torch.dtype):
+        for name, weight in weights:
+            seen[name] = weight.numel(), fingerprint(weight.to(dtype))
+            self.export_bytes += weight.nbytes
+            yield name, weight
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def verify_push(self) -> dict[str, float]:
+        """Compare the engine's tensors with the first push; {tensors, bytes, seconds}. Raises PushError.
+
+        {} where no engine shares this worker's device, as in pipeline=async: those get their weights otherwise.
+        """
+        if self.exported is None:
+            return {}
+        clock = time.perf_counter()
+        message = {"exported": json.dumps(self.exported), "dtype": self.config.rollout.dtype}
+        try:
+            await self.rollout._execute_method("verify_weights", kwargs=message)
+        except Exception as error:
+            found = _FOUND.search(str(error))
+            if found is None:
+                raise
+            raise PushError(found[0]) from None
+        seconds = time.perf_counter() - clock
+        return {"tensors": len(self.exported), "bytes": self.export_bytes, "seconds": seconds}
