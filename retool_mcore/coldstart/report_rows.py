@@ -7,7 +7,7 @@ from html import escape
 
 from retool_mcore.coldstart.rows import Row
 
-_PIECE = re.compile(r"\s+|\w+|[^\w\s]+")
+_PIECE = re.compile(r"\s+|(?:\w+|[^\w\s]+)\s*")
 # Fewer words in common are chance.
 _LEAST_WORDS = 3
 # Beyond it the comparison, quadratic at worst, takes longer than the reader.
@@ -41,9 +41,9 @@ def marked(before: str, after: list[str]) -> list[str]:
     b = [piece for group in groups for piece in group]
     same_a, same_b = [False] * len(a), [False] * len(b)
     if len(a) + len(b) <= _MAX_PIECES:
-        for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
-            run = a[block.a : block.a + block.size]
-            if sum(not piece.isspace() for piece in run) >= _LEAST_WORDS:
+        words_a, words_b = ([piece.strip() for piece in pieces] for pieces in (a, b))
+        for block in SequenceMatcher(None, words_a, words_b).get_matching_blocks():
+            if block.size >= _LEAST_WORDS:
                 same_a[block.a : block.a + block.size] = [True] * block.size
                 same_b[block.b : block.b + block.size] = [True] * block.size
     else:

@@ -144,7 +144,7 @@ def test_the_whole_pipeline_keeps_the_good_rewrites_alone(finished):
     assert {(row.kind, dropped.get(number)) for number, row in enumerate(ROWS)} == set(LABELS.items())
     for purpose, stage in (("judge", "judge verification"), ("rewrite", "rewrite")):
         assert calls[purpose]["calls"] == stages[stage]["rows_in"]
-    assert calls["judge"]["retries"] == 3 and calls["rewrite"]["cached"] > 0
+    assert calls["judge"]["retries"] == 3
 
 
 @pytest.mark.parametrize("name", ["text", "hermes"])
