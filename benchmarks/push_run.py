@@ -1,0 +1,62 @@
+"""`retool rl`'s process with clocks in its weight pushes: started by reshard.py and rollout.py, not by hand.
+
+python benchmarks/push_run.py CONFIG pushes|steps
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from omegaconf import OmegaConf, open_dict
+from push_parts import PushRunner, StepRunner
+from push_transport import write_line
+from verl.utils.config import validate_config
+
+from retool_mcore.platform.check import assert_adapters
+from retool_mcore.rollout.agent_loop import RetoolAgentLoop
+from retool_mcore.train.rl import run_trainer, verl_config
+
+
+class NotingManager:
+    """verl's client of the engine; notes for every turn (tokens sent, generated, found in the prefix cache)."""
+
+    def __init__(self, manager) -> None:
+        self.manager, self.turns = manager, []
+
+    async def generate(self, **request):
+        output = await self.manager.generate(**request)
+        cached = output.extra_fields.get("num_cached_tokens")
+        self.turns.append([len(request["prompt_ids"]), len(output.token_ids), cached])
+        return output
+
+
+class NotingLoop(RetoolAgentLoop):
+    """The product's agent loop, with a note of every turn's prefix-cache hits."""
+
+    async def run(self, sampling_params, priority=0, **kwargs):
+        self.server_manager = NotingManager(self.server_manager)
+        try:
+            return await super().run(sampling_params, priority=priority, **kwargs)
+        finally:
+            write_line("turns", {"step": int(kwargs["global_steps"]), "turns": self.server_manager.turns})
+
+
+def main(config_path: str, mode: str) -> None:
+    assert_adapters()
+    config = OmegaConf.load(config_path)
+    stage_dir = Path(config.run_dir) / "rl"
+    stage_dir.mkdir(parents=True, exist_ok=True)
+    verl = verl_config(config, stage_dir)
+    path = Path(verl.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    loops = OmegaConf.load(path)
+    loops[0]["_target_"] = "push_run.NotingLoop"
+    path.write_text(OmegaConf.to_yaml(loops))
+    with open_dict(verl):
+        verl.actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls = "push_parts.TimedExtension"
+    validate_config(verl, use_reference_policy=False, use_critic=False)
+    run_trainer(verl, {"pushes": PushRunner, "steps": StepRunner}[mode])
+    print(json.dumps({"ended": mode}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
