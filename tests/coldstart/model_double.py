@@ -31,6 +31,9 @@ class Double:
         self.url = ""
 
     async def models(self, request: web.Request) -> web.Response:
+        if self.upstream:
+            async with ClientSession() as session, session.get(f"{self.upstream}/models") as answer:
+                return web.json_response(await answer.json())
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0}]})
 
     async def chat(self, request: web.Request) -> web.Response:
