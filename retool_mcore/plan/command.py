@@ -51,7 +51,10 @@ def run(
     found = search(problem)
     if write is not None:
         command = ["retool", "plan", "--model", model, "--gpus", gpus, "--gpu-memory", f"{gpu_memory:g}"]
-        command += ["--max-length", str(max_length)] + ([] if rl else ["--sft"])
+        command += ["--max-length", str(max_length), "--sequences", str(sequences)]
+        command += ["--gpu", gpu] if gpu else []
+        command += ["--mean-length", str(mean_length)] if mean_length else []
+        command += [] if rl else ["--sft"]
         write_config(problem, found.chosen, write, shlex.join(command))
     print_plans(problem, found, top=top)
     if write is not None:

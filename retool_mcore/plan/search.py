@@ -155,7 +155,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
 def _groups(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """(tp, pp, cp); tensor parallelism stays inside a node's NVLink."""
     sizes = [size for size in range(1, problem.world + 1) if problem.world % size == 0]
-    for tp in (size for size in sizes if size <= problem.machine.gpus_per_node):
+    for tp in (size for size in sizes if problem.machine.gpus_per_node % size == 0):
         for pp in sizes:
             for cp in sizes:
                 if tp * pp * cp <= problem.world and problem.world % (tp * pp * cp) == 0:

@@ -75,6 +75,11 @@ def test_refusals_of_the_checks_are_counted_by_their_reason():
     assert search.search(odd).refused["tp does not divide the attention heads"] > 0
 
 
+def test_tensor_parallelism_stays_within_a_node():
+    problem = Problem(SHAPES["qwen2.5-1.5b"], 3, MACHINES["H200-141"].replace(gpus_per_node=4), SMALL.batch)
+    assert {plan.layout.tp for plan in search.search(problem).plans} == {1, 2, 4}
+
+
 def test_the_table_names_the_choice_and_its_memory(found):
     console = Console(record=True, width=150, file=io.StringIO())
     print_plans(SMALL, found, top=3, console=console)
