@@ -4,6 +4,8 @@ Between two steps the weights go to the rollout engines; generation stops for th
 with the new weights (verl's partial rollout), each token with the log-probability of the policy that wrote it.
 """
 
+import logging
+
 import ray
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
@@ -11,6 +13,9 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.trainer import Steps
+
+# It calls logger.info(..., flush=True), which is a TypeError wherever its level lets the message pass (release 0.9.1).
+logging.getLogger(PPOTrainerSeparateAsync.__module__).setLevel(logging.WARNING)
 
 
 class SeparateWorker(AuditingWorker, DetachActorWorker):
