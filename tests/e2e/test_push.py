@@ -11,7 +11,7 @@ from e2e_runs import metrics_of, retool
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 FEW = ("data.arithmetic.sft=64", "data.arithmetic.train=32", "data.arithmetic.validation=16")
-STEP = ("train.batch=4", "train.n=2", "train.mini_batch=4", "train.steps=1", "train.save_every=-1")
+STEP = ("train.batch=4", "train.n=2", "train.mini_batch=4", "train.steps=1", "train.save_every=1")
 
 
 @pytest.fixture(scope="module")
