@@ -64,7 +64,9 @@ def rows(n: int, seed: int) -> list[dict]:
         query = " and ".join(f.ask.format(**given) for f, given in zip(called, arguments, strict=True))
         calls = [{"name": f.name, "arguments": given} for f, given in zip(called, arguments, strict=True)]
         rng.shuffle(listed)
-        tools = [{"name": f.name, "description": re.sub(r"[{}]", "", f.ask), "parameters": _described(f)} for f in listed]
+        tools = [
+            {"name": f.name, "description": re.sub(r"[{}]", "", f.ask), "parameters": _described(f)} for f in listed
+        ]
         row = {"id": len(drawn), "query": query, "tools": json.dumps(tools), "answers": json.dumps(calls)}
         drawn.setdefault(query, row)
     if len(drawn) < n:

@@ -11,8 +11,8 @@ from verl.utils.debug import marked_timer
 
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
-from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.gpu_idle import idle_shares
+from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
 from retool_mcore.metrics.tensorboard import write_texts
