@@ -155,8 +155,9 @@ def test_sft_trains_on_what_it_wrote(finished, tmp_path, name):
         "data=math",
         f"data.sft_train_files={out}/{name}/train.parquet",
         f"data.sft_validation_files={out}/{name}/validation.parquet",
-        *(f"rollout.format={name}", f"init_from={out}/tiny", "name=t", f"runs_dir={tmp_path}"),
-        *("train.steps=2", "train.batch=8", "train.warmup_steps=1", "train.max_length=1024", "train.eval_every=2"),
+        *(f"rollout.format={name}", f"data.prompt={'retool' if name == 'text' else name}"),
+        *(f"init_from={out}/tiny", "name=t", f"runs_dir={tmp_path}"),
+        *("train.steps=2", "train.batch=4", "train.warmup_steps=1", "train.max_length=1024", "train.eval_every=2"),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     losses = {step: values["train/loss"] for step, values in metrics_of(tmp_path / "t/sft").items()}
