@@ -112,9 +112,13 @@ def policy_folder(checkpoint: Path) -> Path:
     return inner / "model" / "huggingface"
 
 
-def link_policy(stage_dir: Path) -> Path:
-    """Make `stage_dir`/policy name the last whole checkpoint's Hugging Face folder, for the stages that follow."""
-    return _link(stage_dir / "policy", policy_folder(latest(stage_dir / "checkpoints")))
+def link_policy(stage_dir: Path) -> Path | None:
+    """Make `stage_dir`/policy name the last whole checkpoint's Hugging Face folder, for the stages that follow.
+
+    None, and no link, when there is no whole checkpoint: RL with train.save_every=-1 saves none.
+    """
+    last = latest(stage_dir / "checkpoints")
+    return None if last is None else _link(stage_dir / "policy", policy_folder(last))
 
 
 def policy_step(path: Path) -> int:

@@ -107,7 +107,8 @@ def main(config_path: str) -> None:
     run_trainer(verl, Runner)
     if stop.stopped_after(stage_dir) is not None:
         sys.exit(stop.EXIT_CODE)
-    print(f"RL policy: {checkpoints.link_policy(stage_dir)}")
+    policy = checkpoints.link_policy(stage_dir)
+    print(f"RL policy: {policy or f'none was saved, as train.save_every={config.train.save_every} asks'}")
 
 
 if __name__ == "__main__":

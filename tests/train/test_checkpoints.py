@@ -143,3 +143,9 @@ def test_policies(tmp_path):
     assert checkpoints.policy_step(checkpoints.link_policy(tmp_path)) == 20
     assert checkpoints.policy_step(tmp_path / "policy_best") == 1
     assert checkpoints.policy_step(tmp_path) == 0
+
+
+def test_rl_that_saves_nothing_has_no_policy(tmp_path):
+    """train.save_every=-1."""
+    assert checkpoints.link_policy(tmp_path) is None
+    assert not (tmp_path / "policy").is_symlink()
