@@ -38,7 +38,7 @@ from slurm_cluster import Cluster, search_path  # noqa: E402
 
 STAGES = ("sft", "rl")
 SIZES = {
-    "sft": ("data.sft.steps=240", "data.sft.save_every=5", "data.sft.eval_every=1000"),
+    "sft": ("data.sft.steps=100", "data.sft.save_every=5", "data.sft.eval_every=1000"),
     # The reward grows worse with every token above 10, so that even a hardly trained policy's groups have advantages.
     "rl": ("data.rl.steps=14", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
 }
