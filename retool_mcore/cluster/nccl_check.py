@@ -97,7 +97,8 @@ def verdict(measured: Mapping[str, float], floor_gbs: float | None) -> str:
     slowest = "; ".join(f"slowest {min(kind, key=kind.get)}, {min(kind.values()):.2f} GB/s" for kind in kinds if kind)
     return (
         f"all-reduce over all nodes runs at {overall:.2f} GB/s, below parallel.min_bus_bandwidth_gbs={floor_gbs:g} "
-        f"({slowest}): have the link looked at, exclude a node, or lower the floor."
+        f"({slowest}): have the link looked at, exclude a node, or give a lower one with "
+        "parallel.min_bus_bandwidth_gbs=GBS (null: told only)."
     )
 
 
