@@ -245,16 +245,16 @@ def watch(
     if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
         raise Paused(stage, step)
     if process.returncode:
-        raise _failure(stage, process.returncode, log, start)
+        raise _failure(stage, process.returncode, log, start, Path(command[0]).name)
 
 
-def _failure(stage: str, code: int, log: Path, start: int) -> Exception:
+def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exception:
     message, is_users = last_error(log, start)
     if is_users:
         return UserError(message)
     how = f"exit code {code}"
     if code < 0:
-        how = f"its first process was {killed_by(-code)}"
+        how = f"{program}, its first process, was {killed_by(-code)}"
         message = message if names_error(message) else f"it printed last: {message}" if message else ""
     return StageFailed(f"{stage} failed ({how}): {message or 'it printed nothing'}\nThe whole log: {log}")
 

@@ -112,7 +112,9 @@ def test_a_request_to_stop_counts_when_this_attempt_was_meant(tmp_path, asked):
 
 
 def test_a_killed_stage_says_so(run):
-    with pytest.raises(StageFailed, match="killed by SIGKILL, often for lack of memory"):
+    with pytest.raises(
+        StageFailed, match=r"python\S*, its first process, was killed by SIGKILL, often for lack of memory"
+    ):
         run("import os; os.kill(os.getpid(), 9)")
 
 
