@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retool_mcore import processes
-from retool_mcore.cluster import slurm
+from retool_mcore.cluster import last_start, slurm
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import record_failure
 from retool_mcore.progress import attempt_files, read_steps
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
         return 0
+    last_start.end(options.folder, options.mark)
     state = slurm.states([str(options.job)]).get(str(options.job))
     if state is not None and state.state == "PENDING":
         return 0  # Slurm ended it for a lost node, and has put it back itself

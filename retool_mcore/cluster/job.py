@@ -20,13 +20,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.cluster import nccl_check, network, slurm
+from retool_mcore.cluster import last_start, nccl_check, network, slurm
 from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.node import ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
-from retool_mcore.cluster.retry import record_failure
+from retool_mcore.cluster.retry import Decision, record_failure
 from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
@@ -116,6 +116,14 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     signals.watch_parent()
     record(stage, config, str(allocation.job_id), allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
+    if silent := last_start.silent_end(folder, allocation.job_id):
+        say(f"retool: {silent}")
+        decision = decide(folder, silent, site)
+        say(f"{stage}: {decision.why}")
+        if not decision.requeue:
+            last_start.end(folder)
+            return 1
+    last_start.begin(folder, allocation.mark, allocation.nodes[0])
     guard = guarded(
         partial(step, site),
         job_id=allocation.job_id,
@@ -140,6 +148,7 @@ def run_attempt_on_nodes(
             run_on_nodes(stage, config, allocation, site, signals)
         finally:
             signals.ignore()
+            last_start.end(folder)
             sweep(allocation, site)
     except Paused as paused:
         return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
@@ -152,11 +161,16 @@ def run_attempt_on_nodes(
         return 128 + stopped.signum
     except (StageFailed, ClusterFailed) as error:
         say(f"retool: {error}")
-        attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
-        decision = record_failure(folder, attempt, step, str(error), max_attempts=site.max_attempts)
+        decision = decide(folder, str(error), site)
         why = f"{stage}: {decision.why}".removesuffix(".")
         return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
     return 0
+
+
+def decide(folder: Path, error: str, site: Site) -> Decision:
+    """Writes a failure of the newest attempt down; whether the stage deserves another."""
+    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
+    return record_failure(folder, attempt, step, error, max_attempts=site.max_attempts)
 
 
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 from retool_mcore import processes, stop
+from retool_mcore.cluster import last_start
 from retool_mcore.launch import Stopped
 
 PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
@@ -33,6 +34,7 @@ class Signals:
     def _end(self, signum: int, _) -> None:
         if self.armed:  # once: a second signal must not keep the cluster from being torn down
             self.armed = False
+            last_start.end(self.folder)  # at once: Slurm may kill us before all is torn down
             raise Stopped(signum)
 
     def _time_is_near(self, signum: int, _) -> None:
