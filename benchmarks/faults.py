@@ -201,7 +201,8 @@ class Bench:
 def shown(arguments: Sequence[str]) -> list[str]:
     """Arguments without the folders, which mean nothing elsewhere."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return [word for before, word in pairs if not {before, word} & {"--folder", "--out", "--add", "--replace"}]
+    flags, valued = {"--add", "--replace"}, {"--folder", "--out"}
+    return [word for before, word in pairs if word not in flags | valued and before not in valued]
 
 
 def _seconds(value: float | None) -> str:
