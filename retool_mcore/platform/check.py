@@ -7,12 +7,16 @@ from retool_mcore.errors import UserError
 
 
 def adapters() -> list[tuple[str, bool, str]]:
-    """(adapter, took effect, what it is for) of the adapters that this machine needs; empty where CUDA is available."""
+    """(adapter, took effect, what it is for) of the adapters that this machine needs."""
     import torch
+    import verl  # noqa: F401  loads the verl.plugins entry points
 
     if torch.cuda.is_available():
-        return []
-    import verl  # noqa: F401  loads the verl.plugins entry points
+        import verl.workers.engine.megatron  # noqa: F401  the import hook installs Megatron's adapter
+
+        from retool_mcore.platform import megatron_cuda
+
+        return [("megatron_cuda", megatron_cuda.fuses(), "gradient-accumulation fusion without NVIDIA Apex")]
     from verl.plugin.platform.platform_manager import get_platform
 
     from retool_mcore.platform import verl_cpu
@@ -35,8 +39,8 @@ def assert_adapters() -> None:
     missing = [name for name, active, _ in adapters() if not active]
     if missing:
         raise UserError(
-            f"the adapters {', '.join(missing)} did not take effect on this machine without CUDA; start stages with "
-            "`retool`, which sets VERL_PLATFORM=cpu, from an environment made by launch/setup.sh"
+            f"the adapters {', '.join(missing)} did not take effect; start stages with `retool`, from an environment made by "
+            "launch/setup.sh (the package must be installed there, on PYTHONPATH alone its plugins are not found)"
         )
     import verl.workers.engine.megatron  # noqa: F401
     from verl.workers.engine.base import EngineRegistry

@@ -26,8 +26,9 @@ class WeightGradient:
     wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp32
 
 
-def installed() -> bool:
-    return getattr(layers, "fused_weight_gradient_mlp_cuda", None) is WeightGradient
+def fuses() -> bool:
+    """Whether Megatron's output layer can add its weight gradient to the buffer: by Apex, or by this adapter."""
+    return layers._grad_accum_fusion_available
 
 
 def install() -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from retool_mcore import doctor
 from retool_mcore.errors import UserError
+from retool_mcore.platform import check
 from retool_mcore.preflight import machine
 
 
@@ -127,3 +128,9 @@ def test_a_source_tree_that_was_never_installed_is_a_finding(monkeypatch):
     monkeypatch.setattr(doctor, "DISTRIBUTION", "no-such-distribution")
     (finding,) = doctor.package("cpu")
     assert not finding.ok and finding.found == "not installed"
+
+
+def test_an_adapter_without_effect_stops_a_stage_on_a_gpu_too(monkeypatch):
+    monkeypatch.setattr(check, "adapters", lambda: [("megatron_cuda", False, "gradient-accumulation fusion")])
+    with pytest.raises(UserError, match="the adapters megatron_cuda did not take effect.*PYTHONPATH alone"):
+        check.assert_adapters()
