@@ -39,8 +39,8 @@ def assert_adapters() -> None:
     missing = [name for name, active, _ in adapters() if not active]
     if missing:
         raise UserError(
-            f"the adapters {', '.join(missing)} did not take effect; start stages with `retool`, from an environment made by "
-            "launch/setup.sh (the package must be installed there, on PYTHONPATH alone its plugins are not found)"
+            f"the adapters {', '.join(missing)} did not take effect; start stages with `retool`, from an environment "
+            "made by launch/setup.sh (the package must be installed there, on PYTHONPATH alone its plugins are not found)"
         )
     import verl.workers.engine.megatron  # noqa: F401
     from verl.workers.engine.base import EngineRegistry
