@@ -40,7 +40,7 @@ def assert_adapters() -> None:
     if missing:
         raise UserError(
             f"the adapters {', '.join(missing)} did not take effect; start stages with `retool`, from an environment "
-            "made by launch/setup.sh (the package must be installed there, on PYTHONPATH alone its plugins are not found)"
+            "made by launch/setup.sh (the package must be installed: on PYTHONPATH alone its plugins are not found)"
         )
     import verl.workers.engine.megatron  # noqa: F401
     from verl.workers.engine.base import EngineRegistry
