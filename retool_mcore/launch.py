@@ -255,8 +255,12 @@ def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exce
     how = f"exit code {code}"
     if code < 0:
         how = f"{program}, its first process, was {killed_by(-code)}"
-        message = message if names_error(message) else f"it printed last: {message}" if message else ""
-    return StageFailed(f"{stage} failed ({how}): {message or 'it printed nothing'}\nThe whole log: {log}")
+        if not names_error(message):  # killed from outside, it had no last words
+            message = f"it printed last: {message}" if message and code != -signal.SIGKILL else ""
+    elif not message:
+        message = "it printed nothing"
+    said = f": {message}" if message else ""
+    return StageFailed(f"{stage} failed ({how}){said}\nThe whole log: {log}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _RANK = re.compile(
     r"^\s*host\s*: (?P<host>\S+)\s+rank\s*: (?P<rank>\d+).*\s+exitcode\s*: -(?P<signum>\d+) ", re.MULTILINE
 )
 _BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
-_BAR = re.compile(r"\d+%\|.*\|")  # tqdm's
+_PROGRESS = re.compile(r"\d+%\|.*\||^step:\d+ - ")  # tqdm's bar, verl's line of a step
 NODE_LINE = "retool-node: "  # what the supervisor of a node says (cluster/node.py)
 _SRUN = re.compile(r"^srun: error: (?P<host>\S+): task.* (?P<how>Killed|Segmentation fault|Bus error)")
 # Ray's, of a process that ended without being told to.
@@ -55,7 +55,7 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
 
     A process that was killed is named before any exception: those of the others follow from it. Errors that follow from
     another process's failure count only when there is no other; without any exception it is the last line with text
-    that is no progress bar, and "" for an empty log.
+    that is no progress, and "" for an empty log.
     """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
@@ -77,7 +77,7 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
             break
         if match and not secondary:
             secondary = line
-        if line.strip() and not last and not _BAR.search(line):
+        if line.strip() and not last and not _PROGRESS.search(line):
             last = line.strip()
     return _killed(text, lines) or primary or dead_worker(text) or _ended_by_slurm(lines) or secondary or last, False
 

@@ -113,9 +113,11 @@ def test_a_request_to_stop_counts_when_this_attempt_was_meant(tmp_path, asked):
 
 def test_a_killed_stage_says_so(run):
     with pytest.raises(
-        StageFailed, match=r"python\S*, its first process, was killed by SIGKILL, often for lack of memory"
+        StageFailed, match=r"\(python\S*, its first process, was killed by SIGKILL, often for lack of memory\)\n"
     ):
-        run("import os; os.kill(os.getpid(), 9)")
+        run("import os; print('x', flush=True); os.kill(os.getpid(), 9)")
+    with pytest.raises(StageFailed, match=r"was killed by SIGSEGV\): it printed last: x\n"):
+        run("import os; print('x', flush=True); os.kill(os.getpid(), 11)")
 
 
 # Starts two children in sessions of their own that ignore signals, one without the mark in its environment.

@@ -44,7 +44,7 @@ def report(rank: int, host: str, exit_code: int) -> str:
             "torch.OutOfMemoryError: CUDA out of memory.",
         ),
         ("ray.exceptions.ActorDiedError: The actor died.\nbye\n", "ray.exceptions.ActorDiedError: The actor died."),
-        ("step 1\nstep 2\nEpoch 1/6:  53%|█████▎    | 10/19 [00:12<00:10,  1.21s/it]", "step 2"),
+        ("step 1\nstep 2\nEpoch 1/6:  53%|█████▎    | 10/19 [00:12<00:10,  1.21s/it]\nstep:2 - loss:1.5\n", "step 2"),
         ("Fatal Python error: Segmentation fault\n\nThread 0x1:\n", "Fatal Python error: Segmentation fault"),
         (
             GLOO + report(0, "n1", 1) + report(1, "n2", -9),

@@ -32,7 +32,7 @@ PORT = 21500  # given by hand, for the port that is taken
 PARTS = {
     "rank": re.compile(r"^\S*python\S* -u -m retool_mcore\.train\.sft "),
     "torchrun": re.compile(r"^\S*python\S* -m torch\.distributed\.run .*retool_mcore\.train\.sft "),
-    "supervisor": re.compile(r"-m retool_mcore\.cluster\.node stage "),
+    "supervisor": re.compile(r"^\S*python\S* -m retool_mcore\.cluster\.node stage "),
     "job process": re.compile(r"-m retool_mcore\.cluster\.job "),
     "srun": re.compile(r"^srun .*retool_mcore\.cluster\.node stage "),
     "slurmstepd of the batch script": re.compile(r"^slurmstepd: \[\d+\.batch\]"),
