@@ -58,7 +58,7 @@ class Fault:
     repair_after_s: float = 60.0  # when nobody noticed by then
     when: str = "steps"  # "start": before the first step of an attempt
     delay_s: float = 15.0  # a random part of it is waited for
-    deadline_s: float = 480.0  # on a busy machine a start of RL takes minutes
+    deadline_s: float = 900.0  # on a busy machine a start of RL takes minutes
     overrides: tuple[str, ...] = ()  # that the job is submitted with
 
 
@@ -121,7 +121,7 @@ def left(cluster: Cluster, timeout_s: float = 20) -> dict[int, str]:
     return found
 
 
-def wait_for_attempt(job: Job, when: str, timeout_s: float = 600) -> int:
+def wait_for_attempt(job: Job, when: str, timeout_s: float = 1200) -> int:
     """Waits until the newest attempt of a running job has ended a step (`when` "steps") or has begun; its number."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -91,7 +91,7 @@ class Job:
             assert self.state()["JobState"] not in ENDS, self.output()[-6000:]
             time.sleep(0.1)
 
-    def finish(self, timeout_s: float = 900) -> dict[str, str]:
+    def finish(self, timeout_s: float = 1500) -> dict[str, str]:
         """Waits until the job has ended for good; its last state must be COMPLETED."""
         ended = self.cluster.wait(self.id, *ENDS, timeout_s=timeout_s)
         assert ended["JobState"] == "COMPLETED", self.output()[-6000:]
