@@ -37,3 +37,12 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
         )
     if pipeline["transport"] == "nccl" and importlib.util.find_spec("cupy") is None:
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")
+
+
+def check_slurm(pipeline: Mapping) -> None:
+    """Refuse engines with devices of their own in a job of `retool submit`, whose nodes are the trainer's alone."""
+    if not pipeline["hybrid"]:
+        raise UserError(
+            f"pipeline={pipeline['name']} does not run in a Slurm job, which gives all its GPUs to the trainer: take "
+            "pipeline=sync, or start `retool rl` by hand on a node with GPUs to spare or with RAY_ADDRESS of a cluster."
+        )

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import last_start, nccl_check, network, slurm
 from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.job_signals import Signals
@@ -85,9 +86,11 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     """The stage's configuration, with as many nodes and GPUs a node as the job has.
 
     Raises:
-        UserError: the user asked for others, or as `compose`.
+        UserError: the user asked for others, or for rollout engines beside the trainer's, or as `compose`.
     """
     config = compose(stage, overrides)
+    if stage == "rl":
+        check_slurm(config.pipeline)
     given = {"parallel.nodes": len(allocation.nodes)}
     if config.parallel.device == "cuda":
         if allocation.gpus_per_node is None:

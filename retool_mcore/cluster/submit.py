@@ -16,6 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose
@@ -151,6 +152,8 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
         config = compose(stage, [*overrides, *nodes])  # as cluster/job.py does with the nodes that it finds
     except UserError as error:
         raise UserError(f"{stage}: {error}") from error
+    if stage == "rl":
+        check_slurm(config.pipeline)
     check_size(stage, config, site)
     return config
 

@@ -53,6 +53,23 @@ def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
         )
 
 
+def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float | None, source: str) -> None:
+    """Engines with devices of their own find them beside the trainer's.
+
+    pipeline, layout: the sections `pipeline` and `parallel`; devices: all that Ray will have, None where only Ray
+    knows; source: who says so.
+    """
+    rollout = pipeline["rollout_nodes"] * pipeline["rollout_gpus"]
+    trainer = layout["nodes"] * layout["gpus_per_node"]
+    if pipeline["hybrid"] or devices is None or rollout + trainer <= devices:
+        return
+    raise UserError(
+        f"pipeline={pipeline['name']} needs {rollout} rollout devices (pipeline.rollout_nodes x "
+        f"pipeline.rollout_gpus) beside the trainer's {trainer} (parallel.nodes x parallel.gpus_per_node), and "
+        f"{source} {devices:g}: lower parallel.gpus_per_node, or take pipeline=sync, which shares them."
+    )
+
+
 def check_memory(available_bytes: int) -> None:
     if available_bytes < MIN_CPU_MEMORY_BYTES:
         raise UserError(

@@ -58,8 +58,11 @@ def find_folder(name: str, *, key: str, advice: str) -> Path:
     raise UserError(f"{key} points to {name}, which is not a folder: {advice}.")
 
 
-def read_model(folder: Path) -> Model:
+def read_model(folder: Path, *, weights: bool = True) -> Model:
     """The shape of the Hugging Face model in `folder`.
+
+    weights: whether its files must be there too; without them the parameters are counted from the shape, which of an
+    architecture that the planner does not know gives 0.
 
     Raises UserError when config.json, one of the keys needed or a weight file is missing.
     """
@@ -81,8 +84,16 @@ def read_model(folder: Path) -> Model:
         layers=layers,
         vocab=vocab,
         max_positions=positions,
-        parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4),
+        parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4) if weights else planned_parameters(folder),
     )
+
+
+def planned_parameters(folder: Path) -> int:
+    """Parameters of the model that config.json describes, 0 for an architecture that the planner does not know."""
+    from retool_mcore.plan.shape import FAMILIES, Shape  # here: it reads JSON files with this module's function
+
+    known = read_json(folder / "config.json").get("model_type") in FAMILIES
+    return Shape.from_hf(folder).parameters if known else 0
 
 
 def weight_bytes(folder: Path) -> int:

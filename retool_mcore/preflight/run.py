@@ -1,6 +1,7 @@
 """All checks of a stage, cheap ones first; the first that fails ends the run with its sentence."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +19,7 @@ from retool_mcore.reward.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
+INITS = {"checkpoint": True, "random": False}  # of model.init: whether a checkpoint's weights are read
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
 
@@ -63,7 +65,8 @@ def check_sft_stage(config: DictConfig) -> None:
     steps = train.steps or train.epochs * (data.count_rows(files["sft_train_files"]) // train.batch)
     limits.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
 
-    model = read_policy(config.init_from, "init_from", rollout.format, advice=MODEL_ADVICE)
+    weights = reads_weights(config)
+    model = read_policy(config.init_from, "init_from", rollout.format, advice=MODEL_ADVICE, weights=weights)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_batch(batch=train.batch, dp=dp)
     limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
@@ -84,6 +87,7 @@ def check_rl_stage(config: DictConfig) -> None:
         rollout_tp=config.parallel.rollout_tp,
         eval_every=train.eval_every,
     )
+    check_rollout_devices(config)
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     files = check_prompts(config, ("train_files", "validation_files"))
     for paths in files.values():
@@ -91,16 +95,23 @@ def check_rl_stage(config: DictConfig) -> None:
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
 
+    critic = config.recipe.advantage == "gae"
     model = read_policy(
-        config.init_from, "init_from", config.rollout.format, advice="run `retool sft` first, or give a folder"
+        config.init_from,
+        "init_from",
+        config.rollout.format,
+        advice="run `retool sft` first, or give a folder",
+        weights=reads_weights(config) or critic,  # verl's engine of a critic knows no other start
     )
     dp = check_trainer_layout(config, model)
     parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
-    check_gpu_memory(config, model, dp)
-    check_checkpoints(config, model)
+    check_gpu_memory(
+        config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=bool(config.pipeline.hybrid)
+    )
+    check_checkpoints(config, model, critic)
     check_prompt_lengths(config, model, files, check_tools(config))
 
 
@@ -135,9 +146,19 @@ def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[P
     return files
 
 
-def read_policy(name: str, key: str, rollout_format: str, advice: str) -> Model:
-    """The model that config key `key` names, weights and tokenizer checked; `advice`: when there is no such folder."""
-    model = read_model(find_folder(str(name), key=key, advice=advice))
+def reads_weights(config: DictConfig) -> bool:
+    """Whether the policy starts from a folder's weights."""
+    if config.model.init not in INITS:
+        raise UserError(f"model.init={config.model.init}: expected one of {', '.join(INITS)}.")
+    return INITS[config.model.init]
+
+
+def read_policy(name: str, key: str, rollout_format: str, advice: str, weights: bool = True) -> Model:
+    """The model that config key `key` names, checked with its tokenizer and, if they will be read, its weights.
+
+    advice: what to do when there is no such folder.
+    """
+    model = read_model(find_folder(str(name), key=key, advice=advice), weights=weights)
     check_tokenizer(model, rollout_format)
     return model
 
@@ -169,6 +190,17 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
     )
 
 
+def check_rollout_devices(config: DictConfig) -> None:
+    layout = config.parallel
+    if "RAY_ADDRESS" in os.environ:
+        devices, source = None, "Ray"
+    elif layout.device == "cuda":
+        devices, source = layout.nodes * len(machine.cuda_devices()), "nvidia-smi lists"
+    else:
+        devices, source = layout.ray.num_gpus, "parallel.ray.num_gpus gives"
+    machine.check_rollout_devices(config.pipeline, layout, devices=devices, source=source)
+
+
 def check_micro_batch(config: DictConfig, *, longest: int) -> None:
     layout = config.parallel
     limits.check_micro_batch(
@@ -178,9 +210,10 @@ def check_micro_batch(config: DictConfig, *, longest: int) -> None:
     )
 
 
-def check_gpu_memory(config: DictConfig, model: Model, dp: int) -> None:
+def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
+    """`models`: which others lie beside the policy, as in gpu_memory.check_update."""
     if config.parallel.device == "cuda" and (found := gpu_memory.smallest_gpu_bytes()) is not None:
-        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=found)
+        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=found, **models)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:
@@ -201,13 +234,14 @@ def check_rollout(config: DictConfig, model: Model) -> None:
     parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
 
 
-def check_room(config: DictConfig, model: Model, keep_checkpoints: int) -> None:
-    needed = machine.checkpoint_disk_bytes(parameters=model.parameters, keep_checkpoints=keep_checkpoints)
+def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: bool = False) -> None:
+    parameters = model.parameters * (1 + critic)
+    needed = machine.checkpoint_disk_bytes(parameters=parameters, keep_checkpoints=keep_checkpoints)
     machine.check_disk(config.run_dir, needed_bytes=needed)
 
 
-def check_checkpoints(config: DictConfig, model: Model) -> None:
-    """Which checkpoints stay, and room for them."""
+def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) -> None:
+    """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
     parallel.check_async_save(device=config.parallel.device, async_save=train.async_save)
     limits.check_kept(
@@ -216,7 +250,7 @@ def check_checkpoints(config: DictConfig, model: Model) -> None:
         best_is=train.best_is,
         eval_every=train.eval_every,
     )
-    check_room(config, model, train.keep_checkpoints + (train.keep_best is not None))
+    check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
 
 
 def check_tools(config: DictConfig) -> list[dict] | None:

@@ -85,6 +85,11 @@ def test_a_layout_that_the_job_cannot_hold_is_refused(override, sentence):
         configure("rl", ["parallel=1gpu", override], TWO)
 
 
+def test_rollout_engines_of_their_own_are_refused():
+    with pytest.raises(UserError, match="pipeline=async does not run in a Slurm job"):
+        configure("rl", ["parallel=1gpu", "pipeline=async"], TWO)
+
+
 def test_gpus_are_asked_for_on_a_job_without_any():
     with pytest.raises(UserError, match="--gpus-per-node"):
         configure("sft", ["parallel=1gpu"], Allocation(7, 0, ("n1",), None))

@@ -56,3 +56,17 @@ def test_run_dir_needs_room_and_may_not_exist_yet(tmp_path):
 def test_run_dir_must_be_writable(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     assert "no permission" in refusal(machine.check_disk, tmp_path / "locked" / "run", needed_bytes=1)
+
+
+def test_rollout_engines_of_their_own_need_devices_beside_the_trainers():
+    layout = {"nodes": 2, "gpus_per_node": 6}
+    ahead = {"name": "async", "hybrid": False, "rollout_nodes": 2, "rollout_gpus": 2}
+
+    def check(pipeline, devices):
+        machine.check_rollout_devices(pipeline, layout, devices=devices, source="nvidia-smi lists")
+
+    check(ahead, 16)
+    check(ahead, None)
+    check(ahead | {"hybrid": True}, 12)
+    message = refusal(check, ahead, 15)
+    assert all(words in message for words in ("pipeline=async needs 4", "trainer's 12", "nvidia-smi lists 15"))

@@ -58,6 +58,19 @@ def test_every_file_is_needed(folder, name):
     assert name in refusal(lambda: check_tokenizer(read_model(folder), "text"))
 
 
+def test_random_weights_need_config_and_tokenizer_only(folder):
+    counted = read_model(folder).parameters
+    (folder / "model.safetensors").unlink()
+    model = read_model(folder, weights=False)
+    check_tokenizer(model, "text")
+    # The file's bytes hold a header of some kilobytes, too.
+    assert model.parameters == pytest.approx(counted, rel=0.02)
+    edit(folder / "config.json", model_type="mixtral")
+    assert read_model(folder, weights=False).parameters == 0
+    (folder / "config.json").unlink()
+    assert "config.json" in refusal(read_model, folder, weights=False)
+
+
 def test_weights_of_zero_bytes_are_refused(folder):
     (folder / "model.safetensors").write_bytes(b"")
     assert "0 bytes" in refusal(read_model, folder)

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import machine, run
+from retool_mcore.preflight import gpu_memory, machine, run
 from retool_mcore.train import prepare
 
 SIZES = ["data.arithmetic.sft=96", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
@@ -30,9 +30,12 @@ def composed(stage, *overrides):
     return compose(stage, overrides)
 
 
+GROUPS = ("parallel=", "sandbox=", "policy=", "pipeline=")
+
+
 def config(stage, folder, *overrides):
     """What other values follow from is composed; plain values are set afterwards, which is quicker."""
-    groups = [override for override in overrides if override.startswith(("parallel=", "sandbox=", "policy="))]
+    groups = [override for override in overrides if override.startswith(GROUPS)]
     values = [override for override in overrides if override not in groups]
     base = composed(stage, f"runs_dir={folder.parent}", f"name={folder.name}", *groups)
     return OmegaConf.merge(copy.deepcopy(base), OmegaConf.from_dotlist(values))
@@ -114,6 +117,50 @@ def test_a_policy_without_a_tokenizer_is_refused(prepared, tmp_path):
     shutil.copytree(prepared / "model", tmp_path / "bare")
     (tmp_path / "bare" / "tokenizer.json").unlink()
     assert "no tokenizer.json" in refusal("rl", prepared, f"init_from={tmp_path}/bare")
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_weights_are_asked_for_where_they_are_read(prepared, tmp_path, stage):
+    shutil.copytree(prepared / "model", tmp_path / "bare")
+    (tmp_path / "bare" / "model.safetensors").unlink()
+    init = f"init_from={tmp_path}/bare"
+    STAGES[stage](config(stage, prepared, init, "model.init=random"))
+    assert "no model.safetensors" in refusal(stage, prepared, init)
+    assert "model.init=radnom" in refusal(stage, prepared, init, "model.init=radnom")
+    if stage == "rl":
+        ppo = ["recipe.advantage=gae", "model.init=random"]
+        assert "no model.safetensors" in refusal(stage, prepared, init, *ppo)
+
+
+def test_rollouts_ahead_need_devices_of_their_own(prepared, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ahead = ["pipeline=one_step_off", "train.mini_batch=16"]
+    STAGES["rl"](config("rl", prepared, *ahead))
+    message = refusal("rl", prepared, *ahead, "parallel.ray.num_gpus=2")
+    assert "trainer's 2" in message and "parallel.ray.num_gpus gives 2" in message
+    monkeypatch.setattr(machine, "cuda_devices", lambda: ["GPU 0", "GPU 1"])
+    gpus = ["parallel.device=cuda", "model.dtype=bfloat16"]
+    assert "nvidia-smi lists 2" in refusal("rl", prepared, *ahead, *gpus)
+    one = ["parallel.gpus_per_node=1", "parallel.tp=1", "parallel.sequence_parallel=false"]
+    STAGES["rl"](config("rl", prepared, *ahead, *gpus, *one))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    STAGES["rl"](config("rl", prepared, *ahead, *gpus))
+
+
+def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
+    seen = []
+    monkeypatch.setattr(gpu_memory, "smallest_gpu_bytes", lambda: 80 * machine.GIB)
+    monkeypatch.setattr(gpu_memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
+    room = []
+    monkeypatch.setattr(machine, "checkpoint_disk_bytes", lambda **sizes: room.append(sizes["parameters"]) or 0)
+    gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
+    STAGES["rl"](config("rl", prepared, *gpu, "recipe.advantage=gae"))
+    monkeypatch.setattr(machine, "cuda_devices", lambda: ["GPU 0", "GPU 1", "GPU 2"])
+    ahead = ["pipeline=one_step_off", "train.mini_batch=16"]
+    STAGES["rl"](config("rl", prepared, *gpu, *ahead, "recipe.kl_loss=true"))
+    wanted = [(kwargs["critic"], kwargs["reference"], kwargs["engine"]) for kwargs in seen]
+    assert wanted == [(True, False, True), (False, True, False)]
+    assert room[0] == 2 * room[1] > 0, "a checkpoint holds the critic too"
 
 
 def test_export_needs_a_stage_that_was_run(prepared):
