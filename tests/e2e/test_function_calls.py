@@ -33,12 +33,16 @@ def succeed(stage, runs, *overrides):
     return runs / "t"
 
 
+# Tool-N1 gives nothing for a call that is nearly right, which the short cold start's all are: lengths must differ then.
+DIFFERENT_LENGTHS = {"tool_n1": ("recipe.overlong_buffer=150",)}
+
+
 @pytest.mark.parametrize(("recipe", "style"), [("tool_n1", "list"), ("toolrl", "lines")])
 def test_three_steps(tmp_path, recipe, style):
     written = f"data.functions.style={style}"
     succeed("prepare", tmp_path, written)
     succeed("sft", tmp_path, written)
-    run = succeed("rl", tmp_path, written, f"recipe={recipe}")
+    run = succeed("rl", tmp_path, written, f"recipe={recipe}", *DIFFERENT_LENGTHS.get(recipe, ()))
     metrics = metrics_of(run / "rl")
     assert sorted(metrics) == list(range(1, STEPS + 1))
     for values in metrics.values():
@@ -47,6 +51,7 @@ def test_three_steps(tmp_path, recipe, style):
         assert values["filters/groups/failed"] == 0
         shares = [value for name, value in values.items() if name.startswith("behaviour/finish/")]
         assert sum(shares) == pytest.approx(1)
+    assert max(values["actor/grad_norm"] for values in metrics.values()) > 0
     # The cold start has taught it to call, and a call ends the episode.
     assert max(values["behaviour/finish/tool"] for values in metrics.values()) > 0
     if recipe == "tool_n1":
@@ -62,10 +67,9 @@ def test_three_steps(tmp_path, recipe, style):
         "weather",
         "trip",
     }
-    low, high = (0, 1) if recipe == "tool_n1" else (-3, 4)
+    low, high = (-1, 1) if recipe == "tool_n1" else (-3, 4)
     assert all(low <= row["score"] <= high for row in rows)
-    if recipe == "toolrl":
-        assert len({row["score"] for row in rows}) > 1
+    assert len({row["score"] for row in rows}) > 1
 
     evaluated = succeed("eval", tmp_path, written, "policy=rl", "problems=8")
     found = json.loads((evaluated / "eval/rl/metrics.json").read_text())
