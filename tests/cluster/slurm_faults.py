@@ -27,6 +27,7 @@ CAUSE = re.compile(
     r"|\S+: Slurm's process above this job .*"
     r"|slurmstepd.*\*\*\* (?:JOB|STEP) .*)$"
 )
+RL_DELAY_S = 8.0  # two of its faults fit into 14 steps of 3 s
 PORT = 21500  # given by hand, for the port that is taken
 # Command lines by which a part is known.
 PARTS = {
@@ -299,11 +300,11 @@ _FAULTS = [
     Fault("disk full", "sft", fill_disk, repair=empty_disk),
     Fault("node lost, head", "sft", lose_node("n1"), repair=bring_back("n1")),
     Fault("node lost, other", "sft", lose_node("n2"), repair=bring_back("n2")),
-    Fault("vLLM engine", "rl", kill("vLLM engine", *NODES)),
-    Fault("actor rank", "rl", kill("actor rank", *NODES)),
-    Fault("Ray head", "rl", kill("Ray head (gcs_server)", "n1")),
-    Fault("raylet, other node", "rl", kill("raylet", "n2")),
-    Fault("sandbox server", "rl", kill("sandbox server", *NODES), in_place=True),
-    Fault("agent-loop worker", "rl", kill("agent-loop worker", *NODES)),
+    Fault("vLLM engine", "rl", kill("vLLM engine", *NODES), delay_s=RL_DELAY_S),
+    Fault("actor rank", "rl", kill("actor rank", *NODES), delay_s=RL_DELAY_S),
+    Fault("Ray head", "rl", kill("Ray head (gcs_server)", "n1"), delay_s=RL_DELAY_S),
+    Fault("raylet, other node", "rl", kill("raylet", "n2"), delay_s=RL_DELAY_S),
+    Fault("sandbox server", "rl", kill("sandbox server", *NODES), in_place=True, delay_s=RL_DELAY_S),
+    Fault("agent-loop worker", "rl", kill("agent-loop worker", *NODES), delay_s=RL_DELAY_S),
 ]
 FAULTS = {fault.name: fault for fault in _FAULTS}
