@@ -29,7 +29,7 @@ def test_ppo_trains_saves_and_resumes_its_critic(fork_of_cold_start):
     for values in metrics.values():
         finite(values, "actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/grad_norm", "critic/values/mean")
         assert values["critic/grad_norm"] > 0 and values["critic/lr"] == pytest.approx(5 * values["actor/lr"])
-        assert values["audit/gradient_interpreter_tokens"] == 0
+        assert values["actor/audit/gradient_interpreter_tokens"] == 0
     # The critic is kept and removed with the policy.
     kept = sorted(path.parent.name for path in run.glob("rl/checkpoints/global_step_*/critic"))
     assert kept == sorted(path.name for path in run.glob("rl/checkpoints/global_step_*")) and len(kept) <= 3
@@ -48,7 +48,7 @@ def test_rollouts_run_ahead_within_their_bound(fork_of_cold_start, pipeline):
     bound = 1 if pipeline == "one_step_off" else 2
     for values in metrics.values():
         finite(values, "actor/pg_loss", "actor/grad_norm", "reward/accuracy")
-        assert values["audit/gradient_interpreter_tokens"] == 0
+        assert values["actor/audit/gradient_interpreter_tokens"] == 0
         assert values["staleness/bound"] == bound and 0 <= values["staleness/mean"] <= values["staleness/max"] <= bound
     assert metrics[1]["staleness/max"] == 0 < metrics[3]["staleness/max"]
     rows = [row for path in run.glob("rl/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]
