@@ -2,8 +2,9 @@
 
 verl's Megatron engine and Megatron-core name the device in factory functions and moves instead of asking for it
 (megatron/core/pipeline_parallel/schedules.py:596,983,2138, megatron/core/optimizer/clip_grads.py:90,
-megatron/core/optimizer/optimizer.py:473), and pins memory (verl/utils/megatron_utils.py:1934). `install()` redirects those names, in trainer processes only: the module is
-imported by `megatron_cpu`, which verl's engine import triggers. With CUDA it does nothing.
+megatron/core/optimizer/optimizer.py:473), and pin memory (verl/utils/megatron_utils.py:1938). `install()` redirects
+those names, in trainer processes only: the module is imported by `megatron_cpu`, which verl's engine import triggers.
+With CUDA it does nothing.
 
 Not covered: CUDA graphs, streams that really overlap, memory figures (all zero).
 """
