@@ -2,7 +2,7 @@
 
 verl's Megatron engine and Megatron-core name the device in factory functions and moves instead of asking for it
 (megatron/core/pipeline_parallel/schedules.py:596,983,2138, megatron/core/optimizer/clip_grads.py:90,
-megatron/core/optimizer/optimizer.py:473), and pin memory (verl/utils/megatron_utils.py:1938). `install()` redirects
+megatron/core/optimizer/optimizer.py:473), and pin memory (verl/utils/megatron_utils.py:1937). `install()` redirects
 those names, in trainer processes only: the module is imported by `megatron_cpu`, which verl's engine import triggers.
 With CUDA it does nothing.
 
