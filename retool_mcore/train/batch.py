@@ -1,6 +1,7 @@
 """A batch in TransferQueue as the rest of the package knows it: records of trajectories, and flat columns."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ _COLUMNS = {
     "rollout_log_probs": "rollout_log_probs",
     "old_log_probs": "old_log_probs",
 }
+_NOTED = ["extra_fields", "reward_model", "data_source", "index"]
 _OUTCOME = ("score", "acc", "pred")
 _WRITTEN = ("response_mask", "old_log_probs", "advantages", "is_weights")
 
@@ -33,37 +35,47 @@ class StepBatch:
     columns: Columns
 
 
-def read_batch(batch, step: int) -> StepBatch:
+def read_notes(batch) -> dict[str, dict]:
+    """What is settled when a trajectory of `batch` (KVBatchMeta) ends, by its key: the loop's notes, the reward's outcome."""
+    keys = real_keys(batch)
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=_NOTED)
+    return {key: _notes(key, *row) for key, *row in zip(keys, *(plain(data[field]) for field in _NOTED), strict=True)}
+
+
+def _notes(key: str, extra: dict, reward_model: dict, source: str, index: int) -> dict:
+    uid, sample = key.split("_")[:2]
+    outcome = extra["reward_extra_info"]
+    return (
+        unpack(extra["trajectory"])
+        | {name: _plain(value) for name, value in outcome.items() if name not in _OUTCOME}
+        | {"uid": uid, "sample": int(sample), "index": int(index), "data_source": str(source)}
+        | ({"stages": json.loads(extra["stages"])} if "stages" in extra else {})
+        | {"acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
+        | {"ground_truth": str(reward_model["ground_truth"])}
+    )
+
+
+def read_batch(batch, step: int, notes: Mapping[str, dict]) -> StepBatch:
     """What the update of `batch` (KVBatchMeta) is going to read, after the advantages are computed.
 
-    Records hold what the agent loop noted, the reward, and the trainer's columns of the trajectory.
+    Records hold the trajectory's `notes` (read_notes), its score, and the trainer's columns.
     """
     keys = real_keys(batch)
     places = {key: place for place, key in enumerate(batch.keys)}
-    fields = ["extra_fields", "reward_model", "data_source", "index"]
-    select = [*fields, "rm_scores", *_COLUMNS.values()]
+    select = ["rm_scores", *_COLUMNS.values()]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=select)
     present = set(data.keys())
     found = {name: _flat(data[field]) for name, field in _COLUMNS.items() if field in present}
-    lengths = [len(row) for row in data["responses"].unbind()]
+    lengths = _lengths(data["responses"])
     columns = Columns(offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), **found)
-    # Not the outcome's: a recipe may have given the group another reward.
-    scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
-    texts = [plain(data[field]) for field in fields]
     records = []
-    for row, (key, score, extra, reward_model, source, index) in enumerate(zip(keys, scores, *texts, strict=True)):
-        uid, sample = key.split("_")[:2]
-        outcome = extra["reward_extra_info"]
+    for row, (key, scores) in enumerate(zip(keys, data["rm_scores"].unbind(), strict=True)):
         own = columns.row(row)
         records.append(
-            unpack(extra["trajectory"])
-            | {name: _plain(value) for name, value in outcome.items() if name not in _OUTCOME}
-            | {"step": step, "uid": uid, "sample": int(sample), "index": int(index), "data_source": str(source)}
-            # Which mini-batch a trajectory falls into: a replay of the step needs it.
-            | {"place": places[key]}
-            | ({"stages": json.loads(extra["stages"])} if "stages" in extra else {})
-            | {"score": score, "acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
-            | {"ground_truth": str(reward_model["ground_truth"])}
+            notes[key]
+            # Which mini-batch a trajectory falls into: a replay of the step needs it. The score is not the outcome's: a
+            # recipe may have given the group another reward.
+            | {"step": step, "place": places[key], "score": float(scores.sum())}
             | {name: own[name] for name in _WRITTEN if name in own}
         )
     return StepBatch(keys, records, columns)
@@ -79,8 +91,12 @@ def put_column(batch, name: str, rows: dict[str, np.ndarray], padding: int):
 
 
 def _flat(column: torch.Tensor) -> np.ndarray:
-    """All rows of a nested (or padded by nobody) column, one behind the other."""
-    return torch.cat(list(column.unbind())).numpy()
+    """All rows, one behind the other, of a column that is nested or, where all rows are equally long, is not."""
+    return (column.values() if column.is_nested else column.flatten()).numpy()
+
+
+def _lengths(column: torch.Tensor) -> np.ndarray:
+    return column.offsets().diff().numpy() if column.is_nested else np.full(*column.shape)
 
 
 def _plain(value):

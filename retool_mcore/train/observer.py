@@ -1,14 +1,16 @@
 """What the trainer sees of its own steps: the mask audit, behaviour metrics, trajectories on disk and the timeline.
 
-The trainer calls it at four places of a step; nothing here changes what is trained.
+The trainer calls it at five places of a step; nothing here changes what is trained.
 """
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from verl.utils.debug import marked_timer
 
+from retool_mcore.algo.columns import real_keys
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.gpu_idle import idle_shares
@@ -21,7 +23,7 @@ from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.tasks.stages import overlap
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
-from retool_mcore.train.batch import StepBatch, put_column, read_batch
+from retool_mcore.train.batch import StepBatch, put_column, read_batch, read_notes
 
 KEPT_TRACES = 20
 
@@ -37,9 +39,19 @@ class StepObserver:
         self.texts = retool.texts
         self.batches: list[StepBatch] = []
         self.started = time.time()
+        self.reader, self.ahead = ThreadPoolExecutor(1, "notes"), Future()
+        self.ahead.set_result({})
 
     def begin_step(self) -> None:
         self.started, self.batches = time.time(), []
+
+    def read_ahead(self, batch) -> None:
+        """Read what is settled of the trajectories beside the log-probabilities, for which the trainer only waits."""
+        self.ahead = self.reader.submit(read_notes, batch)
+
+    def _read(self, batch, step: int) -> StepBatch:
+        notes = self.ahead.result()
+        return read_batch(batch, step, notes if notes.keys() >= set(real_keys(batch)) else read_notes(batch))
 
     def before_update(self, batch, step: int, metrics: dict, timing: dict):
         """Audit what the update is about to read, and tell the workers what every token is; returns the batch.
@@ -47,7 +59,7 @@ class StepObserver:
         Raises MaskAuditError, with the trajectory on the disk, when the loss would not receive what was sampled.
         """
         with marked_timer("audit", timing):
-            seen = read_batch(batch, step)
+            seen = self._read(batch, step)
             self.batches.append(seen)
             spans = span_mask(seen.columns, seen.records)
             found, fault = audit(seen.columns, seen.records, spans)
@@ -74,7 +86,7 @@ class StepObserver:
         """
         clock = time.perf_counter()
         if not self.batches:  # a step without an update of the actor, while only the critic warms up
-            self.batches.append(read_batch(batch, step))
+            self.batches.append(self._read(batch, step))
         records = [record for seen in self.batches for record in seen.records]
         metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
         metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))

@@ -120,6 +120,10 @@ class Steps:
     def _build_replay_buffer(self):
         return build_replay_buffer(self)
 
+    def _compute_old_log_prob(self, batch, metrics):
+        self.observer.read_ahead(batch)
+        return super()._compute_old_log_prob(batch, metrics=metrics)
+
     def _compute_advantage(self, batch, metrics):
         metrics |= self.recipe_step.before_advantages(batch, self.global_steps)
         batch = super()._compute_advantage(batch, metrics)

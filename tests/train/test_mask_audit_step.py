@@ -91,6 +91,10 @@ def test_a_sound_step(step, tmp_path):
     observer, queue, batch = step
     metrics, timing = {}, {"step": 10.0, "gen": 5.0, "update_actor": 2.0}
     observer.begin_step()
+    observer.read_ahead(batch)
+    observer.ahead.result()
+    for key in batch.keys:
+        del queue.rows[key]["extra_fields"]  # read ahead, once
     batch = observer.before_update(batch, 3, metrics, timing)
     kinds = [POLICY, POLICY, INTERPRETER, INTERPRETER, POLICY]
     assert queue.rows["u_0_0"][SPAN_KIND].tolist() == queue.rows["u_1_0"][SPAN_KIND].tolist() == kinds
