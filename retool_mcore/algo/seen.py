@@ -17,7 +17,8 @@ from retool_mcore.files import write_atomically
 from retool_mcore.progress import read_steps
 
 FILE = CONFIG_DIR.parent / "docs" / "recipe_runs.json"
-# What of each step is kept: the mean reward of its trajectories, the loss, and the norm of the gradient.
+# What of each step is kept: the mean reward of its trajectories, the loss, and the norm of the gradient. A loss whose
+# advantages sum up to 0 is nearly 0 where the policy is the one that wrote the trajectories.
 METRICS = {"reward": "critic/score/mean", "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm"}
 KEY = ("recipe", "advantage", "pipeline")
 
@@ -37,7 +38,7 @@ def record(run: Path, commit: str) -> dict:
         "layout": f"{layout.device}, TP{layout.tp}" + (f" PP{layout.pp}" if layout.pp > 1 else ""),
         "commit": commit,
         "steps": len(steps),
-        "values": {name: [round(step[key], 6) for step in steps.values()] for name, key in METRICS.items()},
+        "values": {name: [float(f"{step[key]:.3g}") for step in steps.values()] for name, key in METRICS.items()},
     }
 
 
@@ -50,8 +51,13 @@ def told(run: Mapping | None) -> str:
     """A run in a cell of a table."""
     if run is None:
         return "none"
-    values = (f"{name} {', '.join(f'{value:.3g}' for value in run['values'][name])}" for name in ("reward", "loss"))
+    values = (f"{name.replace('_', ' ')} {_ends(run['values'][name])}" for name in METRICS)
     return f"{run['steps']} steps on {run['layout']} ({run['commit']}): {'; '.join(values)}"
+
+
+def _ends(values: list[float]) -> str:
+    """The first three values and, where there are more, the last."""
+    return ", ".join(f"{value:g}" for value in values[:3]) + (f" ... {values[-1]:g}" if len(values) > 3 else "")
 
 
 def main(words: list[str] | None = None, path: Path = FILE) -> None:

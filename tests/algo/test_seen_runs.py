@@ -46,8 +46,10 @@ def test_a_runs_own_files_are_what_is_told(run, tmp_path, capsys):
     assert kept["steps"] == 3 and kept["values"]["grad_norm"] == [1, 2, 3]
     words = seen.told(kept)
     assert words.startswith("3 steps on cpu, TP2 (") and words.endswith(
-        "): reward -2, -1.5, -2.33; loss 0.001, 0.002, 0.003"
+        "): reward -2, -1.5, -2.33; loss 0.001, 0.002, 0.003; grad norm 1, 2, 3"
     )
+    kept["values"]["grad_norm"] = [1, 2, 3, 4, 5]
+    assert seen.told(kept).endswith("grad norm 1, 2, 3 ... 5")
     assert words in capsys.readouterr().out
 
 
