@@ -36,7 +36,7 @@ class StepBatch:
 
 
 def read_notes(batch) -> dict[str, dict]:
-    """What is settled when a trajectory of `batch` (KVBatchMeta) ends, by its key: the loop's notes, the reward's outcome."""
+    """What is settled when a trajectory of `batch` (KVBatchMeta) ends, by key: its own notes, the reward's outcome."""
     keys = real_keys(batch)
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=_NOTED)
     return {key: _notes(key, *row) for key, *row in zip(keys, *(plain(data[field]) for field in _NOTED), strict=True)}
