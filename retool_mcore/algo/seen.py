@@ -20,6 +20,7 @@ FILE = CONFIG_DIR.parent / "docs" / "recipe_runs.json"
 # What of each step is kept: the mean reward of its trajectories, the loss, and the norm of the gradient. A loss whose
 # advantages sum up to 0 is nearly 0 where the policy is the one that wrote the trajectories.
 METRICS = {"reward": "critic/score/mean", "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm"}
+STALENESS = "staleness/max"  # updates by which the oldest token of a step lags behind; told where there was any
 KEY = ("recipe", "advantage", "pipeline")
 
 
@@ -30,6 +31,7 @@ def record(run: Path, commit: str) -> dict:
         raise UserError(f"{stage} holds no RL run that came to its end: give the folder of one that did.")
     config, steps = OmegaConf.load(stage / "config.yaml"), read_steps(stage)
     layout = config.parallel
+    kept = METRICS | ({"staleness": STALENESS} if any(step.get(STALENESS) for step in steps.values()) else {})
     return {
         "recipe": config.recipe.name,
         "advantage": config.recipe.advantage,
@@ -38,7 +40,7 @@ def record(run: Path, commit: str) -> dict:
         "layout": f"{layout.device}, TP{layout.tp}" + (f" PP{layout.pp}" if layout.pp > 1 else ""),
         "commit": commit,
         "steps": len(steps),
-        "values": {name: [float(f"{step[key]:.3g}") for step in steps.values()] for name, key in METRICS.items()},
+        "values": {name: [float(f"{step[key]:.3g}") for step in steps.values()] for name, key in kept.items()},
     }
 
 
@@ -51,8 +53,8 @@ def told(run: Mapping | None) -> str:
     """A run in a cell of a table."""
     if run is None:
         return "none"
-    values = (f"{name.replace('_', ' ')} {_ends(run['values'][name])}" for name in METRICS)
-    return f"{run['steps']} steps on {run['layout']} ({run['commit']}): {'; '.join(values)}"
+    told = (f"{name.replace('_', ' ')} {_ends(values)}" for name, values in run["values"].items())
+    return f"{run['steps']} steps on {run['layout']} ({run['commit']}): {'; '.join(told)}"
 
 
 def _ends(values: list[float]) -> str:
