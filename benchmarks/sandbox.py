@@ -3,6 +3,7 @@
 python benchmarks/sandbox.py                 everything (some minutes on an idle machine)
 python benchmarks/sandbox.py --quick         about a minute
 python benchmarks/sandbox.py --fusion URL    also a running SandboxFusion service
+python benchmarks/sandbox.py neighbours      p99 beside programs that take all they can get
 python benchmarks/sandbox.py soak --runs N   mixed programs, and what has grown after them
 python benchmarks/sandbox.py table           the tables out of benchmarks/results (--write: into docs/sandbox.md)
 """
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from sandbox_measure import ROOT, closed_loop, facts, hostile_runner, percentile, pss_mb, summary, write_result
 from sandbox_rivals import Bubblewrap, Fork, Fusion, Ours, Subprocess
@@ -132,7 +134,7 @@ async def idle_memory() -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="?", default="compare", choices=("compare", "soak", "table"))
+    parser.add_argument("task", nargs="?", default="compare", choices=("compare", "neighbours", "soak", "table"))
     parser.add_argument("--quick", action="store_true", help="shorter cells, and none that takes more than 6 s")
     parser.add_argument("--fusion", metavar="URL", help="also measure the SandboxFusion service there")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
@@ -149,10 +151,13 @@ def main() -> None:
     if arguments.task == "soak":
         result |= asyncio.run(soak(arguments.runs))
         path = write_result(arguments.result or "sandbox_soak", result)
+    elif arguments.task == "neighbours":
+        result["autogroup"] = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+        result["neighbours"] = asyncio.run(neighbours(2.0 if arguments.quick else 10.0))
+        path = write_result(arguments.result or "sandbox_neighbours", result)
     else:
         result["memory"] = asyncio.run(idle_memory())
         result |= asyncio.run(compare(arguments))
-        result["neighbours"] = asyncio.run(neighbours(2.0 if arguments.quick else 10.0))
         path = write_result(arguments.result or "sandbox", result)
     print(path)
 

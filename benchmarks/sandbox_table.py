@@ -12,7 +12,8 @@ SYSTEMS = ("retool", "plain fork", "subprocess", "bubblewrap", "SandboxFusion")
 def print_tables(document: Path, write: bool) -> None:
     """Print every table that has a result; `write`: replace `<!-- table NAME -->...<!-- end -->` in `document`."""
     tables = {}
-    for name, make in {"sandbox": comparison, "sandbox_hostile": hostile, "sandbox_soak": soak}.items():
+    makers = {"sandbox": comparison, "sandbox_neighbours": neighbours, "sandbox_hostile": hostile, "sandbox_soak": soak}
+    for name, make in makers.items():
         path = RESULTS / f"{name}.json"
         if path.exists():
             tables[name] = make(json.loads(path.read_text()))
@@ -66,21 +67,28 @@ def comparison(result: dict) -> str:
         "p99 ms",
         *[f"ours / {name} (its runs/s, p50)" for name in others],
     ]
-    memory, beside = result["memory"], result["neighbours"]
+    memory = result["memory"]
     parts = [
         f"{_measured(result['facts'])} Level `{result['level']}`.",
         _rows(head, rows),
         *[f"Left out: {name}: {reason}." for name, reason in result["left_out"].items()],
-        _rows(
-            ["hogs beside it", "p99 ms alone", "p99 ms beside", "ratio"],
-            [[kind, row["alone"]["p99_ms"], row["beside"]["p99_ms"], row["p99_ratio"]] for kind, row in beside.items()],
-        ),
         f"Idle, shared pages divided among their sharers (PSS): server {memory['server_mb']} MB, "
         f"{memory['waiting_processes']} waiting processes of {memory['waiting_mb_each']} MB on average "
         f"(largest {memory['waiting_mb_largest']} MB); an interpreter that imported numpy, scipy and sympy by itself "
         f"{memory['own_interpreter_mb']} MB.",
     ]
     return "\n\n".join(parts)
+
+
+def neighbours(result: dict) -> str:
+    """p99 of print(1) alone and beside hogs."""
+    rows = [
+        [kind, row["alone"]["p99_ms"], row["beside"]["p99_ms"], row["p99_ratio"]]
+        for kind, row in result["neighbours"].items()
+    ]
+    groups = "on" if result["autogroup"] else "off"
+    head = ["hogs beside it", "p99 ms alone", "p99 ms beside", "ratio"]
+    return f"{_measured(result['facts'])} The kernel's automatic groups are {groups}.\n\n{_rows(head, rows)}"
 
 
 def hostile(result: dict) -> str:

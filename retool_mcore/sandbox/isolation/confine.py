@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from retool_mcore.sandbox.isolation import landlock, limits, namespaces, seccomp
 from retool_mcore.sandbox.isolation.syscalls import MACHINE, drop_privileges, set_dumpable
 
-MAX_PROCESSES = 64
+# Enough for a pool of 16. All forks of the warm interpreter share the kernel's locks of its memory: a fork bomb of 64
+# processes kept its neighbours waiting seven times as long.
+MAX_PROCESSES = 32
 MAX_FILES = 256
 FILE_MB = 64
 # Of a run's folder: what the tmpfs of level "namespaces" takes, and what the others are stopped at.
