@@ -171,9 +171,9 @@ def evidence_section(paths: list[Path]) -> list[str]:
     found = seen.runs()
     lines = ["", "## What is checked, and what has run", ""]
     lines += [
-        "A run seen came to its end on engines, at the layout and the commit given; its values are a number a step (from",
-        "docs/recipe_runs.json, which `python -m retool_mcore.algo.seen RUN...` writes). The embedded model is cold-started",
-        "for a minute or two: such runs show that a recipe's parts work, not that it learns.",
+        "A run seen came to its end on engines, at the layout and the commit given; its values are a number a step",
+        "(docs/recipe_runs.json, which `python -m retool_mcore.algo.seen RUN...` writes). The embedded model is",
+        "cold-started for a minute or two: such runs show that a recipe's parts work, not that it learns.",
         "",
     ]
     lines += ["| recipe | values checked that were worked out from the papers | test on engines | run seen |"]
