@@ -173,8 +173,8 @@ def evidence_section(paths: list[Path]) -> list[str]:
     lines += [
         "A run seen came to its end on engines, at the layout and the commit given; its values are a number a step",
         "(docs/recipe_runs.json, which `python -m retool_mcore.algo.seen RUN...` writes). The embedded model is",
-        "cold-started for a minute or two, and the tests let rewards differ by length (overlong_buffer) and drop no group",
-        "by accuracy: such runs show that a recipe's parts work, not that it learns.",
+        "cold-started for a minute or two, and the tests let rewards differ by length (overlong_buffer) and drop no",
+        "group by accuracy: such runs show that a recipe's parts work, not that it learns.",
         "",
     ]
     lines += ["| recipe | values checked that were worked out from the papers | test on engines | run seen |"]
