@@ -42,7 +42,7 @@ PARTS = {
     "actor rank": re.compile(r"^ray::WorkerDict"),
     "Ray head (gcs_server)": re.compile(r"^\S*gcs_server "),
     "raylet": re.compile(r"^\S*raylet/raylet "),
-    "sandbox server": re.compile(r"from retool_mcore\.sandbox import server"),
+    "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
     "agent-loop worker": re.compile(r"^ray::AgentLoopWorker"),
 }
 
