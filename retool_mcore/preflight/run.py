@@ -96,6 +96,11 @@ def check_rl_stage(config: DictConfig) -> None:
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
 
     critic = config.recipe.advantage == "gae"
+    if not reads_weights(config) and train.save_every > 0:
+        # Of a bridge that has loaded nothing mbridge cannot save anything.
+        raise UserError(
+            f"model.init={config.model.init} is for measurements and keeps no checkpoint: add train.save_every=-1."
+        )
     model = read_policy(
         config.init_from,
         "init_from",

@@ -124,11 +124,13 @@ def test_weights_are_asked_for_where_they_are_read(prepared, tmp_path, stage):
     shutil.copytree(prepared / "model", tmp_path / "bare")
     (tmp_path / "bare" / "model.safetensors").unlink()
     init = f"init_from={tmp_path}/bare"
-    STAGES[stage](config(stage, prepared, init, "model.init=random"))
+    unsaved = ["train.save_every=-1"] if stage == "rl" else []
+    STAGES[stage](config(stage, prepared, init, "model.init=random", *unsaved))
     assert "no model.safetensors" in refusal(stage, prepared, init)
     assert "model.init=radnom" in refusal(stage, prepared, init, "model.init=radnom")
     if stage == "rl":
-        ppo = ["recipe.advantage=gae", "model.init=random"]
+        assert "train.save_every=-1" in refusal(stage, prepared, init, "model.init=random")
+        ppo = ["recipe.advantage=gae", "model.init=random", *unsaved]
         assert "no model.safetensors" in refusal(stage, prepared, init, *ppo)
 
 
