@@ -41,14 +41,14 @@ def test_tp2_text_from_cold_start_to_export(fork_of_cold_start):
     sft = metrics_of(runs / "t/sft")
     assert sft[SFT_STEPS]["train/loss"] < 0.7 * sft[1]["train/loss"]
     assert sft[SFT_STEPS]["val/loss"] < 0.7 * sft[1]["train/loss"]
-    succeed("rl", runs)
+    succeed("rl", runs, "data.rl.steps=3")
     run = succeed("eval", runs, "policy=rl", "problems=8")
-    assert_rl_is_sound(run, steps=2)
+    assert_rl_is_sound(run, steps=3)
     result = json.loads((run / "eval/rl/metrics.json").read_text())
-    assert result["samples"] == 8 and result["step"] == 2 and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
+    assert result["samples"] == 8 and result["step"] == 3 and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
     succeed("export", runs, "policy=rl")
     report = json.loads((run / "export/policy/export.json").read_text())
-    assert report["max_log_prob_difference"] < 1e-4 and report["step"] == 2
+    assert report["max_log_prob_difference"] < 1e-4 and report["step"] == 3
 
 
 def test_pp2_with_function_calls(tmp_path):

@@ -23,9 +23,9 @@ EVERY_CHANGE = {
     "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
     "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS),  # global normalisation, left-out samples
     "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1"),  # refill, predicted observations
-    "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations
 }
 NIGHTLY = {
+    "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations
     "retool": (),
     "grpo": (DIFFERENT_LENGTHS,),
     "artist": (),
