@@ -87,6 +87,17 @@ def test_without_a_pid_namespace_no_socket_and_no_way_out_of_the_group(ask):
         assert ask(numbers) == ALLOW
 
 
+def test_without_a_pid_namespace_no_signal_comes_from_a_ready_descriptor(ask):
+    for numbers, requests in (
+        (seccomp.FCNTL, seccomp.SIGNAL_OWNER_FCNTL),
+        (seccomp.IOCTL, seccomp.SIGNAL_OWNER_IOCTL),
+    ):
+        for request in requests:
+            assert ask(numbers, 3, request, own_pid_namespace=False) == refused(errno.EPERM)
+            assert ask(numbers, 3, request) == ALLOW
+    assert ask(seccomp.FCNTL, 3, 4, own_pid_namespace=False) == ALLOW  # F_SETFL
+
+
 def test_protected_processes_cannot_be_signalled(ask):
     kill = seccomp.KILLS["kill"]
     for target in (-1, 77, -77):

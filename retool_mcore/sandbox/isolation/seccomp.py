@@ -62,11 +62,14 @@ REACHES_OTHERS = {
     "sched_setparam": (142, 118, 0), "sched_setattr": (314, 274, 0),
 }  # fmt: skip
 KILLS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
-CLONE, IOCTL = (56, 220), (16, 29)
+CLONE, IOCTL, FCNTL = (56, 220), (16, 29), (72, 25)
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 NAMESPACE_FLAGS = 0x7E020000 | 0x80
 AF_UNIX = 1
 TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+# Naming who gets the signal when a descriptor is ready: it is sent without a call of its own.
+SIGNAL_OWNER_FCNTL = (8, 15)  # F_SETOWN, F_SETOWN_EX
+SIGNAL_OWNER_IOCTL = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -105,13 +108,15 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
         return [*body, (_RETURN, 0, 0, ALLOW)]
 
     on_call(CLONE, refuse_if(0, _JUMP_ANY_BIT, [NAMESPACE_FLAGS], errno.EPERM))
-    on_call(IOCTL, refuse_if(1, _JUMP_EQUAL, TERMINAL_INPUT, errno.EPERM))
+    ioctls = TERMINAL_INPUT if own_pid_namespace else TERMINAL_INPUT + SIGNAL_OWNER_IOCTL
+    on_call(IOCTL, refuse_if(1, _JUMP_EQUAL, ioctls, errno.EPERM))
     on_call(SOCKETPAIR, refuse_unless(0, _JUMP_EQUAL, AF_UNIX, errno.EAFNOSUPPORT))
     if own_pid_namespace:
         on_call(SOCKET, refuse_unless(0, _JUMP_EQUAL, AF_UNIX, errno.EAFNOSUPPORT))
     else:
         # A socket file of the host (Ray, munge) is a door that no file rule shuts.
         on_call(SOCKET, refuse(errno.EACCES))
+        on_call(FCNTL, refuse_if(1, _JUMP_EQUAL, SIGNAL_OWNER_FCNTL, errno.EPERM))
         for numbers in LEAVES_GROUP.values():
             on_call(numbers, refuse(0))
         for *numbers, index in REACHES_OTHERS.values():

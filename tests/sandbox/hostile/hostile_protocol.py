@@ -41,6 +41,27 @@ CLOSES = {
     "receive_descriptors": "import os, socket\nfor fd in range(256):\n    try:\n        s = socket.socket(fileno=os.dup(fd))\n        s.setblocking(False)\n        if socket.recv_fds(s, 64, 8)[1]: print('ESCAPED')\n    except OSError: pass\n",
     "send_descriptors": "import os, socket\nfor fd in range(256):\n    try:\n        s = socket.socket(fileno=os.dup(fd))\n        s.setblocking(False)\n        socket.send_fds(s, [b'r'], [0, 1, 2])\n    except OSError: pass\n",
 }
+# The kernel sends the signal when the descriptor is ready: no call of the program's names its target a second time.
+READY_SIGNAL = """
+import fcntl, os, signal, socket, struct, time
+a, b = socket.socketpair()
+try:
+    fcntl.fcntl(a, 10, signal.SIGKILL)
+    {ask}
+    fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)
+    b.send(b"x")
+    time.sleep(0.05)
+except OSError as error:
+    print("refused")
+else:
+    print("asked")
+"""
+READY_SIGNALS = {
+    "setown": "fcntl.fcntl(a, fcntl.F_SETOWN, TARGET)",
+    "setown_ex": "fcntl.fcntl(a, 15, struct.pack('ii', 1, TARGET))",
+    "ioctl_fiosetown": "fcntl.ioctl(a, 0x8901, struct.pack('i', TARGET))",
+    "ioctl_siocspgrp": "fcntl.ioctl(a, 0x8902, struct.pack('i', TARGET))",
+}
 OTHERS_PIPES = """
 import os
 for pid in os.listdir("/proc"):
@@ -152,6 +173,11 @@ CASES = [
     Case("two_reports_by_forks", "import os\nos.fork()\nprint('twice')", SUCCESS, stdout="twice\ntwice\n", slow=True),
     *[Case(f"descriptors_{name}", source + "print('went on')\n1", ANY) for name, source in CLOSES.items()],
     *[Case(f"descriptors_{name}_and_error", source + "1 / 0", ANY) for name, source in CLOSES.items()],
+    *[
+        Case(f"ready_signal_{name}_{target}", READY_SIGNAL.format(ask=ask.replace("TARGET", f"{{{target}}}")), SUCCESS)
+        for name, ask in READY_SIGNALS.items()
+        for target in ("server", "victim")
+    ],
     Case(
         "descriptors_flooded",
         FLOODED_REPORT,
