@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+# How long a process that was not harmed may take to answer on a busy machine.
+ANSWER_S = 10.0
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/var/lock")
 
 
@@ -56,8 +58,10 @@ class World:
                 listener.recv(65536)
             else:
                 listener.accept()[0].close()
-        if self.victim.poll() is not None:
-            found.append(f"a process of the host ended ({self.victim.returncode})")
+        harm = self._harm_of_victim()
+        if harm:
+            found.append(harm)
+            self._end_victim()
             self.victim = self._start_victim()
         if not self.secret.exists() or self.secret.read_text() != "the secret":
             found.append("a file of the host was changed")
@@ -90,14 +94,31 @@ class World:
         return found
 
     def close(self) -> None:
-        self.victim.kill()
-        self.victim.wait()
+        self._end_victim()
         for listener in (self.tcp, self.udp, self.unix, self.abstract):
             listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start_victim(self) -> subprocess.Popen:
-        return subprocess.Popen(["sleep", "100000"], env={"SECRET": "the secret"}, stdin=subprocess.DEVNULL)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        return subprocess.Popen(["cat"], env={"SECRET": "the secret"}, **pipes)
+
+    def _end_victim(self) -> None:
+        self.victim.kill()
+        self.victim.communicate()
+
+    def _harm_of_victim(self) -> str:
+        """It is asked for an answer: a signal on its way to it would otherwise be blamed on a later program."""
+        try:
+            self.victim.stdin.write(b"?")
+            answered = bool(select.select([self.victim.stdout], [], [], ANSWER_S)[0])
+            if answered and self.victim.stdout.read(1):
+                return ""
+        except BrokenPipeError:
+            answered = True
+        if not answered:
+            return "a process of the host does not answer"
+        return f"a process of the host ended ({self.victim.wait()})"
 
 
 def sysv_key(token: str) -> int:
