@@ -32,7 +32,8 @@ HOGS = {
     "memory": "x = []\nwhile True:\n    x.append(bytearray(b'x') * 10**6)",
     "fork": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
 }
-NEIGHBOURS, HOG_RUNS, HOG_TIMEOUT_S = 2, 2, 2.0
+# (clients, hogs) beside each other: as many as two cores can hold, and twice as many.
+BESIDE, HOG_TIMEOUT_S = ((1, 1), (2, 2)), 2.0
 
 
 async def compare(arguments) -> dict:
@@ -77,8 +78,8 @@ async def compare(arguments) -> dict:
     return {"level": systems[0].box.level, "cells": cells, "left_out": left_out}
 
 
-async def neighbours(budget_s: float) -> dict:
-    """p99 of print(1) by two clients, alone and then beside two hogs, for each kind of hog."""
+async def neighbours(budget_s: float) -> list[dict]:
+    """p99 of print(1) by clients alone and then beside hogs, for each kind of hog."""
     ours = Ours(16)
     await ours.start()
 
@@ -86,18 +87,21 @@ async def neighbours(budget_s: float) -> dict:
         while True:
             await ours.box.run(code, timeout_s=HOG_TIMEOUT_S)
 
-    found = {}
+    found = []
     for kind, code in HOGS.items():
-        quiet = await closed_loop(lambda: ours.run("print(1)"), NEIGHBOURS, budget_s)
-        hogs = [asyncio.create_task(hog(code)) for _ in range(HOG_RUNS)]
-        await asyncio.sleep(0.3)
-        beside = await closed_loop(lambda: ours.run("print(1)"), NEIGHBOURS, budget_s)
-        for task in hogs:
-            task.cancel()
-        await asyncio.gather(*hogs, return_exceptions=True)
-        quiet, beside = summary(*quiet), summary(*beside)
-        found[kind] = {"alone": quiet, "beside": beside, "p99_ratio": round(beside["p99_ms"] / quiet["p99_ms"], 2)}
-        print("beside", kind, found[kind]["p99_ratio"], flush=True)
+        for clients, count in BESIDE:
+            quiet = await closed_loop(lambda: ours.run("print(1)"), clients, budget_s)
+            hogs = [asyncio.create_task(hog(code)) for _ in range(count)]
+            await asyncio.sleep(0.3)
+            beside = await closed_loop(lambda: ours.run("print(1)"), clients, budget_s)
+            for task in hogs:
+                task.cancel()
+            await asyncio.gather(*hogs, return_exceptions=True)
+            quiet, beside = summary(*quiet), summary(*beside)
+            ratio = round(beside["p99_ms"] / quiet["p99_ms"], 2)
+            cell = {"kind": kind, "clients": clients, "hogs": count}
+            found.append(cell | {"alone": quiet, "beside": beside, "p99_ratio": ratio})
+            print(*cell.values(), ratio, flush=True)
     await ours.close()
     return found
 

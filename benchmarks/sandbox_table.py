@@ -83,11 +83,12 @@ def comparison(result: dict) -> str:
 def neighbours(result: dict) -> str:
     """p99 of print(1) alone and beside hogs."""
     rows = [
-        [kind, row["alone"]["p99_ms"], row["beside"]["p99_ms"], row["p99_ratio"]]
-        for kind, row in result["neighbours"].items()
+        [row["clients"], f"{row['hogs']} x {row['kind']}", *(row[when]["p99_ms"] for when in ("alone", "beside"))]
+        + [row["p99_ratio"]]
+        for row in result["neighbours"]
     ]
     groups = "on" if result["autogroup"] else "off"
-    head = ["hogs beside it", "p99 ms alone", "p99 ms beside", "ratio"]
+    head = ["clients", "hogs beside them", "p99 ms alone", "p99 ms beside", "ratio"]
     return f"{_measured(result['facts'])} The kernel's automatic groups are {groups}.\n\n{_rows(head, rows)}"
 
 
