@@ -98,7 +98,7 @@ def stop(process: subprocess.Popen) -> None:
 def row(group: dict, run: dict, found: dict, gpu: str) -> dict:
     """What is published of a run."""
     layout = {"tp": 1, "pp": 1, "cp": 1} | group.get("layout", {})
-    layout["dp"] = group["gpus"] // (layout["tp"] * layout["pp"] * layout["cp"])
+    layout["dp"] = group["gpus"] // (layout["tp"] * layout["pp"] * layout["cp"] * layout.get("sp", 1))
     layout |= {"sequence_parallel": layout["tp"] > 1, "micro_batch_tokens": run["micro_batch_tokens"]}
     transformer = run["settings"].get("engine", {}).get("override_transformer_config", {})
     modules = transformer.get("recompute_modules") or ["core_attn"]
@@ -118,7 +118,7 @@ def row(group: dict, run: dict, found: dict, gpu: str) -> dict:
 def predicted(row: dict) -> dict:
     """The row with its speeds by model FLOPs, where it was measured, and on a GPU the planner's predictions."""
     new = {}
-    if row["gpu"] != "CPU":
+    if row["gpu"] != "CPU" and "sp" not in row["layout"]:  # The planner plans Megatron's engine.
         planned = case(row).predict()
         new = {"predicted_memory_gb": planned.memory_bytes / 1e9, "predicted_step_s": planned.step_seconds}
     if "step_s" in row:
@@ -190,7 +190,9 @@ class Runner:
 
 def line_of(row: dict) -> str:
     layout = row["layout"]
-    where = "".join(f"{name}{layout[name]}" for name in ("tp", "pp", "cp", "dp") if layout[name] > 1) or "one"
+    sizes = {name: layout.get(name, 1) for name in ("tp", "pp", "cp", "sp", "dp")}
+    where = "".join(f"{name}{size}" for name, size in sizes.items() if size > 1) or "one"
+    where = f"fsdp {where}" if "sp" in layout else where
     shape = row["shape"] if isinstance(row["shape"], str) else "tiny"
     head = f"{shape:>12} x{row['layers']:<3} {where:8} {row['kind']:4} {row['settings_name']:34} "
     if "error" in row:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import train_fsdp
 from omegaconf import OmegaConf, open_dict
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
@@ -78,7 +79,8 @@ def composed(parallel: str):
 
 
 def build(run: dict, layout: dict, folder: Path) -> tuple[TrainingWorker, OmegaConf]:
-    """verl's worker around its Megatron engine with the settings of `retool rl`, the run's laid over them."""
+    """verl's worker around its Megatron engine with the settings of `retool rl`, the run's laid over them; around its
+    FSDP engine where `layout` has sp."""
     verl = copy.deepcopy(composed("1gpu" if CUDA else "cpu-tp2"))
     actor = verl.actor_rollout_ref.actor
     sizes = {
@@ -96,11 +98,15 @@ def build(run: dict, layout: dict, folder: Path) -> tuple[TrainingWorker, OmegaC
         actor.optim.lr = 1e-6  # the paper's: the tiny task's would carry random weights far away
         verl.actor_rollout_ref.model.use_fused_kernels = fused_kernels
         verl.actor_rollout_ref.model.path = str(folder)
+        if "sp" in layout:
+            engine_config, optimizer_config = train_fsdp.configs(verl, run, layout)
+        else:
+            engine_config, optimizer_config = map(omega_conf_to_dataclass, (actor.megatron, actor.optim))
     config = TrainingWorkerConfig(
         model_type="language_model",
         model_config=omega_conf_to_dataclass(verl.actor_rollout_ref.model),
-        engine_config=omega_conf_to_dataclass(actor.megatron),
-        optimizer_config=omega_conf_to_dataclass(actor.optim),
+        engine_config=engine_config,
+        optimizer_config=optimizer_config,
         checkpoint_config=omega_conf_to_dataclass(actor.checkpoint),
     )
     worker = TrainingWorker(config=config)
@@ -126,6 +132,7 @@ class FirstMiniBatch:
 def batch(run: dict, worker: TrainingWorker, verl) -> "tensordict_utils.TensorDict":
     """This data-parallel rank's share of the run's sequences: random tokens, the same in every layout."""
     rank, size = worker.engine.get_data_parallel_rank(), worker.engine.get_data_parallel_size()
+    sp = getattr(worker.engine, "ulysses_sequence_parallel_size", 1)
     columns = {}
     for index in range(rank, len(run["lengths"]), size):
         length = run["lengths"][index]
@@ -154,7 +161,7 @@ def batch(run: dict, worker: TrainingWorker, verl) -> "tensordict_utils.TensorDi
             "calculate_entropy": run.get("entropy", False),
             "global_batch_size": len(run["lengths"]),
             "use_dynamic_bsz": True,
-            "max_token_len_per_gpu": run["micro_batch_tokens"],
+            "max_token_len_per_gpu": run["micro_batch_tokens"] // sp,  # verl's FSDP engine multiplies it by sp
             "pad_mode": "no_padding",
             "update_lr_scheduler": True,
             "global_token_num": tensordict_utils.NonTensorData(run["lengths"]),
@@ -265,6 +272,7 @@ def main(group_file: str, out_file: str) -> None:
     initialize_global_process_group()
     first = torch.distributed.get_rank() == 0
     engine.use()
+    train_fsdp.register()
     if CUDA:
         from retool_mcore.platform import megatron_cuda
 
@@ -282,7 +290,8 @@ def main(group_file: str, out_file: str) -> None:
         start = time.perf_counter()
         if key != built:
             if worker is not None:
-                release(worker)
+                if "sp" not in group["layout"]:
+                    release(worker)
                 worker = None
                 left = max(everywhere(torch.cuda.memory_allocated() / 1e9))
                 if left > LEFT_OVER_GB:
@@ -290,8 +299,10 @@ def main(group_file: str, out_file: str) -> None:
                     torch.distributed.barrier()
                     torch.distributed.destroy_process_group()
                     sys.exit(AGAIN)
-            name = f"{run['model']}-{run['layers']}-{run['init']}"
-            folder = write_model(Path(group["models"]) / name, run["shape"], run["layers"], run["init"] == "checkpoint")
+            # verl's FSDP engine always reads a file.
+            weights = run["init"] == "checkpoint" or "sp" in group["layout"]
+            name = f"{run['model']}-{run['layers']}-{'weights' if weights else 'random'}"
+            folder = write_model(Path(group["models"]) / name, run["shape"], run["layers"], weights)
             worker, verl = build(run, group["layout"], folder)
             built = key
         ready = time.perf_counter()
