@@ -14,7 +14,7 @@ import pytest
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.isolation import descendants
-from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.sandbox.local import LocalSandbox, sandbox
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -92,7 +92,7 @@ def test_a_fork_starts_a_server_of_its_own(box):
     asyncio.run(box.run("1"))
     code = """
 import asyncio, os
-from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.sandbox.local import LocalSandbox, sandbox
 box = LocalSandbox(preload=(), timeout_s=60)
 assert asyncio.run(box.run('1')).value == '1'
 server = box._server.process.pid
@@ -117,18 +117,6 @@ def test_a_dead_server_is_replaced(box):
     assert folder.exists()
     assert asyncio.run(box.run("2")).value == "2"
     assert not folder.exists()
-
-
-def test_the_run_of_a_server_that_dies_is_a_sandbox_error(box):
-    async def main():
-        await box.run("1")
-        task = asyncio.create_task(box.run("import time\ntime.sleep(1000)"))
-        await asyncio.sleep(0.5)
-        os.kill(box._server.process.pid, signal.SIGKILL)
-        return await task
-
-    result = asyncio.run(main())
-    assert result.status is Status.SANDBOX and result.observation()
 
 
 def test_cancelling_kills_the_program(box, take_name, named_below):
@@ -168,7 +156,7 @@ def test_nothing_outlives_a_parent_that_is_killed(level, take_name, named_below)
     program = take_name("orphan") + "import os, time\nos.fork()\ntime.sleep(1000)"
     code = f"""
 import asyncio, os
-from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.sandbox.local import LocalSandbox, sandbox
 async def main():
     box = LocalSandbox(preload=(), timeout_s=600, max_isolation={level!r})
     await box.run('1')
@@ -212,3 +200,30 @@ def test_isolation_that_the_host_lacks_is_refused():
 def test_a_module_that_cannot_be_preloaded_is_named():
     with pytest.raises(UserError, match="no_such_module"):
         asyncio.run(LocalSandbox(preload=("no_such_module",)).run("1"))
+
+
+def test_runs_under_which_the_server_is_killed_are_done_again(box, caplog):
+    async def main():
+        await box.run("1")
+        running = [asyncio.create_task(box.run(f"import time\ntime.sleep(1)\n{i}")) for i in range(4)]
+        kept = asyncio.create_task(box.run("import time\ntime.sleep(1)", session="kept"))
+        await asyncio.sleep(0.3)
+        os.kill(box._server.process.pid, signal.SIGKILL)
+        return await asyncio.gather(*running), await kept
+
+    results, kept = asyncio.run(main())
+    assert [result.value for result in results] == ["0", "1", "2", "3"]
+    assert kept.status is Status.SANDBOX  # its variables are gone
+    assert box.stats()["restarts"] == 1 and "SIGKILL" in caplog.text
+
+
+def test_a_run_that_ends_the_server_every_time_is_given_up(box, monkeypatch):
+    exchange = sandbox._exchange
+
+    async def dying(connection, request):
+        os.kill(box._server.process.pid, signal.SIGKILL)
+        return await exchange(connection, request)
+
+    monkeypatch.setattr(sandbox, "_exchange", dying)
+    result = asyncio.run(box.run("1"))
+    assert result.status is Status.SANDBOX and "stay alive" in result.stderr

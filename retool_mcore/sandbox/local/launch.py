@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local.remove import remove_tree
 
 START_TIMEOUT_S = 120.0
+ENDING_S = 1.0
 _BOOT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -37,6 +39,19 @@ class Server:
         self.control.close()
         self.process.wait()
         remove_tree(self.base_dir)
+
+    def has_ended(self) -> bool:
+        """Whether its process is gone, or goes now: its sockets close before the process can be waited for."""
+        try:
+            self.process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def ending(self) -> str:
+        """How its process, which must have ended, did."""
+        code = self.process.returncode
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def connect(self) -> socket.socket:
         """A new connection to it. Raises OSError when it is gone."""

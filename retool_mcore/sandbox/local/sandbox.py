@@ -1,6 +1,7 @@
 """The trainer's side of the local back-end."""
 
 import asyncio
+import logging
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ from retool_mcore.sandbox.isolation.levels import LEVELS
 from retool_mcore.sandbox.local.launch import Server, launch
 from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_files
 
+log = logging.getLogger(__name__)
 PRELOAD = ("math", "cmath", "fractions", "decimal", "itertools", "collections", "random", "numpy", "scipy", "sympy")
 # How long past its own limit a run may take to come back before the sandbox counts as broken.
 REPLY_GRACE_S = 60.0
@@ -25,6 +27,7 @@ LOST = "the session's state was lost; it begins anew with this run\n"
 
 class LocalSandbox:
     """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
+    Runs under which it died are done again once, but not those of a session, whose variables died with it.
 
     `workers` bounds the runs at once in each event loop. `level` and `level_reason` say, once started, how isolated
     programs are and why not more; `max_isolation` stays at a weaker level than the host allows. A session ends after
@@ -116,12 +119,13 @@ class LocalSandbox:
     async def _run(self, request: bytes, timeout_s: float, session: str | None) -> Result:
         for _ in range(2):
             await self.start()
+            server = self._server
             try:
-                connection = self._server.connect()
+                connection = server.connect()
             except OSError:
                 # The server is ending; the next round starts another.
-                await asyncio.to_thread(self._server.process.kill)
-                await asyncio.to_thread(self._server.process.wait)
+                await asyncio.to_thread(server.process.kill)
+                await asyncio.to_thread(server.process.wait)
                 continue
             try:
                 # In a session, runs ahead of this one take their time first.
@@ -129,6 +133,9 @@ class LocalSandbox:
                 header, body = await asyncio.wait_for(_exchange(connection, request), limit_s)
                 result, is_new = decode_reply(header, body)
             except (OSError, EOFError, TimeoutError) as error:
+                # A run without a state can be done again.
+                if session is None and await asyncio.to_thread(server.has_ended):
+                    continue
                 reason = f"the sandbox did not answer ({type(error).__name__})\n"
                 return Result(Status.SANDBOX, "", reason, None, 0.0)
             finally:
@@ -194,6 +201,7 @@ class LocalSandbox:
             if self._server is not None:
                 if self._server.owner == os.getpid():
                     self._server.end()
+                    log.warning("the sandbox's server %s; another one starts", self._server.ending())
                 else:
                     self._server.control.close()
             self._server = None
