@@ -217,6 +217,19 @@ def test_runs_under_which_the_server_is_killed_are_done_again(box, caplog):
     assert box.stats()["restarts"] == 1 and "SIGKILL" in caplog.text
 
 
+def test_closing_under_runs_starts_no_other_server(box):
+    async def main():
+        await box.run("1")
+        # More than begin at once: those that wait in the server get no reply when it closes.
+        running = [asyncio.create_task(box.run("import time\ntime.sleep(1000)")) for _ in range(32)]
+        await asyncio.sleep(0.01)
+        await box.close()
+        return await asyncio.gather(*running)
+
+    assert {result.status for result in asyncio.run(main())} <= {Status.KILLED, Status.SANDBOX}
+    assert box.stats()["pids"] == [] and box.stats()["restarts"] == 0
+
+
 def test_a_run_that_ends_the_server_every_time_is_given_up(box, monkeypatch):
     exchange = sandbox._exchange
 

@@ -65,7 +65,7 @@ class LocalSandbox:
         self._lock_owner = os.getpid()
         self._sessions: set[str] = set()
         self._runs: Counter[str] = Counter()
-        self._starts = self._running_now = self._waiting = 0
+        self._starts = self._closes = self._running_now = self._waiting = 0
 
     async def start(self) -> None:
         """Start the server if none is running. Raises UserError when this host cannot give the isolation asked for."""
@@ -117,6 +117,7 @@ class LocalSandbox:
         return result
 
     async def _run(self, request: bytes, timeout_s: float, session: str | None) -> Result:
+        closes = self._closes
         for _ in range(2):
             await self.start()
             server = self._server
@@ -133,8 +134,8 @@ class LocalSandbox:
                 header, body = await asyncio.wait_for(_exchange(connection, request), limit_s)
                 result, is_new = decode_reply(header, body)
             except (OSError, EOFError, TimeoutError) as error:
-                # A run without a state can be done again.
-                if session is None and await asyncio.to_thread(server.has_ended):
+                # A run without a state can be done again, unless the sandbox was closed.
+                if session is None and closes == self._closes and await asyncio.to_thread(server.has_ended):
                     continue
                 reason = f"the sandbox did not answer ({type(error).__name__})\n"
                 return Result(Status.SANDBOX, "", reason, None, 0.0)
@@ -171,6 +172,7 @@ class LocalSandbox:
 
     async def close(self) -> None:
         """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
+        self._closes += 1
         server, self._server = self._server, None
         self._sessions.clear()
         if server is not None and server.owner == os.getpid():
