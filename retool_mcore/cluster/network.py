@@ -1,8 +1,6 @@
 """Addresses and ports of a job: which interface the nodes share, which ports are free below the ephemeral range.
 
-The kernel hands out ephemeral ports to every outgoing connection; a server that is given a port from that range finds
-it taken now and then. Fixed ports therefore come from below it, at a place that the job's id decides, so that jobs
-which share a node do not meet.
+Fixed ports begin at a place that the job's id decides, so that jobs which share a node do not meet.
 """
 
 import fcntl
@@ -13,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from retool_mcore.errors import UserError
+from retool_mcore.ports import FIRST_PORT, first_ephemeral
 
-FIRST_PORT = 10_000
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_EPHEMERAL_DEFAULT = 32_768
 _INFINIBAND = Path("/sys/class/infiniband")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _NOWHERE = "192.0.2.1"  # RFC 5737, never routed on: a datagram socket connected there tells the default interface
@@ -108,7 +104,7 @@ def free_base_port(job_id: int, count: int, last: int | None = None) -> int:
     Raises:
         UserError: there are none.
     """
-    end = min(last or _first_ephemeral(), 65_536)
+    end = min(last or first_ephemeral(), 65_536)
     places = (end - FIRST_PORT) // count
     for attempt in range(places):
         base = FIRST_PORT + (job_id + attempt) % places * count
@@ -129,13 +125,6 @@ def busy_ports(ports: Iterable[int]) -> list[int]:
             except OSError:
                 busy.append(port)
     return busy
-
-
-def _first_ephemeral() -> int:
-    text = _word(_EPHEMERAL).split()
-    # A range that begins at the very bottom leaves nothing below it: then the usual border is as good as any.
-    first = int(text[0]) if text else _EPHEMERAL_DEFAULT
-    return first if first >= FIRST_PORT + 5_000 else _EPHEMERAL_DEFAULT
 
 
 def _source_address(target: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import ray
+from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import Role
@@ -15,6 +16,7 @@ from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.ports import meeting_range
 from retool_mcore.train import checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
@@ -26,6 +28,14 @@ POLL_S = 0.05
 
 class PolicyWorker(VerifyingWorker, AuditingWorker):
     """verl's RL worker: its weight push verified, its loss audited, its checkpoints as configured."""
+
+
+class WorkerGroup(RayWorkerGroup):
+    """verl's, whose ranks meet at a port from below the ephemeral range: verl looks for a free one, and on a busy host
+    another process had it before rank 0 listened there."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **{"master_port_range": meeting_range()} | options)
 
 
 class MarkComplete(CheckpointCallback):
@@ -68,6 +78,7 @@ class Steps:
     def on_init_end(self):
         """The first push. Raises PushError when a tensor in the engine is not the trainer's."""
         super().on_init_end()
+        assert isinstance(self.actor_rollout_wg, WorkerGroup), "verl makes its worker groups elsewhere than it did"
         try:
             self.pushed = ray.get(self.actor_rollout_wg.verify_push())[0]
         except PushError as error:
@@ -155,7 +166,7 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
     """verl's task runner, an actor on the head node, with our trainers in the place of its own.
 
     The modes keep their names: by them verl chooses its replay buffer and what it checkpoints, so a name of our own
-    cannot be registered, and `register_trainer` refuses to replace one.
+    cannot be registered, and `register_trainer` refuses to replace one. For the worker group there is no registry.
     """
 
     trainer_class = RetoolTrainer
@@ -165,6 +176,7 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
         from retool_mcore.train.separate import SeparateTrainer
 
         trainer_base.TRAINER_REGISTRY |= {"sync": self.trainer_class, "separate_async": SeparateTrainer}
+        trainer_base.RayWorkerGroup = WorkerGroup
         try:
             super().run(config)
         except stop.StopRequested as stopped:

@@ -1,0 +1,27 @@
+"""Ports below the ephemeral range.
+
+The kernel hands out ephemeral ports to every outgoing connection; a server that is given a port from that range finds
+it taken now and then.
+"""
+
+import secrets
+from pathlib import Path
+
+FIRST_PORT = 10_000
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_DEFAULT = 32_768
+_ROOM = 1_000
+
+
+def first_ephemeral() -> int:
+    """Where this host's ephemeral range begins."""
+    text = _EPHEMERAL.read_text().split() if _EPHEMERAL.exists() else []
+    # A range that begins at the very bottom leaves nothing below it: then the usual border is as good as any.
+    first = int(text[0]) if text else _EPHEMERAL_DEFAULT
+    return first if first >= FIRST_PORT + 5_000 else _EPHEMERAL_DEFAULT
+
+
+def meeting_range() -> list[int]:
+    """[first, end) of at least 1,000 ports, beginning anywhere, so that runs which share a host do not meet."""
+    end = first_ephemeral()
+    return [FIRST_PORT + secrets.randbelow(end - FIRST_PORT - _ROOM), end]
