@@ -228,19 +228,22 @@ def measure(run: dict, worker: TrainingWorker, verl) -> dict:
 
 
 def profile(worker: TrainingWorker, data, out: Path) -> None:
-    """The kernels of one step on rank 0, with their summed device time in ms, into `out`."""
+    """The kernels of one step on every rank, with their summed device time in ms, into `out`; rank 0's time line beside
+    it, as Chrome's and Perfetto's trace format."""
     from torch.profiler import ProfilerActivity
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         seconds, _ = step(worker, data)
+    rows = [
+        {"name": event.key[:200], "ms": event.self_device_time_total / 1e3, "calls": event.count}
+        for event in found.key_averages()
+        if event.self_device_time_total and event.device_type != torch.autograd.DeviceType.CPU
+    ]
+    rows.sort(key=lambda row: -row["ms"])
+    ranks = everywhere(rows[:60])
     if torch.distributed.get_rank() == 0:
-        rows = [
-            {"name": event.key[:200], "ms": event.self_device_time_total / 1e3, "calls": event.count}
-            for event in found.key_averages()
-            if event.self_device_time_total and event.device_type != torch.autograd.DeviceType.CPU
-        ]
-        rows.sort(key=lambda row: -row["ms"])
-        out.write_text(json.dumps({"step_s": seconds, "kernels": rows[:60]}, indent=1))
+        out.write_text(json.dumps({"step_s": seconds, "kernels": ranks[0], "other_ranks": ranks[1:]}, indent=1))
+        found.export_chrome_trace(str(out.with_suffix(".trace.json.gz")))
 
 
 def release(worker: TrainingWorker) -> None:
