@@ -90,7 +90,7 @@ def plan(lengths: Sequence[int], *, slots: int, ranks: int = 1, cost: Cost | Non
             f"{len(tokens)} sequences do not make {count} micro-batches, {count // ranks} on each of {ranks} ranks."
         )
     costs = cost(tokens)
-    spread_bins = spread(_split(bins, count, costs), costs, ranks)
+    spread_bins = spread(split(bins, count, costs), costs, ranks)
     _level(spread_bins, tokens, costs, slots)
     return Packing(spread_bins, slots, tokens, cost)
 
@@ -161,8 +161,9 @@ class _Left:
         return None
 
 
-def _split(bins: list[list[int]], count: int, costs: np.ndarray) -> list[list[int]]:
-    """`bins` cut until there are `count`: each cut halves the one with the most sequences."""
+def split(bins: list[list[int]], count: int, costs: np.ndarray) -> list[list[int]]:
+    """`bins` cut until there are `count`: each cut halves the one with the most sequences. `costs`, (n,) float64, are
+    of the sequences, of which there must be `count` or more."""
     heap = [(-len(taken), number, taken) for number, taken in enumerate(bins)]
     heapq.heapify(heap)
     while len(heap) < count:

@@ -1,25 +1,39 @@
-"""verl's Megatron engine with two switches of ours, in `parallel.megatron.override_mcore_model_config`.
+"""verl's Megatron engine with three switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
   tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
 - `fused_log_probs: true`: log-probabilities and entropies by train/fused_log_probs.py (CUDA only).
+- `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py.
 
-verl 0.9.1 has an option for neither (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the
-class where verl looks engines up; with both switches off it is verl's.
+verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
+where verl looks engines up; with all switches off it is verl's.
 """
 
+import contextlib
 from types import SimpleNamespace
 
 import torch
 from megatron.core import parallel_state
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.megatron import MegatronEngineWithLMHead
+from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
+
+from retool_mcore.train import micro_batches
 
 INITS = ("checkpoint", "random")
 
 
-class Engine(MegatronEngineWithLMHead):
-    """Methods that are overridden: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
+class _Packs:
+    """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        packs = self.engine_config.override_mcore_model_config.get("packing", False)
+        packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
+        with packing if packs else contextlib.nullcontext():
+            return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
+
+
+class Engine(_Packs, MegatronEngineWithLMHead):
+    """The policy's."""
 
     def _build_tf_config(self):
         super()._build_tf_config()
@@ -27,6 +41,9 @@ class Engine(MegatronEngineWithLMHead):
         if init not in INITS:
             raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
         self._load = init == "checkpoint"
+
+    def _wants(self, switch: str) -> bool:
+        return self.engine_config.override_mcore_model_config.get(switch, False)
 
     def _build_megatron_module(self):
         if self._load:
@@ -41,9 +58,8 @@ class Engine(MegatronEngineWithLMHead):
             self.bridge = bridge
 
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
-        wanted = self.engine_config.override_mcore_model_config.get("fused_log_probs", False)
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
-        if not wanted or any(options[name] for name in special):
+        if not self._wants("fused_log_probs") or any(options[name] for name in special):
             return super()._lm_head_logits_processor(logits, label, temperature, **options)
         from retool_mcore.train import fused_log_probs
 
@@ -55,6 +71,10 @@ class Engine(MegatronEngineWithLMHead):
             group=parallel_state.get_tensor_model_parallel_group(),
         )
         return {"log_probs": found} | ({} if entropy is None else {"entropy": entropy})
+
+
+class CriticEngine(_Packs, MegatronEngineWithValueHead):
+    """PPO's critic's: of the switches only `packing`."""
 
 
 class _WithoutLoading(SimpleNamespace):
@@ -73,5 +93,6 @@ class _WithoutLoading(SimpleNamespace):
 
 
 def use() -> None:
-    """Make verl build this engine wherever it would build its own Megatron engine, in this process."""
-    EngineRegistry._engines["language_model"]["megatron"]["cuda"] = Engine
+    """Make verl build these engines wherever it would build its own Megatron engines, in this process."""
+    for kind, engine in (("language_model", Engine), ("value_model", CriticEngine)):
+        EngineRegistry._engines[kind]["megatron"]["cuda"] = engine
