@@ -29,6 +29,7 @@ class Layout:
     fused_swiglu: bool = False  # override_transformer_config.bias_activation_fusion
     fused_rope: bool = False  # override_transformer_config.apply_rope_fusion
     fused_log_probs: bool | str = False  # True: model.use_fused_kernels, the logits are never whole; "in_place": ours
+    half_logits: bool = False  # with "in_place": override_mcore_model_config.half_logits, no float32 copy of the logits
     fused_wgrad: bool = False  # gradient_accumulation_fusion
     overlap: bool = False  # overlap_grad_reduce and overlap_param_gather
 

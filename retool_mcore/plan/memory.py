@@ -20,6 +20,7 @@ BF16, FP32 = 2, 4
 ADAM = 3 * FP32  # main parameter and two moments; megatron/core/optimizer/distrib_optimizer.py shards them over DP x CP
 LOGIT_PEAK = 2 * FP32  # the softmax, and the gradient that the division by the temperature makes of it
 LOGIT_PEAK_IN_PLACE = FP32 + BF16  # train/fused_log_probs.py: the gradient over the logits, and its bf16 copy
+LOGIT_PEAK_HALF = BF16  # the same without the float32 copy: the logits, later the gradient over them
 LOGIT_PEAK_FORWARD = 4 * FP32  # old log-probs: logits, their clone, and exp() and product inside the entropy
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
@@ -117,7 +118,7 @@ def logits(shape: Shape, layout: Layout, tokens: float) -> float:
     columns = shape.vocab / layout.tp
     hidden = BF16 * shape.hidden * tokens
     if layout.fused_log_probs == "in_place":
-        return LOGIT_PEAK_IN_PLACE * tokens * columns + hidden
+        return (LOGIT_PEAK_HALF if layout.half_logits else LOGIT_PEAK_IN_PLACE) * tokens * columns + hidden
     if layout.fused_log_probs:
         weight_gradient = BF16 * shape.hidden * columns
         return 2 * hidden + weight_gradient + BF16 * tokens * min(columns, FUSED_LOGIT_COLUMNS)

@@ -12,7 +12,8 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
         fused_kernels: verl's model.use_fused_kernels.
     """
     transformer = megatron.get("override_transformer_config") or {}
-    in_place = (megatron.get("override_mcore_model_config") or {}).get("fused_log_probs", False)
+    ours = megatron.get("override_mcore_model_config") or {}
+    in_place = ours.get("fused_log_probs", False)
     kind = transformer.get("recompute_granularity") or "none"
     modules = list(transformer.get("recompute_modules") or ["core_attn"])
     return {
@@ -21,5 +22,6 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
         "fused_rope": bool(transformer.get("apply_rope_fusion")),
         "fused_wgrad": bool(transformer.get("gradient_accumulation_fusion")),
         "fused_log_probs": True if fused_kernels else "in_place" if in_place else False,
+        "half_logits": bool(ours.get("half_logits")),
         "overlap": bool((megatron.get("override_ddp_config") or {}).get("overlap_grad_reduce")),
     }

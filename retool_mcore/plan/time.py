@@ -128,10 +128,10 @@ class _Work:
         return machine.hbm * machine.constants.elementwise
 
     def log_probs(self) -> float:
-        """Passes over the float32 logits, forward and backward; the fused kernel computes the product once more."""
+        """Passes over the logits, forward and backward; the fused kernel computes the product once more."""
         columns = self.shape.vocab / self.layout.tp
         if self.layout.fused_log_probs == "in_place":
-            return 6 * FP32 * self.tokens * columns / self.hbm(self.machine)
+            return (3 * BF16 if self.layout.half_logits else 6 * FP32) * self.tokens * columns / self.hbm(self.machine)
         if self.layout.fused_log_probs:
             rows = self.tokens / self.micro_batches
             return 2.0 * self.tokens * self.shape.hidden * columns / self.product(rows, self.shape.hidden, columns)

@@ -1,8 +1,9 @@
-"""verl's Megatron engine with three switches of ours, in `parallel.megatron.override_mcore_model_config`.
+"""verl's Megatron engine with four switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
   tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
 - `fused_log_probs: true`: log-probabilities and entropies by train/fused_log_probs.py (CUDA only).
+- `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
 - `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py.
 
 verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
@@ -10,10 +11,12 @@ where verl looks engines up; with all switches off it is verl's.
 """
 
 import contextlib
+import functools
 from types import SimpleNamespace
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.transformer.module import Float16Module
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
 
@@ -42,10 +45,17 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
         self._load = init == "checkpoint"
 
+    def _build_megatron_module(self):
+        modules = self._with_weights()
+        if self._wants("fused_log_probs") and self._wants("half_logits"):
+            for part in (part for module in modules for part in module.modules() if isinstance(part, Float16Module)):
+                part.forward = functools.partial(part.forward, fp32_output=False)
+        return modules
+
     def _wants(self, switch: str) -> bool:
         return self.engine_config.override_mcore_model_config.get(switch, False)
 
-    def _build_megatron_module(self):
+    def _with_weights(self):
         if self._load:
             return super()._build_megatron_module()
         if torch.distributed.get_rank() == 0:
@@ -60,7 +70,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
         if not self._wants("fused_log_probs") or any(options[name] for name in special):
-            return super()._lm_head_logits_processor(logits, label, temperature, **options)
+            return super()._lm_head_logits_processor(logits.float(), label, temperature, **options)
         from retool_mcore.train import fused_log_probs
 
         found, entropy = fused_log_probs.log_probs(
