@@ -16,7 +16,7 @@ def adapters() -> list[tuple[str, bool, str]]:
 
         from retool_mcore.platform import megatron_cuda
 
-        return [("megatron_cuda", megatron_cuda.fuses(), "gradient-accumulation fusion without NVIDIA Apex")]
+        return [("megatron_cuda", megatron_cuda.installed(), "kernels of Transformer Engine's in Megatron")]
     from verl.plugin.platform.platform_manager import get_platform
 
     from retool_mcore.platform import verl_cpu
