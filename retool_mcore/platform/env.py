@@ -20,6 +20,9 @@ COMMON = {
 GPU = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
 }
+# With override_mcore_model_config.tp_overlap: a trainer process must see the other GPUs of its host, too; verl then
+# takes its own by the number that Ray gave it.
+TP_OVERLAP = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 CPU = {
     "VERL_PLATFORM": "cpu",
     "OMP_NUM_THREADS": "1",  # two trainer processes and vLLM share two cores
@@ -39,6 +42,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
+    if config["parallel"].get("megatron", {}).get("override_mcore_model_config", {}).get("tp_overlap"):
+        needed |= TP_OVERLAP
     return needed | dict(os.environ)
 
 
@@ -47,5 +52,5 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "RETOOL_STAGE_ID"}
+    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "RETOOL_STAGE_ID"}
     return {name: env[name] for name in sorted(names) if name in env}

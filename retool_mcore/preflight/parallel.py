@@ -2,6 +2,9 @@
 
 Each rule is one that Megatron-core, vLLM or verl asserts minutes later, in a worker, in its own words."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from retool_mcore.errors import UserError
 from retool_mcore.preflight.model import Model
 
@@ -76,6 +79,25 @@ def check_layout(
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
     return world // (tp * pp * cp)
+
+
+def check_tp_overlap(megatron: Mapping[str, Any], *, device: str, tp: int, sequence_parallel: bool) -> None:
+    """`megatron`: as parallel.megatron. Whether its tp_overlap, if it is on, can be had (train/tp_overlap.py)."""
+    if not (megatron.get("override_mcore_model_config") or {}).get("tp_overlap"):
+        return
+    key = "parallel.megatron.override_mcore_model_config.tp_overlap=true"
+    if device != "cuda" or tp == 1 or not sequence_parallel:
+        raise UserError(
+            f"{key} needs parallel.device=cuda, parallel.tp > 1 and parallel.sequence_parallel=true: there is no "
+            "communication to overlap otherwise."
+        )
+    transformer = megatron.get("override_transformer_config") or {}
+    kind, modules = transformer.get("recompute_granularity"), transformer.get("recompute_modules") or ["core_attn"]
+    if kind == "full" or (kind == "selective" and list(modules) != ["core_attn"]):
+        raise UserError(
+            f"{key} cannot recompute matrix products: set parallel.megatron.override_transformer_config."
+            "recompute_granularity to null, or recompute_modules to [core_attn]."
+        )
 
 
 def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:

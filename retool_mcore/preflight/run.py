@@ -183,6 +183,9 @@ def read_named_policy(config: DictConfig) -> Model:
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
+    parallel.check_tp_overlap(
+        layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel
+    )
     return parallel.check_layout(
         model,
         nodes=layout.nodes,

@@ -1,10 +1,11 @@
-"""verl's Megatron engine with four switches of ours, in `parallel.megatron.override_mcore_model_config`.
+"""verl's Megatron engine with five switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
   tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
 - `fused_log_probs: true`: log-probabilities and entropies by train/fused_log_probs.py (CUDA only).
 - `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
 - `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py.
+- `tp_overlap: true`: tensor-parallel communication runs beside the products, by train/tp_overlap.py (CUDA only).
 
 verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
 where verl looks engines up; with all switches off it is verl's.
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.module import Float16Module
+from verl.utils import tensordict_utils
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
 
@@ -39,6 +41,16 @@ class Engine(_Packs, MegatronEngineWithLMHead):
     """The policy's."""
 
     def _build_tf_config(self):
+        self._overlap = None
+        if self._wants("tp_overlap"):
+            from retool_mcore.train import tp_overlap
+
+            self.engine_config.override_transformer_config.update(tp_overlap.SETTINGS)
+            self._overlap = tp_overlap.Overlap(
+                self.engine_config,
+                align=micro_batches.alignment(self.engine_config),
+                hidden=self.model_config.hf_config.hidden_size,
+            )
         super()._build_tf_config()
         init = self.engine_config.override_mcore_model_config.get("init", "checkpoint")
         if init not in INITS:
@@ -66,6 +78,18 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             return super()._build_megatron_module()
         finally:
             self.bridge = bridge
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        if self._overlap:
+            self._overlap.start(tensordict_utils.get_non_tensor_data(data, key="max_token_len_per_gpu", default=None))
+        return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
+
+    def forward_step(self, batch_iter, model, *functions, **named):
+        if not self._overlap:
+            return super().forward_step(batch_iter, model, *functions, **named)
+        batch = next(batch_iter)
+        with self._overlap.chosen(self, model, batch["input_ids"].offsets().diff().tolist()):
+            return super().forward_step(iter([batch]), model, *functions, **named)
 
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
