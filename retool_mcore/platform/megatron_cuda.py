@@ -43,13 +43,8 @@ class SwiGLU(fused_bias_swiglu.SwiGLUFunction):
 
 
 def installed() -> bool:
-    """Whether both are in place."""
-    return fuses() and fused_bias_swiglu.SwiGLUFunction is SwiGLU
-
-
-def fuses() -> bool:
-    """Whether Megatron's output layer can add its weight gradient to the buffer: by Apex, or by this adapter."""
-    return layers._grad_accum_fusion_available
+    """Whether both are in place, the product by Apex or by this adapter."""
+    return layers._grad_accum_fusion_available and fused_bias_swiglu.SwiGLUFunction is SwiGLU
 
 
 def install() -> None:
