@@ -92,6 +92,8 @@ def check_tp_overlap(megatron: Mapping[str, Any], *, device: str, tp: int, seque
             "communication to overlap otherwise."
         )
     transformer = megatron.get("override_transformer_config") or {}
+    if transformer.get("fp8"):
+        raise UserError(f"{key} has no buffers for FP8: set parallel.megatron.override_transformer_config.fp8 to null.")
     kind, modules = transformer.get("recompute_granularity"), transformer.get("recompute_modules") or ["core_attn"]
     if kind == "full" or (kind == "selective" and list(modules) != ["core_attn"]):
         raise UserError(

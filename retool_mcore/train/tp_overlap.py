@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 import torch
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import McoreEngineConfig
 
 SETTINGS = {"tp_comm_overlap": True, "tp_comm_overlap_rs_dgrad": True}  # Megatron's, in override_transformer_config
@@ -53,7 +54,8 @@ class Overlap:
             return
         tokens = limit * self.config.context_parallel_size
         tokens += -tokens % self.align
-        _start((tokens // self.config.context_parallel_size, self.hidden), self.config.tensor_model_parallel_size)
+        shape = (tokens // self.config.context_parallel_size, self.hidden)
+        _start(shape, self.config.tensor_model_parallel_size, PrecisionType.to_dtype(self.config.dtype))
         self.padded = dataclasses.replace(self.config, pad_to_length=True, pad_to_length_bucket=tokens)
         self.tokens = tokens
 
@@ -85,7 +87,7 @@ class Overlap:
             self.on[model] = on
 
 
-def _start(shape: tuple[int, int], tp: int) -> None:
+def _start(shape: tuple[int, int], tp: int, dtype: torch.dtype) -> None:
     global _started
     if _started == shape:
         return
@@ -98,7 +100,7 @@ def _start(shape: tuple[int, int], tp: int) -> None:
     base.initialize_ub(
         shape=list(shape),
         tp_size=tp,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         quantization_modes=[base.UserBufferQuantizationMode.NONE],
         ub_cfgs=METHODS,
         bootstrap_backend="nccl",

@@ -30,14 +30,14 @@ def switches(module):
 @pytest.fixture
 def overlap(monkeypatch):
     started = []
-    monkeypatch.setattr(tp_overlap, "_start", lambda shape, tp: started.append((shape, tp)))
+    monkeypatch.setattr(tp_overlap, "_start", lambda shape, tp, dtype: started.append((shape, tp, dtype)))
     config = McoreEngineConfig(tensor_model_parallel_size=4, context_parallel_size=1)
     found = tp_overlap.Overlap(config, align=4, hidden=64)
     found.start(None)
     assert not started
     found.start(1022)
     found.start(512)
-    assert started == [((1024, 64), 4)]  # once, for whole alignments
+    assert started == [((1024, 64), 4, torch.bfloat16)]  # once, for whole alignments
     return found
 
 
@@ -63,11 +63,11 @@ def test_the_layers_and_the_engine_follow_the_micro_batch(overlap):
 
 def test_context_parallel_ranks_hold_their_part_of_the_tokens(monkeypatch):
     started = []
-    monkeypatch.setattr(tp_overlap, "_start", lambda shape, tp: started.append(shape))
-    config = McoreEngineConfig(tensor_model_parallel_size=2, context_parallel_size=2)
+    monkeypatch.setattr(tp_overlap, "_start", lambda shape, tp, dtype: started.append((shape, dtype)))
+    config = McoreEngineConfig(tensor_model_parallel_size=2, context_parallel_size=2, dtype="float16")
     overlap = tp_overlap.Overlap(config, align=8, hidden=64)
     overlap.start(100)
-    assert started == [(100, 64)] and overlap.tokens == 200
+    assert started == [((100, 64), torch.float16)] and overlap.tokens == 200
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_context_parallel_ranks_hold_their_part_of_the_tokens(monkeypatch):
         (["parallel=1gpu"], "needs parallel.device=cuda, parallel.tp > 1"),
         (["parallel=2gpu", "parallel.sequence_parallel=false"], "sequence_parallel=true"),
         (["parallel=2gpu", "parallel.megatron.override_transformer_config.recompute_granularity=full"], "recompute"),
+        (["parallel=2gpu", "parallel.megatron.override_transformer_config.fp8=hybrid"], "FP8"),
         (["parallel=2gpu"], None),
         (["parallel=2x8-80g"], None),
     ],
@@ -85,7 +86,7 @@ def test_what_cannot_be_had_is_refused_before_a_gpu_is_taken(overrides, said):
     switch = "+parallel.megatron.override_mcore_model_config.tp_overlap=true"
     if overrides[0] != "parallel=cpu-tp2":
         switch = switch.removeprefix("+")
-    if len(overrides) > 1 and "recompute" in overrides[1]:
+    if len(overrides) > 1 and "override_transformer_config" in overrides[1]:
         overrides = [overrides[0], "+" + overrides[1]]
     layout = compose("rl", [*overrides, switch, "model.name=x"]).parallel
     checked = {"device": layout.device, "tp": layout.tp, "sequence_parallel": layout.sequence_parallel}
