@@ -31,6 +31,7 @@ from retool_mcore.plan.measured import batch_of, case  # noqa: E402
 
 WORKER = Path(__file__).with_name("train_worker.py")
 PLAN = Path(__file__).with_name("train_plan.yaml")
+RESULT = Path("benchmarks/results/train_gpu.json")
 QUICK = Path(__file__).with_name("train_quick.yaml")
 PEAK_TFLOPS = 989.0  # NVIDIA's data sheet: H100 and H200 SXM, dense bfloat16
 PACKAGES = ("torch", "verl", "megatron-core", "megatron-bridge", "mbridge", "transformer_engine", "transformers")
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="names of groups to run")
     parser.add_argument("--devices", type=int, help="default: the CUDA devices there are; with --quick 2 processes")
     parser.add_argument("--budget-s", type=float, default=3600, help="groups that have not ended by then are stopped")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/train_gpu.json"))
+    parser.add_argument("--out", type=Path, help=f"default: {RESULT}; with --quick among the processes' output")
     parser.add_argument("--logs", type=Path, help="folder of the processes' output; default: a temporary one")
     parser.add_argument("--predict-again", type=Path, metavar="FILE", help="only renew FILE's predictions and speeds")
     arguments = parser.parse_args()
@@ -244,11 +245,10 @@ def main() -> None:
         devices, gpu = arguments.devices or torch.cuda.device_count(), torch.cuda.get_device_name(0)
     logs = arguments.logs or Path(tempfile.mkdtemp(prefix="train-logs-"))
     logs.mkdir(parents=True, exist_ok=True)
-    groups = [
-        group for group in expanded(plan, arguments.out.parent) if not arguments.only or group["name"] in arguments.only
-    ]
-    Runner(groups, devices, arguments.out, arguments.budget_s, logs, gpu.removeprefix("NVIDIA ")).run()
-    print(f"rows: {arguments.out}, output of the processes: {logs}")
+    out = arguments.out or (logs / "rows.json" if arguments.quick else RESULT)
+    groups = [group for group in expanded(plan, out.parent) if not arguments.only or group["name"] in arguments.only]
+    Runner(groups, devices, out, arguments.budget_s, logs, gpu.removeprefix("NVIDIA ")).run()
+    print(f"rows: {out}, output of the processes: {logs}")
 
 
 if __name__ == "__main__":

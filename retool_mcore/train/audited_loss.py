@@ -56,8 +56,9 @@ def token_positions(data) -> torch.Tensor:
     prompts, responses = (data[name].offsets().diff() for name in ("prompts", "responses"))
     ends = (prompts + responses).cumsum(0)
     before = responses.cumsum(0) - responses
-    return torch.arange(int(responses.sum()), device=ends.device) + torch.repeat_interleave(
-        ends - responses - 1 - before, responses
+    size = data["responses"].values().shape[0]  # known on the host: nothing waits for the GPU
+    return torch.arange(size, device=ends.device) + torch.repeat_interleave(
+        ends - responses - 1 - before, responses, output_size=size
     )
 
 
@@ -69,8 +70,7 @@ def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:
     kind, position = data[SPAN_KIND].values(), token_positions(data)
     found = weighted[position]
     leaked = found & (kind == INTERPRETER)
-    in_response = torch.zeros_like(weighted)
-    in_response[position] = True
+    in_response = torch.zeros_like(weighted).index_fill_(0, position, True)
     counts = torch.stack([leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum()])
     leaks, in_prompts, with_gradient, interpreter = counts.tolist()
     if leaks:

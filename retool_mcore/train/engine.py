@@ -4,7 +4,8 @@
   tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
 - `fused_log_probs: true`: log-probabilities and entropies by train/fused_log_probs.py (CUDA only).
 - `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
-- `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py.
+- `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py, and moved into Megatron's
+  buffer and out of it without waiting for the GPU, by train/rows.py.
 - `tp_overlap: true`: tensor-parallel communication runs beside the products, by train/tp_overlap.py (CUDA only).
 
 verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
@@ -19,10 +20,11 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.module import Float16Module
 from verl.utils import tensordict_utils
+from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
+from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
-from retool_mcore.train import micro_batches
+from retool_mcore.train import micro_batches, rows
 
 INITS = ("checkpoint", "random")
 
@@ -30,11 +32,31 @@ INITS = ("checkpoint", "random")
 class _Packs:
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
 
+    def _wants(self, switch: str) -> bool:
+        return self.engine_config.override_mcore_model_config.get(switch, False)
+
     def forward_backward_batch(self, data, loss_function, forward_only=False):
-        packs = self.engine_config.override_mcore_model_config.get("packing", False)
         packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
-        with packing if packs else contextlib.nullcontext():
+        with packing if self._wants("packing") else contextlib.nullcontext():
             return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
+
+    def forward_step(self, batch_iter, model, *functions, **named):
+        config = self.engine_config
+        splits = config.context_parallel_size > 1 or config.dynamic_context_parallel
+        if not self._wants("packing") or splits or not config.use_remove_padding:
+            return super().forward_step(batch_iter, model, *functions, **named)
+        batch, device = next(batch_iter), torch.device(get_device_id())
+        layout = rows.Rows(batch, device)
+        with layout.used():
+            output, loss = super().forward_step(iter([rows.moved(batch, device)]), model, *functions, **named)
+        return output, layout.using(loss)
+
+    def postprocess_micro_batch_func(self, output, data, forward_only, loss_function, local_cp_size=None):
+        if not self._wants("packing") or loss_function is not None:
+            return super().postprocess_micro_batch_func(output, data, forward_only, loss_function, local_cp_size)
+        # verl reads its constant loss back from the GPU, which then waits for the next micro-batch.
+        found = transformer_impl.detach_tree(self.prepare_model_outputs(output, data))
+        return torch.ones((), device=data["input_ids"].device), {"loss": 1.0, "metrics": {}, "model_output": found}
 
 
 class Engine(_Packs, MegatronEngineWithLMHead):
@@ -63,9 +85,6 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             for part in (part for module in modules for part in module.modules() if isinstance(part, Float16Module)):
                 part.forward = functools.partial(part.forward, fp32_output=False)
         return modules
-
-    def _wants(self, switch: str) -> bool:
-        return self.engine_config.override_mcore_model_config.get(switch, False)
 
     def _with_weights(self):
         if self._load:

@@ -8,9 +8,8 @@ as long as an engine works on a mini-batch. train/engine.py asks for it where
 `parallel.megatron.override_mcore_model_config.packing` is true.
 """
 
-import contextlib
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -21,38 +20,30 @@ from verl.workers.config import McoreEngineConfig
 from verl.workers.engine.megatron import transformer_impl
 
 from retool_mcore.plan.packing import Cost, pack, split
+from retool_mcore.train.replaced import Replaced
 
-NAME = "prepare_micro_batches"
-PARAMETERS = "data dp_group num_batches_divided_by same_micro_num_in_dp min_num_micro_batch use_dynamic_bsz_balance"
+PREPARE = Replaced(
+    transformer_impl,
+    "prepare_micro_batches",
+    "data dp_group num_batches_divided_by same_micro_num_in_dp min_num_micro_batch use_dynamic_bsz_balance",
+)
 COST = Cost(linear=24576, quadratic=1)  # verl's: calculate_workload
 
 
-@contextlib.contextmanager
-def packed(align: int) -> Iterator[None]:
-    """Inside, verl's Megatron engine packs; each sequence counts with its padding to a multiple of `align` tokens.
-
-    Raises:
-        RuntimeError: verl's function is not the one that this module stands for.
-    """
-    stock = getattr(transformer_impl, NAME, None)
-    if stock is None or " ".join(inspect.signature(stock).parameters) != PARAMETERS:
-        raise RuntimeError(f"verl's Megatron engine has no {NAME}({PARAMETERS}): packing needs verl 0.9.1.")
+def packed(align: int) -> AbstractContextManager[None]:
+    """Inside, verl's Megatron engine packs; each sequence counts with its padding to a multiple of `align` tokens."""
 
     def prepare(data, dp_group=None, num_batches_divided_by=None, **options):
         dynamic = tensordict_utils.get_non_tensor_data(data, key="use_dynamic_bsz", default=True)
         groups = tensordict_utils.get_non_tensor_data(data, key="force_group_size", default=1)
         if not dynamic or groups != 1 or not data["input_ids"].is_nested:
-            return stock(data, dp_group=dp_group, num_batches_divided_by=num_batches_divided_by, **options)
+            return PREPARE.stock(data, dp_group=dp_group, num_batches_divided_by=num_batches_divided_by, **options)
         budget = data["max_token_len_per_gpu"] * tensordict_utils.get_non_tensor_data(data, key="sp_size", default=1)
         lengths = data["input_ids"].offsets().diff().tolist()
         bins = fill(lengths, budget=budget, align=align, multiple=num_batches_divided_by or 1, agree=_most(dp_group))
         return select(data, bins), bins
 
-    setattr(transformer_impl, NAME, prepare)
-    try:
-        yield
-    finally:
-        setattr(transformer_impl, NAME, stock)
+    return PREPARE.by(prepare)
 
 
 def alignment(config: McoreEngineConfig) -> int:

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from megatron.core.transformer.module import Float16Module
+from tensordict import TensorDict
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.megatron import MegatronEngineWithLMHead
+from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
 
-from retool_mcore.train import engine
+from retool_mcore.train import engine, rows
 
 
 def wrapped():
@@ -75,3 +76,54 @@ def test_policy_and_critic_pack_only_where_they_are_told_to(monkeypatch, kind, m
         )
         one.forward_backward_batch({}, None)
     assert seen[0] is not stock and seen[1] is stock
+
+
+PACKED = dict(context_parallel_size=1, dynamic_context_parallel=False, use_remove_padding=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"context_parallel_size": 2}, {"use_remove_padding": False}, {"packing": False}]
+)
+@pytest.mark.parametrize(
+    ("made", "stock"),
+    [(engine.Engine, MegatronEngineWithLMHead), (engine.CriticEngine, MegatronEngineWithValueHead)],
+)
+def test_rows_are_moved_by_our_indices_only_where_sequences_stay_whole(monkeypatch, made, stock, change):
+    def ours():
+        return rows.PACK.module.preprocess_thd_engine is not rows.PACK.stock
+
+    seen = []
+    monkeypatch.setattr(
+        stock, "forward_step", lambda self, batches, *rest: (seen.append((ours(), next(batches))), ours)
+    )
+    one = made.__new__(made)
+    one._overlap = None
+    one.engine_config = SimpleNamespace(
+        override_mcore_model_config={"packing": change.get("packing", True)}, **PACKED | change
+    )
+    ids = torch.nested.as_nested_tensor([torch.arange(2), torch.arange(3)], layout=torch.jagged)
+    _, loss = one.forward_step(iter([TensorDict({"input_ids": ids}, batch_size=2)]), None, None, None)
+    assert [where for where, _ in seen] == [not change] and loss() is (not change)
+    assert torch.equal(seen[0][1]["input_ids"].values(), ids.values()) and not ours()
+
+
+def test_log_probabilities_without_a_loss_are_not_waited_for(monkeypatch):
+    one = engine.Engine.__new__(engine.Engine)
+    one.engine_config = SimpleNamespace(override_mcore_model_config={"packing": True})
+    one.tf_config = None
+
+    def results(device):
+        data = {"input_ids": torch.zeros(3, device=device)}
+        found = {"log_probs": torch.zeros(3, device=device, requires_grad=True)}
+        return one.postprocess_micro_batch_func(found, data, True, None)
+
+    scaled, output = results("meta")
+    assert scaled.device.type == "meta" and not output["model_output"]["log_probs"].requires_grad
+    (ours, our_output) = results("cpu")
+    one.engine_config.override_mcore_model_config["packing"] = False
+    one.engine_config.dynamic_context_parallel = False
+    theirs, their_output = results("cpu")
+    assert torch.equal(ours, theirs) and torch.equal(
+        our_output.pop("model_output")["log_probs"], their_output.pop("model_output")["log_probs"]
+    )
+    assert our_output == their_output
