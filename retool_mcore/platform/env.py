@@ -42,7 +42,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
-    if config["parallel"].get("megatron", {}).get("override_mcore_model_config", {}).get("tp_overlap"):
+    if (config["parallel"].get("megatron", {}).get("override_mcore_model_config") or {}).get("tp_overlap"):
         needed |= TP_OVERLAP
     return needed | dict(os.environ)
 

@@ -33,7 +33,7 @@ class _Packs:
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
 
     def _wants(self, switch: str) -> bool:
-        return self.engine_config.override_mcore_model_config.get(switch, False)
+        return (self.engine_config.override_mcore_model_config or {}).get(switch, False)
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
         packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
@@ -74,7 +74,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
                 hidden=self.model_config.hf_config.hidden_size,
             )
         super()._build_tf_config()
-        init = self.engine_config.override_mcore_model_config.get("init", "checkpoint")
+        init = self._wants("init") or "checkpoint"
         if init not in INITS:
             raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
         self._load = init == "checkpoint"

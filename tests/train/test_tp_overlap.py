@@ -9,6 +9,7 @@ from verl.workers.config import McoreEngineConfig
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
+from retool_mcore.platform.env import stage_env
 from retool_mcore.preflight.parallel import check_tp_overlap
 from retool_mcore.train import tp_overlap
 
@@ -95,3 +96,11 @@ def test_what_cannot_be_had_is_refused_before_a_gpu_is_taken(overrides, said):
         return
     with pytest.raises(UserError, match=said):
         check_tp_overlap(layout.megatron, **checked)
+
+
+@pytest.mark.parametrize("switches", [None, {}, {"tp_overlap": False}, {"tp_overlap": True}])
+def test_trainer_processes_see_the_hosts_other_gpus_only_with_the_overlap(monkeypatch, switches):
+    monkeypatch.delenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", raising=False)
+    config = {"parallel": {"device": "cuda", "megatron": {"override_mcore_model_config": switches}}}
+    wanted = "1" if switches and switches["tp_overlap"] else None
+    assert stage_env(config).get("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES") == wanted
