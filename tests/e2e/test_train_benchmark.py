@@ -1,4 +1,4 @@
-"""benchmarks/train.py on the CPU: one loss and gradient norm whatever the layout, and random weights without a file."""
+"""benchmarks/train.py on the CPU: one loss and gradient norm whatever the layout and packing; random weights."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,14 +25,20 @@ def found(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["sft", "grpo"])
 def test_layouts_agree_in_loss_and_gradient_norm(found, kind):
-    rows = {
-        tuple(row["layout"][size] for size in ("tp", "pp", "dp")): row for row in found["checks"] if row["kind"] == kind
-    }
-    one = rows.pop((1, 1, 1))
-    assert set(rows) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
-    for layout, row in rows.items():
-        assert row["loss"] == pytest.approx(one["loss"], rel=1e-5), layout
-        assert row["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4), layout
+    rows = {}
+    for row in found["checks"]:
+        if row["kind"] == kind:
+            packing = row["settings"]["engine"]["override_mcore_model_config"].get("packing", False)
+            rows[*(row["layout"][size] for size in ("tp", "pp", "dp")), packing] = row
+    layouts = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
+    assert set(rows) == {(*layout, packing) for layout in layouts for packing in (False, True)}
+    one = rows[1, 1, 1, False]
+    for *layout, _ in rows:
+        stock, packed = rows[*layout, False], rows[*layout, True]
+        assert stock["loss"] == pytest.approx(one["loss"], rel=1e-5), layout
+        assert stock["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4), layout
+        assert packed["loss"] == pytest.approx(stock["loss"], rel=1e-6), layout
+        assert packed["grad_norm"] == pytest.approx(stock["grad_norm"], rel=1e-6), layout
 
 
 def test_random_weights_need_no_file(found):
