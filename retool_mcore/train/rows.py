@@ -132,9 +132,12 @@ class Rows:
             place = within + starts[:-1].repeat_interleave(self.lengths)
             tokens = int(starts[-1])
             position = torch.zeros(tokens, dtype=torch.int64).index_copy_(0, place, within)
-            for name, value in vars(params).items():
-                if isinstance(value, torch.Tensor):
-                    setattr(params, name, send(value, self.device))
+            # Its boundaries are one tensor under four names: Transformer Engine compares them at every layer, and two
+            # copies would have to be read.
+            tensors = {name: value for name, value in vars(params).items() if isinstance(value, torch.Tensor)}
+            there = {id(value): send(value, self.device) for value in tensors.values()}
+            for name, value in tensors.items():
+                setattr(params, name, there[id(value)])
             self.buffers[key] = _Buffer(params, tokens, send(place, self.device), send(position, self.device))
         return self.buffers[key]
 

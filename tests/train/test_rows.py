@@ -123,6 +123,7 @@ def test_nothing_is_read_from_the_device(parallel):
     rows.pack(rows.expand(torch.ones(4, device=META), ids))
     found = rows.unpack(torch.zeros(packed.shape, device=META, requires_grad=True), params, ids, 4)
     rows.pad(found, there).sum().backward()
+    assert params.cu_seqlens_q is params.cu_seqlens_q_padded is params.cu_seqlens_kv is params.cu_seqlens_kv_padded
     tensors = (packed, params.cu_seqlens_q, found.values(), token_positions(there))
     assert all(tensor.device == META for tensor in tensors)
 
