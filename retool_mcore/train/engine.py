@@ -32,18 +32,18 @@ INITS = ("checkpoint", "random")
 class _Packs:
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
 
-    def _wants(self, switch: str) -> bool:
-        return (self.engine_config.override_mcore_model_config or {}).get(switch, False)
+    def _switch(self, name: str, default: bool | str = False) -> bool | str:
+        return (self.engine_config.override_mcore_model_config or {}).get(name, default)
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
         packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
-        with packing if self._wants("packing") else contextlib.nullcontext():
+        with packing if self._switch("packing") else contextlib.nullcontext():
             return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
 
     def forward_step(self, batch_iter, model, *functions, **named):
         config = self.engine_config
         splits = config.context_parallel_size > 1 or config.dynamic_context_parallel
-        if not self._wants("packing") or splits or not config.use_remove_padding:
+        if not self._switch("packing") or splits or not config.use_remove_padding:
             return super().forward_step(batch_iter, model, *functions, **named)
         batch, device = next(batch_iter), torch.device(get_device_id())
         layout = rows.Rows(batch, device)
@@ -52,7 +52,7 @@ class _Packs:
         return output, layout.using(loss)
 
     def postprocess_micro_batch_func(self, output, data, forward_only, loss_function, local_cp_size=None):
-        if not self._wants("packing") or loss_function is not None:
+        if not self._switch("packing") or loss_function is not None:
             return super().postprocess_micro_batch_func(output, data, forward_only, loss_function, local_cp_size)
         # verl reads its constant loss back from the GPU, which then waits for the next micro-batch.
         found = transformer_impl.detach_tree(self.prepare_model_outputs(output, data))
@@ -64,7 +64,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
 
     def _build_tf_config(self):
         self._overlap = None
-        if self._wants("tp_overlap"):
+        if self._switch("tp_overlap"):
             from retool_mcore.train import tp_overlap
 
             self.engine_config.override_transformer_config.update(tp_overlap.SETTINGS)
@@ -74,14 +74,14 @@ class Engine(_Packs, MegatronEngineWithLMHead):
                 hidden=self.model_config.hf_config.hidden_size,
             )
         super()._build_tf_config()
-        init = self._wants("init") or "checkpoint"
+        init = self._switch("init", "checkpoint")
         if init not in INITS:
             raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
         self._load = init == "checkpoint"
 
     def _build_megatron_module(self):
         modules = self._with_weights()
-        if self._wants("fused_log_probs") and self._wants("half_logits"):
+        if self._switch("fused_log_probs") and self._switch("half_logits"):
             for part in (part for module in modules for part in module.modules() if isinstance(part, Float16Module)):
                 part.forward = functools.partial(part.forward, fp32_output=False)
         return modules
@@ -112,7 +112,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
 
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
-        if not self._wants("fused_log_probs") or any(options[name] for name in special):
+        if not self._switch("fused_log_probs") or any(options[name] for name in special):
             return super()._lm_head_logits_processor(logits.float(), label, temperature, **options)
         from retool_mcore.train import fused_log_probs
 
