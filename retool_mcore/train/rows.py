@@ -20,6 +20,7 @@ from verl.models.mcore import model_forward
 from verl.utils import tensordict_utils
 from verl.workers.utils import losses
 
+from retool_mcore.train.audited_loss import token_positions
 from retool_mcore.train.replaced import Replaced
 
 PACK = Replaced(
@@ -49,7 +50,7 @@ class Rows:
     def __init__(self, batch: TensorDict, device: torch.device):
         """`batch`: on the host (else this waits), with nested (sequences, tokens) `input_ids`; for the loss also
         `prompts` and `responses`. `device`: where the model is."""
-        self.ids, self.device = batch["input_ids"], device
+        self.batch, self.ids, self.device = batch, batch["input_ids"], device
         self.lengths = self.ids.offsets().diff().cpu()
         self.tokens = int(self.lengths.sum())
         self.parts = None
@@ -150,12 +151,8 @@ class Rows:
                 raise ValueError("A sequence is not its prompt and its response.")
             if int(prompts.min()) == 0 or int(responses.max()) > width:
                 raise ValueError(f"Each sequence needs a prompt, and a response of at most {width} tokens.")
-            within = _within(responses)
-            first = self.lengths.cumsum(0) - responses - 1
-            rows = torch.arange(len(responses)) * width
-            self.slots[width] = tuple(
-                send(within + start.repeat_interleave(responses), self.device) for start in (first, rows)
-            )
+            slot = _within(responses) + (torch.arange(len(responses)) * width).repeat_interleave(responses)
+            self.slots[width] = send(token_positions(self.batch), self.device), send(slot, self.device)
         return self.slots[width]
 
 

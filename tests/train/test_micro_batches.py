@@ -85,3 +85,11 @@ def test_a_sequence_beyond_the_budget_is_refused():
 def test_what_is_not_packed_stays_verls():
     parts, bins = prepare(batch(use_dynamic_bsz=False, micro_batch_size_per_gpu=4))
     assert bins is None and [len(part) for part in parts] == [4, 4, 4]
+
+
+def test_verls_function_is_back_afterwards():
+    stock = transformer_impl.prepare_micro_batches
+    with pytest.raises(ZeroDivisionError), micro_batches.packed(1):
+        assert transformer_impl.prepare_micro_batches is not stock
+        1 / 0  # noqa: B018
+    assert transformer_impl.prepare_micro_batches is stock is micro_batches.PREPARE.stock
