@@ -18,6 +18,7 @@ SCALARS = {
     "uid": _TEXT,  # of the group: the samples of one prompt in one step
     "sample": _INT,  # number in the group
     "place": _INT,  # in the batch that the update read, verl's padding counted
+    "mini_batch": _INT,  # of the step, from 0
     "index": pyarrow.int64(),  # of the problem in its data set
     "data_source": _TEXT,
     "score": _REAL,

@@ -24,6 +24,7 @@ from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.tasks.stages import overlap
 from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.train.batch import StepBatch, put_column, read_batch, read_notes
+from retool_mcore.train.mini_batches import Cut, order_correlation
 
 KEPT_TRACES = 20
 
@@ -38,6 +39,7 @@ class StepObserver:
         self.writer = TrajectoryWriter(Path(retool.trajectories), retool.keep_trajectory_bytes)
         self.texts = retool.texts
         self.batches: list[StepBatch] = []
+        self.cut: Cut | None = None  # of the batch that is trained on
         self.started = time.time()
         self.reader, self.ahead = ThreadPoolExecutor(1, "notes"), Future()
         self.ahead.set_result({})
@@ -51,7 +53,12 @@ class StepObserver:
 
     def _read(self, batch, step: int) -> StepBatch:
         notes = self.ahead.result()
-        return read_batch(batch, step, notes if notes.keys() >= set(real_keys(batch)) else read_notes(batch))
+        seen = read_batch(batch, step, notes if notes.keys() >= set(real_keys(batch)) else read_notes(batch))
+        if self.cut is not None:
+            before = len(self.batches) * self.cut.rows // self.cut.size
+            for record in seen.records:
+                record["mini_batch"] = before + self.cut.mini_batch(record["place"])
+        return seen
 
     def before_update(self, batch, step: int, metrics: dict, timing: dict):
         """Audit what the update is about to read, and tell the workers what every token is; returns the batch.
@@ -89,6 +96,8 @@ class StepObserver:
             self.batches.append(self._read(batch, step))
         records = [record for seen in self.batches for record in seen.records]
         metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
+        if self.cut is not None:
+            metrics |= order_correlation([record["mini_batch"] for record in records], records)
         metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))
         metrics |= {f"sandbox/{name}": value for name, value in sandbox_metrics(records).items()}
         metrics |= {f"grader/{name}": value for name, value in grader_metrics(records).items()}

@@ -17,7 +17,7 @@ from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
-from retool_mcore.train import checkpoints
+from retool_mcore.train import checkpoints, mini_batches
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
@@ -130,6 +130,15 @@ class Steps:
 
     def _build_replay_buffer(self):
         return build_replay_buffer(self)
+
+    def _balance_batch(self, batch, metrics, **options):
+        batch = super()._balance_batch(batch, metrics, **options)  # fills the last mini-batch with padding
+        actor = self.config.actor_rollout_ref.actor
+        rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        cut = mini_batches.Cut(len(batch), rows, ranks=max(self.actor_rollout_wg._dispatch_info["actor"]) + 1)
+        metrics |= mini_batches.shuffle(batch, cut, seed=actor.data_loader_seed, step=self.global_steps)
+        self.observer.cut = cut
+        return batch
 
     def _compute_old_log_prob(self, batch, metrics):
         self.observer.read_ahead(batch)
