@@ -5,7 +5,7 @@ samples out (trainer/ppo/v1/agent_loop_tq.py, "TODO: add trace support"), and it
 So the classes here, which verl is told of in its configuration, choose the prompts and add what is missing:
 
     agent_loop                     tags step, trajectory, problem, sample, reward, finish; text of prompt and response
-      LLMServerClient.generate     one a turn: token ids, text, sampling parameters
+      LLMServerClient.generate     one a turn, or a part of one between two pushes: token ids, text, sampling parameters
       tool NAME                    one a call: arguments, status, what the policy reads
       reward                       the text that was judged, the expected answer, what the reward function returned
 
