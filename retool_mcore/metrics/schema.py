@@ -42,6 +42,7 @@ ARRAYS = {
 }
 STRUCTS = {
     "spans": _structs(kind=_TEXT, start=_INT, end=_INT),
+    "versions": _structs(version=_INT, start=_INT, end=_INT),
     "calls": _structs(
         code=_TEXT,
         malformed=_FLAG,
