@@ -29,6 +29,7 @@ SCALARS = {
     "generate_s": _REAL,
     "tool_s": _REAL,
     "started": _REAL,
+    "taken_over": _FLAG,
 }
 # One value a token: of the prompt, then all others of the response.
 ARRAYS = {

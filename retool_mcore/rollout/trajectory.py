@@ -104,6 +104,7 @@ class Trajectory:
     started: float = 0.0
     turn_notes: list[Turn] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
+    taken_over: bool = False
 
     def to_record(self) -> dict:
         """Plain dicts and lists, ready for JSON."""

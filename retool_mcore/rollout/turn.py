@@ -28,9 +28,9 @@ async def sample_turn(
 ) -> tuple[TokenOutput, list[tuple[int, int]]]:
     """(the whole turn after `prompt_ids`, [(version of the weights, tokens that they wrote), ...]).
 
-    params(done): the sampling parameters of an attempt that follows `done` tokens of the turn, `max_tokens`, `seed` and
-    `stop` among them. decode: the text of ids. request: what else the client's `generate` takes. A client that does
-    not resume returns an interrupted turn as it is. Raises RuntimeError for a client whose own loop would be passed by.
+    params(done): what the part after `done` tokens is sampled with, `max_tokens`, `seed` and `stop` among it. request:
+    what else the client's `generate` takes. A client that does not resume returns an interrupted turn as it is. Raises
+    RuntimeError for a client whose own loop would be passed by.
     """
     verls = isinstance(client, LLMServerClient)
     if verls and type(client).generate not in (LLMServerClient.generate, FullyAsyncLLMServerClient.generate):

@@ -22,6 +22,7 @@ from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.take_over import TakeOver
 
 POLL_S = 0.05
 
@@ -159,8 +160,8 @@ class Steps:
         metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
 
 
-class RetoolTrainer(Steps, PPOTrainerSync):
-    """Rollout, then training, on the same devices."""
+class RetoolTrainer(TakeOver, Steps, PPOTrainerSync):
+    """Rollout, then training, on the same devices; an interrupted step goes on with what was finished of it."""
 
 
 class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
