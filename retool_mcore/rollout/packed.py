@@ -7,7 +7,6 @@ verl's own.
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,8 +32,3 @@ def unpack(text: str) -> dict:
     for name, dtype in _ARRAYS.items():
         record[name] = np.frombuffer(base64.b64decode(record[name]), dtype)
     return record
-
-
-def sampled_mask(spans: Sequence[Mapping]) -> list[int]:
-    """The response mask that the record's spans say: 1 on what the policy sampled."""
-    return [int(span["kind"] == "policy") for span in spans for _ in range(span["start"], span["end"])]

@@ -16,11 +16,12 @@ import ray
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from retool_mcore.rollout.packed import pack, sampled_mask, unpack
+from retool_mcore.rollout.packed import pack, unpack
 from retool_mcore.rollout.unfinished import Unfinished
 
 COLUMN = "unfinished"
-_KEPT = ("num_turns", "metrics", "reward_score", "extra_fields")  # the tokens are in extra_fields["trajectory"]
+# The tokens and their log-probabilities are in extra_fields["trajectory"].
+_KEPT = {"response_mask", "num_turns", "metrics", "reward_score", "extra_fields"}
 _ROW = ("data_source", "raw_prompt", "reward_model", "extra_info")
 # Where the trajectory that the running task finishes is to be kept; every trajectory is run by a task of its own.
 _PLACE: ContextVar[tuple[Unfinished, str] | None] = ContextVar("place", default=None)
@@ -55,7 +56,7 @@ class KeepingWorker(_Worker):
         # The experts of a trajectory (router replay) are larger than all the rest: it is generated again.
         if (place := _PLACE.get()) is not None and output.routed_experts is None:
             unfinished, key = place
-            await asyncio.to_thread(unfinished.append, key, output.model_dump(include=set(_KEPT)))
+            await asyncio.to_thread(unfinished.append, key, output.model_dump(include=_KEPT))
 
 
 class KeepingManager(AgentLoopManagerTQ):
@@ -84,7 +85,6 @@ def restore(record: Mapping) -> AgentLoopOutput:
     return AgentLoopOutput(
         prompt_ids=trajectory["prompt_ids"].tolist(),
         response_ids=trajectory["response_ids"].tolist(),
-        response_mask=sampled_mask(trajectory["spans"]),
         response_logprobs=trajectory["logprobs"].tolist() or None,
         **dict(record) | {"extra_fields": extra},
     )

@@ -19,7 +19,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from retool_mcore.metrics.records import read_step
 from retool_mcore.platform.check import assert_adapters
-from retool_mcore.rollout.packed import pack, sampled_mask
+from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
 from retool_mcore.train.rl import run_trainer, verl_config
 from retool_mcore.train.trainer import RetoolTrainer, Runner
@@ -117,7 +117,7 @@ def put_records(records: list[dict], step: int) -> None:
 
 def agent_output(record: dict) -> AgentLoopOutput:
     """What the agent loop had returned for a trajectory. The mask is the spans', before any filter of samples."""
-    mask = sampled_mask(record["spans"])
+    mask = [int(span["kind"] == "policy") for span in record["spans"] for _ in range(span["start"], span["end"])]
     trajectory = {name: value for name, value in record.items() if name in _TRAJECTORY}
     trajectory |= {"started": time.time(), "taken_over": False}
     return AgentLoopOutput(
