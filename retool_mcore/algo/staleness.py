@@ -1,22 +1,28 @@
 """How old the policy was that wrote the tokens of a batch, in updates of the rollout engines' weights."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 
-def token_staleness(batch, step: int, bound: int) -> dict[str, float]:
-    """`staleness/mean`, `staleness/max` and `staleness/bound` of the batch (KVBatchMeta) that step `step` trained on.
+def token_staleness(records: Sequence[Mapping], step: int, bound: int) -> dict[str, float]:
+    """`staleness/mean`, `staleness/max` and `staleness/bound` of the trajectories that step `step` trained on.
 
-    A trajectory's lag is step - 1 (the version that was trained on it) minus the oldest version that wrote any of it,
-    so what was written by newer ones counts as old as the rest. The mean is weighted by response tokens. {} where the
-    engine told no versions.
+    records: `Trajectory.to_record()`. A sampled token's lag is step - 1 (the version that was trained on it) minus the
+    version that wrote it; observations count nothing. {} where the engine told no versions.
     """
-    tags = [tag for tag in batch.tags if not tag.get("is_padding", False) and tag.get("min_global_steps") is not None]
-    if not tags:
+    lags, tokens = [], []
+    for record in records:
+        sampled = np.zeros(len(record["response_ids"]), bool)
+        for span in record["spans"]:
+            sampled[span["start"] : span["end"]] = span["kind"] == "policy"
+        for own in record.get("versions") or ():
+            lags.append(step - 1 - own["version"])
+            tokens.append(int(sampled[own["start"] : own["end"]].sum()))
+    if not lags:
         return {}
-    lags = np.array([step - 1 - int(tag["min_global_steps"]) for tag in tags], np.float64)
-    tokens = np.array([tag["response_len"] for tag in tags], np.float64)
     return {
-        "staleness/mean": float((lags * tokens).sum() / tokens.sum()),
-        "staleness/max": float(lags.max()),
+        "staleness/mean": float(np.average(np.array(lags, np.float64), weights=tokens)),
+        "staleness/max": float(max(lags)),
         "staleness/bound": float(bound),
     }

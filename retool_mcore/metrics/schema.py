@@ -30,6 +30,7 @@ SCALARS = {
     "generate_s": _REAL,
     "tool_s": _REAL,
     "started": _REAL,
+    "taken_over": _FLAG,
 }
 # One value a token: of the prompt, then all others of the response.
 ARRAYS = {
@@ -43,6 +44,7 @@ ARRAYS = {
 }
 STRUCTS = {
     "spans": _structs(kind=_TEXT, start=_INT, end=_INT),
+    "versions": _structs(version=_INT, start=_INT, end=_INT),
     "calls": _structs(
         code=_TEXT,
         malformed=_FLAG,

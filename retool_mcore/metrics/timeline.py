@@ -2,7 +2,8 @@
 
 The trainer's phases are verl's timers, which give durations; they follow one another in the order of PHASES from the
 step's start, so their places on the timeline are exact but for what lies between them ("other"). Rollouts are placed by
-their own clocks: the start of the episode and the seconds of every turn.
+their own clocks: the start of the episode and the seconds of every turn. Those that an earlier attempt at the step had
+finished took none of its time, and are left out.
 """
 
 import json
@@ -47,6 +48,7 @@ def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str,
     step = timing.get("step", 0.0)
     if step <= 0:
         return {}
+    records = _own(records)
     parts = dict.fromkeys([*PHASES.values(), "generation", "tools", "rollout_rest"], 0.0)
     for name, part in PHASES.items():
         parts[part] += timing.get(name, 0.0)
@@ -79,6 +81,7 @@ def chrome_trace(
     started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown. gpus: how
     busy the GPU of each rank was.
     """
+    records = _own(records)
     events = [_name(0, "trainer"), _name(1, "trajectories")]
     if any("stages" in record for record in records):
         events.append(_name(2, "stages"))
@@ -115,6 +118,10 @@ def write_trace(folder: Path, step: int, trace: Mapping, keep: int) -> Path:
     for old in sorted(folder.glob("step_*.json"))[:-keep]:
         old.unlink()
     return path
+
+
+def _own(records: Sequence[Mapping]) -> list[Mapping]:
+    return [record for record in records if not record.get("taken_over")]
 
 
 def _phases(record: Mapping) -> list[tuple[str, float, float]]:

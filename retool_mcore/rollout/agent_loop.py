@@ -28,6 +28,7 @@ from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.rollout.turn import ABORTED, sample_turn
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox
@@ -110,17 +111,23 @@ class RetoolAgentLoop(AgentLoopBase):
         place = (self.seed, int(kwargs["global_steps"]), int(kwargs["index"]), int(kwargs["session_id"]))
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
-            # One request id for all turns, so that each goes to the server that holds the prefix in its cache.
-            output = await self.server_manager.generate(
+            def params(done: int) -> dict[str, Any]:
+                return self._turn_params(sampling_params, max_tokens - done, request_seed(*place, len(outputs), done))
+
+            output, versions = await sample_turn(
+                self.server_manager,
+                # One id for all turns, so that each goes to the server that holds the prefix in its cache.
                 request_id=request_id,
                 prompt_ids=ids,
-                sampling_params=self._turn_params(sampling_params, max_tokens, request_seed(*place, len(outputs))),
+                params=params,
+                decode=self.format.decode,
                 priority=priority,
             )
-            if output.stop_reason in ("aborted", "abort"):
+            if output.stop_reason in ABORTED:
                 raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
             outputs.append(output)
-            return Generation(list(output.token_ids), list(output.log_probs) if output.log_probs else None)
+            logprobs = list(output.log_probs) if output.log_probs else None
+            return Generation(list(output.token_ids), logprobs, versions)
 
         trajectory = await run_episode(
             prompt_ids,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
 from retool_mcore.reward.answer import last_boxed
-from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, prose
+from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, Version, prose
 from retool_mcore.sandbox.base import ERROR_LINES, Sandbox
 from retool_mcore.tools.base import Episode, Reply
 from retool_mcore.tools.code import CodeInterpreter
@@ -59,10 +59,14 @@ LIMITS = tuple(field.name for field in fields(Limits))
 
 @dataclass(frozen=True)
 class Generation:
-    """One sampled turn as the engine returned it: `ids` with the end token, `logprobs` of the same length or None."""
+    """One sampled turn as the engine returned it: `ids` with the end token, `logprobs` of the same length or None.
+
+    `versions`: (version of the weights, tokens that they wrote), in order; empty where the engine tells none.
+    """
 
     ids: list[int]
     logprobs: list[float] | None
+    versions: Sequence[tuple[int, int]] = ()
 
 
 async def run_episode(
@@ -117,6 +121,7 @@ async def _turns(
         trajectory.generate_s += generate_s
         _check(turn, max_tokens, trajectory)
         _append(trajectory, "policy", turn.ids, turn.logprobs)
+        _note_versions(trajectory.versions, turn_start, turn.versions)
         text = fmt.decode(turn.ids)
         calls = fmt.parse(text, tools.schemas)
         note = Turn(
@@ -245,6 +250,14 @@ def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[fl
         trajectory.logprobs.extend(logprobs or [])
     elif trajectory.logprobs:
         trajectory.logprobs.extend([0.0] * len(ids))
+
+
+def _note_versions(versions: list[Version], start: int, written: Sequence[tuple[int, int]]) -> None:
+    for version, tokens in written:
+        if not versions or versions[-1].version != version:
+            versions.append(Version(version, start, start))
+        start += tokens
+        versions[-1].end = start
 
 
 def _check(turn: Generation, max_tokens: int, trajectory: Trajectory) -> None:

@@ -5,7 +5,7 @@ samples out (trainer/ppo/v1/agent_loop_tq.py, "TODO: add trace support"), and it
 So the classes here, which verl is told of in its configuration, choose the prompts and add what is missing:
 
     agent_loop                     tags step, trajectory, problem, sample, reward, finish; text of prompt and response
-      LLMServerClient.generate     one a turn: token ids, text, sampling parameters
+      LLMServerClient.generate     one a turn, or a part of one between two pushes: token ids, text, sampling parameters
       tool NAME                    one a call: arguments, status, what the policy reads
       reward                       the text that was judged, the expected answer, what the reward function returned
 
@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-import ray
 from omegaconf import OmegaConf, open_dict
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_op
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.agent_loop import RetoolAgentLoop
+from retool_mcore.rollout.worker import KeepingManager, KeepingWorker
 from retool_mcore.tools.toolbox import Toolbox
 
 FOLDER = "mlflow"  # in the stage's folder
@@ -52,17 +51,11 @@ def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
         rollout.trace.max_samples_per_step_per_worker = prompts
 
 
-class TracingManager(AgentLoopManagerTQ):
-    """verl's manager with TracingWorkers. Raises UserError when the store does not keep what is sent to it."""
+class TracingWorker(KeepingWorker):
+    """The worker that traces the first prompts of a step, with spans of the reward and tags on the whole.
 
-    def __init__(self, config, *args, **kwargs):
-        super().__init__(config, *args, **kwargs)
-        self.agent_loop_workers_class = ray.remote(TracingWorker)
-        print(f"Episodes are traced to {try_store(Path(config.retool.stage_dir) / FOLDER)}")
-
-
-class TracingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """verl's worker that traces the first prompts of a step, with spans of the reward and tags on the whole."""
+    A trajectory that is taken over from an earlier attempt has no trace in this one.
+    """
 
     def __init__(self, config, *args, **kwargs):
         name_store(Path(config.retool.stage_dir) / FOLDER)
@@ -93,6 +86,16 @@ class TracingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             answer=last.extra_fields.get("policy_text"),
             expected=dict(kwargs.get("reward_model") or {}).get("ground_truth"),
         )
+
+
+class TracingManager(KeepingManager):
+    """The manager with TracingWorkers. Raises UserError when the store does not keep what is sent to it."""
+
+    worker_class = TracingWorker
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        print(f"Episodes are traced to {try_store(Path(config.retool.stage_dir) / FOLDER)}")
 
 
 class TracedAgentLoop(RetoolAgentLoop):

@@ -21,6 +21,15 @@ class Span:
 
 
 @dataclass
+class Version:
+    """The weights that wrote what the policy sampled of tokens `start` to `end` (exclusive): the update they are of."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass
 class Call:
     """One call that was run (or, when `malformed`, answered with an error) and what came of it.
 
@@ -94,6 +103,8 @@ class Trajectory:
     tool_s: float
     started: float = 0.0
     turn_notes: list[Turn] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    taken_over: bool = False
 
     def to_record(self) -> dict:
         """Plain dicts and lists, ready for JSON."""
@@ -108,6 +119,7 @@ class Trajectory:
                 "spans": [Span(**span) for span in record["spans"]],
                 "calls": [Call(**call) for call in record["calls"]],
                 "turn_notes": [Turn(**turn) for turn in record["turn_notes"]],
+                "versions": [Version(**version) for version in record.get("versions", ())],
             }
         )
 

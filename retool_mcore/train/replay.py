@@ -118,7 +118,8 @@ def put_records(records: list[dict], step: int) -> None:
 def agent_output(record: dict) -> AgentLoopOutput:
     """What the agent loop had returned for a trajectory. The mask is the spans', before any filter of samples."""
     mask = [int(span["kind"] == "policy") for span in record["spans"] for _ in range(span["start"], span["end"])]
-    trajectory = {name: value for name, value in record.items() if name in _TRAJECTORY} | {"started": time.time()}
+    trajectory = {name: value for name, value in record.items() if name in _TRAJECTORY}
+    trajectory |= {"started": time.time(), "taken_over": False}
     return AgentLoopOutput(
         prompt_ids=record["prompt_ids"].tolist(),
         response_ids=record["response_ids"].tolist(),

@@ -56,6 +56,7 @@ def verl_config(config, stage_dir: Path):
     with open_dict(config):
         verl = config.verl
         verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
+        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = "retool_mcore.rollout.worker.KeepingManager"
         verl.reward.custom_reward_function.reward_kwargs = {
             "recipe": config.recipe,
             "max_response_tokens": config.rollout.max_response_tokens,

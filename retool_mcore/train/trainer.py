@@ -22,6 +22,7 @@ from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.take_over import TakeOver
 
 POLL_S = 0.05
 
@@ -159,16 +160,17 @@ class Steps:
 
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        metrics |= token_staleness(batch, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
         metrics |= {f"push/{name}": value for name, value in self.pushed.items()}
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
+        records = [record for seen in self.observer.batches for record in seen.records]
+        metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
 
 
-class RetoolTrainer(Steps, PPOTrainerSync):
-    """Rollout, then training, on the same devices."""
+class RetoolTrainer(TakeOver, Steps, PPOTrainerSync):
+    """Rollout, then training, on the same devices; an interrupted step goes on with what was finished of it."""
 
 
 class Runner(TaskRunnerV1.__ray_metadata__.modified_class):

@@ -1,7 +1,5 @@
 """What an asynchronous pipeline is refused for, how old its tokens are said to be, and what reaches verl."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from retool_mcore.algo.pipeline import check_pipeline
@@ -54,13 +52,19 @@ def test_what_does_not_work_is_one_sentence(overrides, words):
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
 
 
-def test_staleness_is_weighted_by_tokens_and_leaves_padding_out():
-    tags = [
-        {"response_len": 30, "min_global_steps": 4, "max_global_steps": 5},
-        {"response_len": 10, "min_global_steps": 3, "max_global_steps": 3},
-        {"response_len": 99, "min_global_steps": 0, "max_global_steps": 0, "is_padding": True},
-    ]
-    # Step 6 trains version 5: lags 1 and 2.
-    found = token_staleness(SimpleNamespace(tags=tags), step=6, bound=2)
-    assert found == {"staleness/mean": 50 / 40, "staleness/max": 2.0, "staleness/bound": 2.0}
-    assert token_staleness(SimpleNamespace(tags=[{"response_len": 1, "min_global_steps": None}]), 1, 0) == {}
+def record(tokens, *versions):
+    """A response whose tokens 10 to 20 are an observation."""
+    edges = [("policy", 0, 10), ("observation", 10, 20), ("policy", 20, tokens)]
+    return {
+        "response_ids": [0] * tokens,
+        "spans": [dict(zip(("kind", "start", "end"), edge, strict=True)) for edge in edges],
+        "versions": [dict(zip(("version", "start", "end"), version, strict=True)) for version in versions],
+    }
+
+
+def test_staleness_is_of_every_sampled_token_by_the_weights_that_wrote_it():
+    # Step 6 trains version 5. The first trajectory spans a push: 10 + 5 tokens by version 4, 15 by version 5.
+    records = [record(40, (4, 0, 25), (5, 25, 40)), record(30, (3, 0, 30))]
+    found = token_staleness(records, step=6, bound=2)
+    assert found == {"staleness/mean": (15 * 1 + 15 * 0 + 20 * 2) / 50, "staleness/max": 2.0, "staleness/bound": 2.0}
+    assert token_staleness([record(40), {"response_ids": [], "spans": []}], 1, 0) == {}

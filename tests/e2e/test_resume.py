@@ -1,5 +1,5 @@
-"""kill -9 in the middle of an asynchronous save of RL: the next start goes on from the last whole checkpoint as if
-nothing had happened."""
+"""kill -9 in the middle of an asynchronous save of RL and of the next step's generation: the next start goes on from
+the last whole checkpoint as if nothing had happened, and generates nothing that was finished."""
 
 import os
 import signal
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from e2e_runs import SMALL, metrics_of, started, succeed
 
+from retool_mcore.metrics.records import read_step
+from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.train import checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
@@ -30,6 +32,11 @@ def stage_processes(runs: Path) -> list[int]:
         if str(runs) in command and "retool_mcore.train.rl" in command:
             found.append(int(entry.name))
     return found
+
+
+def finished(stage_dir: Path, step: int) -> int:
+    """Trajectories of a step that are on the disk for the next start."""
+    return sum(len(Unfinished(folder).found) for folder in stage_dir.glob(f"unfinished/step_{step:06d}-*"))
 
 
 def wait_for(condition, process) -> None:
@@ -57,6 +64,7 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
         half.mkdir(parents=True)
         os.mkfifo(half / "__0_0.distcp")
         wait_for(lambda: 2 in metrics_of(runs / "t/rl"), process)  # the step is over, the write is not
+        wait_for(lambda: finished(runs / "t/rl", 3) > 0, process)
         assert checkpoints.step_of(checkpoints.latest(root)) == 1
         assert checkpoints.unfinished(root) == root / "global_step_2" and (root / "global_step_2/data.pt").exists()
         victims = stage_processes(runs)
@@ -66,10 +74,19 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
         process.wait()
         (root / "latest_checkpointed_iteration.txt").write_text("2")  # as verl leaves it when it is killed in between
 
+    kept = {step: finished(runs / "t/rl", step) for step in (1, 2, 3, 4)}  # now that the last worker is gone
+    assert kept[1] == kept[4] == 0 and kept[2] == 16 and kept[3] > 0  # the checkpoint covers step 1
     resumed = metrics_of(succeed("rl", runs, *MIXED_REWARDS) / "rl")
     assert "RL starts from global_step_1" in log.read_text()
     assert sorted(resumed) == [1, 2, 3, 4]
     for step in (2, 3, 4):
         for name in COMPARED:
             assert resumed[step][name] == pytest.approx(undisturbed[step][name], rel=1e-4, abs=1e-6), (step, name)
+    for step in (2, 3, 4):  # what was finished is what was trained on, and nothing of it was generated twice
+        records = read_step(runs / f"t/rl/trajectories/step_{step:06d}.parquet")
+        taken = sum(record["taken_over"] for record in records)
+        assert resumed[step]["rollout/taken_over"] == taken == kept[step] and len(records) == 16
+        assert len({(record["index"], record["sample"]) for record in records}) == 16
+    assert "step 2: 16 of 16 trajectories taken over from the attempt before" in log.read_text()
+    assert not any((runs / "t/rl/unfinished").iterdir())
     assert checkpoints.unfinished(root) is None and checkpoints.best(root)["metric"] == "reward/accuracy"

@@ -3,6 +3,7 @@ import threading
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics import records as store
@@ -42,6 +43,7 @@ def record(step=1, sample=0, tokens=4, **changes) -> dict:
         "response_mask": np.arange(tokens) % 2 == 0,
         "logprobs": np.float32(-0.1) * np.arange(tokens, dtype=np.float32),
         "spans": [{"kind": "policy", "start": 0, "end": tokens}],
+        "versions": [{"version": 11, "start": 0, "end": 2}, {"version": 12, "start": 2, "end": tokens}],
         "calls": [CALL],
         "turn_notes": [NOTE],
     } | changes
@@ -79,6 +81,14 @@ def test_single_rows_and_columns(tmp_path, monkeypatch):
     assert only["sample"] == 17 and only.keys() == {"sample", "response_ids"}
     with pytest.raises(UserError, match="holds 40 trajectories, there is no row 40"):
         read_step(path, rows=[0, 40])
+
+
+def test_a_file_from_before_the_versions_is_read(tmp_path):
+    path = write_step(tmp_path, 1, [record()])
+    parquet.write_table(parquet.read_table(path).drop_columns(["versions"]), path)
+    (found,) = read_step(path)
+    assert "versions" not in found and found["response_ids"].tolist() == record()["response_ids"].tolist()
+    assert index(tmp_path).num_rows == 1
 
 
 def test_the_index_lists_a_run(tmp_path):

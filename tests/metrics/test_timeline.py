@@ -43,6 +43,12 @@ def test_the_parts_add_up_to_the_step():
     assert sum(found.values()) == pytest.approx(1)
 
 
+def test_what_an_earlier_attempt_had_finished_took_none_of_the_step():
+    old = record(1.0, (500.0, 3.0)) | {"taken_over": True}
+    assert shares(TIMING, [*TWO, old]) == shares(TIMING, TWO)
+    assert chrome_trace(7, 1000.0, TIMING, [old, *TWO]) == chrome_trace(7, 1000.0, TIMING, TWO)
+
+
 def test_without_trajectories_or_a_step():
     assert shares({}, TWO) == {}
     found = shares(TIMING, [])

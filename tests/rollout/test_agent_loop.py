@@ -5,19 +5,17 @@ import json
 
 import hydra
 import pytest
-from chatml_tokenizer import make_tokenizer
-from omegaconf import OmegaConf
+from agent_loops import TOKENIZER, build
 from scripted import ScriptedSandbox
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout import agent_loop
 from retool_mcore.rollout.packed import unpack
-from retool_mcore.rollout.trajectory import Trajectory
+from retool_mcore.rollout.trajectory import Trajectory, Version
 
-TOKENIZER = make_tokenizer()
 EOS = TOKENIZER.eos_token_id
 CODE = "<code>\n```python\nprint(6 * 7)\n```\n</code>"
 MESSAGES = [{"role": "user", "content": "6 * 7?"}]
@@ -62,32 +60,9 @@ def sandbox(monkeypatch):
 
 
 def run(server, entry=None, trainer=None, messages=MESSAGES, **sample):
-    entry = {
-        "name": "retool",
-        "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
-        "format": "text",
-        "limits": {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64},
-        "sandbox": {"kind": "local", "workers": 1},
-        "timeout_s": 5.0,
-        "seed": 1,
-        **(entry or {}),
-    }
-    rollout = {"prompt_length": 200, "response_length": 300, "full_determinism": False, **(trainer or {})}
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
-
     async def main():
-        loop = hydra.utils.instantiate(
-            config=OmegaConf.create([entry])[0],
-            trainer_config=DictConfigWrap(config),
-            server_manager=server,
-            tokenizer=TOKENIZER,
-            processor=None,
-            hf_model_type="qwen2",
-            dataset_cls=None,
-            data_config=DictConfigWrap(config.data),
-            tools=ToolListWrap([]),
-        )
         place = {"index": 0, "session_id": 0, "global_steps": 1, **sample}
+        loop = build(server, entry, trainer)
         return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place)
 
     return asyncio.run(main())
@@ -113,6 +88,8 @@ def test_the_output_is_what_verl_trains_on(sandbox):
     assert record["response_ids"].tolist() == output.response_ids and record["prompt_ids"].tolist() == output.prompt_ids
     assert record["logprobs"].tolist() == output.response_logprobs
     trajectory = Trajectory.from_record(record | {"response_mask": output.response_mask})
+    end = len(output.response_ids)
+    assert trajectory.versions == [Version(11, 0, len(turn)), Version(12, end - len(answer), end)]
     assert trajectory.calls[0].code == "print(6 * 7)"
     assert [(turn.programs, turn.boxed) for turn in trajectory.turn_notes] == [(1, False), (0, True)]
 

@@ -13,6 +13,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore import stop
+from retool_mcore.rollout.worker import KeepingManager
 from retool_mcore.train import checkpoints
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
@@ -150,10 +151,16 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
         {
             "trainer": settings,
             "retool": {"stage_dir": str(folder), "rotation": ROTATION},
-            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
+            "actor_rollout_ref": {
+                "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4},
+                "model": {"path": str(folder)},
+                "rollout": {"agent": {"agent_loop_config_path": str(folder / "agent_loop.yaml")}},
+            },
+            "data": {"train_batch_size": 4},
             "global_profiler": {"steps": None},
         }
     )
+    (folder / "agent_loop.yaml").write_text("- {name: retool, sandbox: {kind: local}}")
     trainer.use_critic, trainer.trainer_mode = False, "sync"
     trainer.actor_rollout_wg = Engine(async_save)
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
@@ -173,7 +180,7 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
 
     trainer.step = step
     trainer._load_checkpoint()
-    trainer.fit(agent_loop_manager=None)
+    trainer.fit(object.__new__(KeepingManager))
 
 
 def batches_of(trainer):
