@@ -16,7 +16,7 @@ from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
 from retool_mcore.reward.answer import last_boxed
 from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, prose
-from retool_mcore.sandbox.base import ERROR_LINES, Sandbox
+from retool_mcore.sandbox.base import ERROR_LINES, Sandbox, Status
 from retool_mcore.tools.base import Episode, Reply
 from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.toolbox import Toolbox
@@ -150,6 +150,9 @@ async def _turns(
                 trajectory.calls.append(_note(call, reply, trajectory.turns - 1, start, truncated))
                 observations.append(text)
             trajectory.tool_s += note.tool_s
+            if any(reply is not None and reply.status == Status.SANDBOX for reply in replies):
+                trajectory.finish = str(Status.SANDBOX)
+                continue
             if any(tools.one_turn if reply is None else reply.ends for reply in replies):
                 trajectory.finish = "tool"
                 continue

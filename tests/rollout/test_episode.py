@@ -137,6 +137,19 @@ def test_error_text_reaches_the_policy():
     assert trajectory.calls[0].status == "error"
 
 
+@pytest.mark.parametrize("fmt, turn", [(TEXT, encode(CODE)), (HERMES, [*encode(CALL + CALL), EOS])])
+def test_the_sandboxs_own_trouble_ends_the_episode_and_is_not_read(fmt, turn):
+    class Down(ScriptedSandbox):
+        async def run(self, code, *, timeout_s=None, stdin=""):
+            self.programs.append(code)
+            down = len(self.programs) > 1 or fmt is TEXT
+            return Result(Status.SANDBOX if down else Status.SUCCESS, "", "no service ran it", None, 0.1)
+
+    trajectory = roll_out([1], ScriptedEngine([turn] * 3, EOS), Down(), fmt, WIDE)
+    assert (trajectory.finish, trajectory.turns) == ("sandbox_error", 1)
+    assert trajectory.response_ids == turn and trajectory.calls[-1].status == "sandbox_error"
+
+
 def test_the_event_loop_is_free_while_a_program_runs():
     started = asyncio.Event()
 
