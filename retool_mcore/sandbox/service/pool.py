@@ -174,7 +174,8 @@ class PoolSandbox:
         session = None if session_id is None else self._session(session_id)
         request_id = secrets.token_hex(12)
         started = time.monotonic()
-        last, reason, errors = None, f"no host is known in {self.host_list}", 0
+        silence = "no host answers at" if state.fleet.hosts else "no host is known in"
+        last, reason, errors = None, f"{silence} {self.host_list}", 0
         while True:
             host = state.fleet.choose(prefer=session.home if session else None, avoid=last)
             if host is not None:
