@@ -98,10 +98,12 @@ def config_hash(config: DictConfig) -> str:
 
 
 def register_resolvers() -> None:
-    """Registers what our files use: `${add:}`, `${divide:}`, `${policy_path:}` and others; may be called again."""
+    """Registers what our files use: `${add:}`, `${policy_path:}`, `${or:}` (the second where the first is null) and
+    others; may be called again."""
     for name, function in (
         ("add", lambda *terms: sum(terms)),
         ("multiply", lambda a, b: a * b),
+        ("or", lambda first, second: second if first is None else first),
         ("divide", _divide),
         ("positive", _positive),
         ("policy_path", policy_path),

@@ -13,7 +13,7 @@ def turn(programs=0, boxed=False, fakes=0):
     return Turn(programs=programs, boxed=boxed, fakes=list(range(fakes)), generate_s=0.0)
 
 
-def sample(acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer"):
+def sample(acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer", step=1):
     return Sample(
         acc=acc,
         ground_truth=ground_truth,
@@ -23,4 +23,5 @@ def sample(acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans
         turns=list(turns),
         calls=[call(status) for status in calls],
         finish=finish,
+        step=step,
     )

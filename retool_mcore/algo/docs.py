@@ -158,7 +158,8 @@ def filters_section() -> list[str]:
         "Samples are left out of the loss: response mask and loss mask become 0, their reward stays in the group's"
     ]
     lines += [
-        "baseline. Groups are dropped whole and replaced by new prompts. TensorBoard counts both under `filters/`.",
+        "baseline. Groups are dropped whole and replaced by new prompts; with any recipe those in which a rollout or",
+        "[the sandbox itself](sandbox.md#when-the-sandbox-itself-fails) failed. TensorBoard counts under `filters/`.",
         "",
     ]
     for function in (*sample_filters.FILTERS.values(), group_filters.group_reason):

@@ -15,7 +15,7 @@ class Sample:
     special tokens left out, observations included: what the policy alone wrote only where it made no call. `ids` are
     the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
     noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
-    `Trajectory.finish`.
+    `Trajectory.finish`. `step` is the training step, from 1, that asked for it.
     """
 
     acc: float
@@ -26,13 +26,14 @@ class Sample:
     turns: Sequence[Turn]
     calls: Sequence[Call]
     finish: str
+    step: int
 
     @property
     def correct(self) -> bool:
         return self.acc > 0.5
 
 
-def read_sample(packed: str, *, text: str, acc: float, ground_truth: str) -> Sample:
+def read_sample(packed: str, *, text: str, acc: float, ground_truth: str, step: int) -> Sample:
     """The sample whose trajectory the agent loop packed into `packed` (rollout/packed.py)."""
     record = unpack(packed)
     return Sample(
@@ -44,4 +45,5 @@ def read_sample(packed: str, *, text: str, acc: float, ground_truth: str) -> Sam
         turns=[Turn(**turn) for turn in record["turn_notes"]],
         calls=[Call(**call) for call in record["calls"]],
         finish=record["finish"],
+        step=step,
     )

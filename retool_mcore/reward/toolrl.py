@@ -85,10 +85,10 @@ def _key(call: dict) -> str:
     return json.dumps(call, sort_keys=True)
 
 
-def scheduled_maxima(step: int, steps: int = 150) -> tuple[float, float]:
+def scheduled_maxima(step: int, steps: int) -> tuple[float, float]:
     """(format's maximum, R) at a training step, the smooth dynamic scale (Sec. 5.2; end points of the released code).
 
-    Linear over `steps`, constant afterwards: the format's falls from 2 to 1 while R rises from 2 to 3.
+    Linear over `steps` (the paper's 150), constant afterwards: the format's falls from 2 to 1, R rises from 2 to 3.
     """
     done = min(max(step, 0) / steps, 1.0)
     return 2.0 - done, 2.0 + done
@@ -105,18 +105,20 @@ def toolrl(
     granularity: Granularity = "fine",
     refined: bool = False,
     maximum: float = 3.0,
-    step: int | None = None,
+    schedule_steps: int | None = None,
     with_length: bool = False,
 ) -> float:
     """Format (0 or 1) plus correctness in [-maximum, maximum] (Sec. 3.3), plus the length reward if asked for.
 
-    Variants: `granularity` and `refined` (Sec. 5.3), `maximum` 1 (5.2), `step` for the scheduled scale, which then sets
-    both maxima (5.2), `with_length` (5.1).
+    Variants: `granularity` and `refined` (Sec. 5.3), `maximum` 1 (5.2), `schedule_steps` for the scale that the
+    training step moves, which then sets both maxima (5.2), `with_length` (5.1).
     Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line.
     """
     shape = _FORMAT.match(sample.text)
     predicted = parse_lines(shape["calls"]) if shape else None
-    format_maximum, maximum = (1.0, maximum) if step is None else scheduled_maxima(step)
+    format_maximum = 1.0
+    if schedule_steps is not None:
+        format_maximum, maximum = scheduled_maxima(sample.step, schedule_steps)
     reward = format_maximum * (shape is not None) + correctness(
         predicted, read_truth(sample.ground_truth), granularity=granularity, refined=refined, maximum=maximum
     )

@@ -93,8 +93,8 @@ class RetoolAgentLoop(AgentLoopBase):
 
         `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` (what the
         reward reads), `trajectory` (`Trajectory.to_record` as text, rollout/packed.py, since TransferQueue carries
-        strings unchanged), `finish`, `num_calls` and `response_length` in tokens. Raises UserError when the prompt is
-        longer than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
+        strings unchanged), `finish`, `num_calls`, `response_length` in tokens, and `training_step`. Raises UserError
+        when the prompt is longer than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
         """
         # Under full determinism verl names the request itself; it arrives as a numpy integer.
         priority = int(priority)
@@ -164,6 +164,7 @@ class RetoolAgentLoop(AgentLoopBase):
                 "finish": trajectory.finish,
                 "num_calls": len(trajectory.calls),
                 "response_length": len(trajectory.response_ids),
+                "training_step": place[1],  # which asked for it; the engine's `global_steps` counts its weights
             },
         )
 

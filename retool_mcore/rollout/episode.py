@@ -16,12 +16,13 @@ from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
 from retool_mcore.reward.answer import last_boxed
 from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, Version, prose
-from retool_mcore.sandbox.base import ERROR_LINES, Sandbox
+from retool_mcore.sandbox.base import ERROR_LINES, Sandbox, Status
 from retool_mcore.tools.base import Episode, Reply
 from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.toolbox import Toolbox
 
 _MIN_OBSERVATION_TOKENS = 32
+NO_CALLS_LEFT = "No calls are left: go on in text"  # of 32 characters, so that no limit of tokens can cut it
 _MAX_FAKES = 8  # of one turn; to place one the turn is decoded a dozen times
 
 
@@ -32,8 +33,9 @@ class Limits:
     max_turns: calls in the whole trajectory, malformed ones included; 0 allows none. max_turn_tokens: one policy turn.
     max_response_tokens: the response, observations included. max_observation_tokens: the text of one observation,
     before tags or headers; a longer one keeps its head and its tail. Before that, `max_observation_chars` keeps an
-    observation's first characters (None: all) and `error_lines` the last lines of an error. Raises
-    UserError for values that no episode can honour.
+    observation's first characters (None: all) and `error_lines` the last lines of an error. A turn that calls beyond
+    `max_turns` ends the trajectory (`after_last_call` "end"); or it is answered once that no calls are left, without
+    running any, and the next one that calls ends it ("text"). Raises UserError for values that no episode can honour.
     """
 
     max_turns: int
@@ -42,8 +44,11 @@ class Limits:
     max_observation_tokens: int
     max_observation_chars: int | None = None
     error_lines: int = ERROR_LINES
+    after_last_call: str = "end"
 
     def __post_init__(self):
+        if self.after_last_call not in ("end", "text"):
+            raise UserError(f"rollout.after_last_call is {self.after_last_call!r}: expected end or text.")
         sizes = [self.max_turn_tokens, self.max_response_tokens, self.error_lines, self.max_observation_chars or 1]
         if self.max_turns < 0 or min(sizes) < 1:
             raise UserError(f"Limits must be positive (max_turns may be 0), got {self}.")
@@ -111,6 +116,10 @@ async def _turns(
     tools: Toolbox,
     episode: Episode,
 ) -> None:
+    def spent(calls: Sequence[ToolCall]) -> bool:
+        return len(trajectory.calls) + len(calls) > limits.max_turns
+
+    calls_left = True
     while trajectory.finish == "":
         turn_start = len(trajectory.response_ids)
         room = limits.max_response_tokens - turn_start
@@ -139,8 +148,11 @@ async def _turns(
         elif not calls:
             # A turn that ended neither by itself nor by a limit of ours met the end of the engine's context.
             trajectory.finish = "turn_length" if len(turn.ids) == max_tokens else "length"
-        elif len(trajectory.calls) + len(calls) > limits.max_turns:
+        elif not calls_left or (spent(calls) and limits.after_last_call == "end"):
             trajectory.finish = "max_turns"
+        elif spent(calls):
+            calls_left = False
+            _show(trajectory, [NO_CALLS_LEFT] * len(calls), fmt, limits)
         else:
             clock = time.perf_counter()
             replies = await _answer(calls, tools, episode)
@@ -155,18 +167,25 @@ async def _turns(
                 trajectory.calls.append(_note(call, reply, trajectory.turns - 1, start, truncated))
                 observations.append(text)
             trajectory.tool_s += note.tool_s
-            if any(tools.one_turn if reply is None else reply.ends for reply in replies):
+            if any(reply is not None and reply.status == Status.SANDBOX for reply in replies):
+                trajectory.finish = str(Status.SANDBOX)
+            elif any(tools.one_turn if reply is None else reply.ends for reply in replies):
                 trajectory.finish = "tool"
-                continue
-            ids = fmt.observation_ids(observations)
-            if fmt.turn_end is not None and turn.ids[-1] != fmt.turn_end:
-                # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
-                ids = [fmt.turn_end, *ids]
-            # One token has to remain: a response must not end on a token that the loss and the reward leave out.
-            if len(trajectory.response_ids) + len(ids) < limits.max_response_tokens:
-                _append(trajectory, "observation", ids, None)
             else:
-                trajectory.finish = "overflow"
+                _show(trajectory, observations, fmt, limits)
+
+
+def _show(trajectory: Trajectory, observations: list[str], fmt: Format, limits: Limits) -> None:
+    """Append what the calls of the last turn are answered with, or end the trajectory where it does not fit."""
+    ids = fmt.observation_ids(observations)
+    if fmt.turn_end is not None and trajectory.response_ids[-1] != fmt.turn_end:
+        # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
+        ids = [fmt.turn_end, *ids]
+    # One token has to remain: a response must not end on a token that the loss and the reward leave out.
+    if len(trajectory.response_ids) + len(ids) < limits.max_response_tokens:
+        _append(trajectory, "observation", ids, None)
+    else:
+        trajectory.finish = "overflow"
 
 
 async def _answer(calls: Sequence[ToolCall], tools: Toolbox, episode: Episode) -> list[Reply | None]:

@@ -84,8 +84,10 @@ class Trajectory:
     - "turn_length": a turn reached its own limit with no call in it;
     - "overflow": the observations of the last turn left no room for another token: they are dropped whole, their calls
       stay;
-    - "max_turns": the policy called again after its last allowed call; that turn's calls are not run;
-    - "tool": a tool ended the episode, as where function-calling data asks for the call alone.
+    - "max_turns": the policy called again after its last allowed call, or after it was told that none is left
+      (`Limits.after_last_call`); that turn's calls are not run, nor noted;
+    - "tool": a tool ended the episode, as where function-calling data asks for the call alone;
+    - "sandbox_error": the sandbox itself failed in a call, so what the policy would have read is not known.
 
     `generate_s` and `tool_s` are seconds spent waiting for the engine and for the sandbox; `started` is when the
     episode began, in seconds since 1970. `turn_notes` has one entry a policy turn.

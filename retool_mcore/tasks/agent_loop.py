@@ -8,6 +8,7 @@ from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.agent_loop import RetoolAgentLoop, _shared_sandbox
+from retool_mcore.sandbox.base import Status
 from retool_mcore.tasks.repository import RepositoryEnvironment
 from retool_mcore.tasks.schemas import SCHEMAS
 from retool_mcore.tasks.stages import Stages
@@ -73,4 +74,6 @@ class RepositoryAgentLoop(RetoolAgentLoop):
             finally:
                 await environment.close()
         output.extra_fields |= {"verdict": verdict, "stages": json.dumps(passage.spans)}
+        if environment.sandbox_failed:
+            output.extra_fields["finish"] = str(Status.SANDBOX)
         return output

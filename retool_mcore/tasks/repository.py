@@ -97,7 +97,10 @@ class Observation:
 
 
 class RepositoryEnvironment:
-    """One trajectory's repository. reset -> step* -> score -> close; `timeout_s` bounds each run in the sandbox."""
+    """One trajectory's repository. reset -> step* -> score -> close; `timeout_s` bounds each run in the sandbox.
+
+    `sandbox_failed`: whether the sandbox itself did in any of the runs, so that the score says nothing.
+    """
 
     tools = SCHEMAS
 
@@ -107,12 +110,13 @@ class RepositoryEnvironment:
         self.error_lines = error_lines
         self.task: RepositoryTask | None = None
         self.files: dict[str, str] = {}
+        self.sandbox_failed = False
         self._first: Observation | None = None  # the tests' report on the repository as it was given
 
     async def reset(self, row: Mapping) -> str:
         """Take up the task of a row (`repository`: RepositoryTask.to_json) and return the policy's instructions."""
         self.task = RepositoryTask.from_json(row["repository"])
-        self.files, self._first = dict(self.task.files), None
+        self.files, self._first, self.sandbox_failed = dict(self.task.files), None, False
         return self.task.issue
 
     async def prepare(self) -> None:
@@ -186,7 +190,9 @@ class RepositoryEnvironment:
 
     async def _run(self, program: str) -> Result:
         copy = {path: text.encode("utf-8", "replace") for path, text in self.files.items()}
-        return await self.sandbox.run(program, timeout_s=self.timeout_s, files=copy)
+        result = await self.sandbox.run(program, timeout_s=self.timeout_s, files=copy)
+        self.sandbox_failed |= result.status is Status.SANDBOX
+        return result
 
     def _observe(self, result: Result) -> Observation:
         return Observation(result.observation(self.error_lines), str(result.status))

@@ -2,6 +2,10 @@
 
 Reads a Hugging Face folder (every checkpoint holds one). Finished trajectories are appended to the result folder as
 they come, so a killed evaluation goes on where it stopped; the metrics follow at the end, as JSON and in TensorBoard.
+
+A sample in which the sandbox itself fails is sampled once more. If it fails again, the sandbox has to run a program
+of ours: if it cannot, the evaluation stops, and goes on where it is started again; if it can, the failure is the
+sample's own doing, which counts as wrong and is told (`sandbox_errors` in metrics.json).
 """
 
 import asyncio
@@ -17,6 +21,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from retool_mcore.algo.sandbox_errors import with_sandbox
 from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
@@ -27,6 +32,7 @@ from retool_mcore.reward.verdict import verdict
 from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 from retool_mcore.train.checkpoints import policy_step
@@ -121,16 +127,19 @@ async def run_all(config, folder: Path) -> list[dict]:
         row = rows[index]
         tools = None if fmt.name == "none" else toolbox.for_row(row["extra_info"])
         async with places:
-            trajectory = await run_episode(
-                fmt.prompt_ids(row["prompt"], tools and tools.schemas),
-                generate=sampler(engine, config, fmt, index, sample),
-                sandbox=None,
-                fmt=fmt,
-                tokenizer=tokenizer,
-                limits=limits,
-                timeout_s=config.sandbox.timeout_s,
-                tools=tools,
-                row=row["extra_info"],
+            trajectory = await with_sandbox(
+                lambda: run_episode(
+                    fmt.prompt_ids(row["prompt"], tools and tools.schemas),
+                    generate=sampler(engine, config, fmt, index, sample),
+                    sandbox=None,
+                    fmt=fmt,
+                    tokenizer=tokenizer,
+                    limits=limits,
+                    timeout_s=config.sandbox.timeout_s,
+                    tools=tools,
+                    row=row["extra_info"],
+                ),
+                sandbox,
             )
         truth = row["reward_model"]["ground_truth"]
         # The grader may wait for its worker; other episodes go on meanwhile.
@@ -159,13 +168,14 @@ async def run_all(config, folder: Path) -> list[dict]:
 
 
 def summarise(records: list[dict], k: int) -> dict:
-    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}, "k", "samples"}."""
+    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}, "k", "samples", "sandbox_errors"}."""
     accuracy: dict[str, dict[str, float]] = {}
     for name, value in pass_at_k(records, k, same=equivalent).items():
         source, metric = name.rsplit("/", 1)
         accuracy.setdefault(source, {})[metric] = value
     figures = {source: behaviour(own) for source, own in by_source(records).items()}
-    return {"k": k, "samples": len(records), "accuracy": accuracy, "behaviour": figures}
+    lost = sum(record["finish"] == Status.SANDBOX for record in records)
+    return {"k": k, "samples": len(records), "sandbox_errors": lost, "accuracy": accuracy, "behaviour": figures}
 
 
 def main(config_path: str) -> None:
@@ -181,6 +191,8 @@ def main(config_path: str) -> None:
     for source, own in by_source(records).items():
         samples = {f"eval/{source}/{name}": values for name, values in histograms(own).items()}
         write_histograms(folder / "tensorboard", metrics["step"], samples)
+    if lost := metrics["sandbox_errors"]:
+        print(f"{lost} of {len(records)} samples count as wrong: a program of theirs failed the sandbox, which works")
     for source, values in metrics["accuracy"].items():
         print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
 

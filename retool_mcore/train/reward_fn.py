@@ -39,7 +39,13 @@ def compute_score(
         policy=recipe["answer"],
         tested=extra_info.get("verdict"),
     )
-    sample = read_sample(extra_info["trajectory"], text=solution_str, acc=judged["acc"], ground_truth=str(ground_truth))
+    sample = read_sample(
+        extra_info["trajectory"],
+        text=solution_str,
+        acc=judged["acc"],
+        ground_truth=str(ground_truth),
+        step=int(extra_info["training_step"]),
+    )
     reward, filters = recipe["reward"], recipe["filters"]
     overlong = 0.0
     if recipe["overlong_buffer"] > 0:

@@ -64,6 +64,7 @@ def verl_config(config, stage_dir: Path):
         verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
+            "sandbox_errors": config.rollout.sandbox_errors,
             "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,

@@ -13,7 +13,7 @@ from retool_mcore.train.reward_fn import compute_score
 def outcome(name, answer, overrides=(), finish="answer", statuses=("error",), length=40):
     recipe = compose("rl", [f"recipe={name}", *overrides]).recipe
     extra = {"trajectory": pack(trajectory_of(length, statuses, finish).to_record())}
-    extra |= {"policy_text": answer, "response_length": length}
+    extra |= {"policy_text": answer, "response_length": length, "training_step": 1}
     return compute_score("math", "decoded", "42", extra, recipe=recipe, max_response_tokens=160)
 
 
@@ -57,16 +57,21 @@ def test_function_calls_are_graded_by_the_calls():
     as_lines = "<think>x</think><tool_call>" + "\n".join(map(json.dumps, truth)) + "</tool_call>"
     wrong = as_list.replace("1", "true")
 
-    def judged(name, text):
-        recipe = compose("rl", [f"recipe={name}", "data=functions"]).recipe
+    def judged(name, text, *overrides, step=1):
+        recipe = compose("rl", [f"recipe={name}", "data=functions", *overrides]).recipe
         packed = pack(trajectory_of(40, ("success",), "tool").to_record())
-        extra = {"trajectory": packed, "policy_text": "", "response_length": 40}
+        extra = {"trajectory": packed, "policy_text": "", "response_length": 40, "training_step": step}
         return compute_score("f", text, json.dumps(truth), extra, recipe=recipe, max_response_tokens=160)
 
     texts = (as_list, as_lines, blocks, wrong, "<tool_call>[{</tool_call>", "")
     assert [judged("tool_n1", text)["acc"] for text in texts] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert [judged("tool_n1", text)["score"] for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert [judged("toolrl", text)["score"] for text in (as_lines, as_list, "")] == [4.0, -2.0, -3.0]
+    # Format 2 - s/150, correctness 2 + s/150 of the best: the paper's dynamic scale, at the step that asked.
+    dynamic = "recipe.reward.args.schedule_steps=150"
+    fractions = [judged("toolrl", "", dynamic, step=step)["score"] for step in (0, 75, 150, 400)]
+    assert fractions == [-2.0, -2.5, -3.0, -3.0]
+    assert judged("toolrl", as_lines, dynamic, step=75)["score"] == 1.5 + 2.5
     assert judged("toolrl", wrong)["pred"] == json.dumps(
         [truth[0] | {"arguments": {"a": True}}, truth[1]], sort_keys=True
     )

@@ -70,7 +70,7 @@ def test_variants_of_granularity(predicted, intermediate, coarse, refined):
 
 @pytest.mark.parametrize(("step", "maxima"), [(0, (2, 2)), (75, (1.5, 2.5)), (150, (1, 3)), (900, (1, 3))])
 def test_the_schedule_moves_weight_from_format_to_correctness(step, maxima):
-    assert scheduled_maxima(step) == maxima
+    assert scheduled_maxima(step, 150) == maxima
 
 
 def text(calls, thought="one two"):
@@ -83,7 +83,7 @@ def text(calls, thought="one two"):
     [
         (text(TRUTH), {}, 4.0),
         (text(TRUTH), {"maximum": 1.0}, 2.0),
-        (text(TRUTH), {"step": 75}, 1.5 + 2.5),
+        (text(TRUTH), {"schedule_steps": 30}, 1.5 + 2.5),
         (text(TRUTH), {"with_length": True}, 4.0 + 2 / 512),
         (text([]), {}, 1.0 - 3.0),
         (text(TRUTH).replace("<think>", ""), {}, 0.0 - 3.0),
@@ -92,7 +92,7 @@ def text(calls, thought="one two"):
     ],
 )
 def test_the_whole_reward(written, arguments, reward):
-    assert toolrl(sample(text=written, ground_truth=json.dumps(TRUTH)), **arguments) == pytest.approx(reward)
+    assert toolrl(sample(text=written, ground_truth=json.dumps(TRUTH), step=15), **arguments) == pytest.approx(reward)
 
 
 def test_a_thought_of_any_length_is_worth_at_most_one():

@@ -78,10 +78,11 @@ def test_the_output_is_what_verl_trains_on(sandbox):
     assert output.response_logprobs == [-0.5 * m for m in output.response_mask]
     assert output.num_turns == 4
     assert output.metrics.num_preempted == 2 and output.metrics.generate_sequences > 0
-    assert {key: output.extra_fields[key] for key in ("policy_text", "finish", "num_calls")} == {
+    assert {key: output.extra_fields[key] for key in ("policy_text", "finish", "num_calls", "training_step")} == {
         "policy_text": "\n\\boxed{42}",
         "finish": "answer",
         "num_calls": 1,
+        "training_step": 1,
     }
     assert [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [11, 12]
     record = unpack(output.extra_fields["trajectory"])

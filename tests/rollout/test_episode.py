@@ -98,6 +98,49 @@ def test_the_call_after_the_last_allowed_one_is_not_run():
     assert trajectory.spans[-1].kind == "policy"
 
 
+@pytest.mark.parametrize(
+    "fmt, call, told",
+    [
+        (TEXT, encode(CODE), "\n<interpreter>\nNo calls are left: go on in text\n</interpreter>\n"),
+        (
+            HERMES,
+            [*encode(CALL), EOS],
+            "\n<|im_start|>user\n<tool_response>\nNo calls are left: go on in text\n</tool_response><|im_end|>"
+            "\n<|im_start|>assistant\n",
+        ),
+    ],
+)
+def test_after_its_last_call_the_policy_is_told_once_and_goes_on_in_text(fmt, call, told):
+    torl = limits(max_turns=1, after_last_call="text")
+    sandbox, answer = ScriptedSandbox(["42"] * 5), [*encode("It is \\boxed{42}."), EOS]
+    trajectory = roll_out([1], ScriptedEngine([call, call, answer], EOS), sandbox, fmt, torl)
+    assert (trajectory.finish, trajectory.turns, len(trajectory.calls)) == ("answer", 3, 1)
+    assert sandbox.programs == ["print(42)"]
+    assert spans_text(trajectory)[3] == ("observation", told)
+    span = trajectory.spans[3]
+    assert set(trajectory.response_mask[span.start : span.end]) == {0}
+    assert set(trajectory.logprobs[span.start : span.end]) == {0.0}
+    assert "boxed{42}" in answer_text(trajectory, TOKENIZER) and "left" not in answer_text(trajectory, TOKENIZER)
+    again = roll_out([1], ScriptedEngine([call] * 5, EOS), ScriptedSandbox(), fmt, torl)
+    assert (again.finish, again.turns, len(again.calls)) == ("max_turns", 3, 1)
+    full = len(trajectory.response_ids[: span.start])
+    tight = limits(max_turns=1, after_last_call="text", max_response_tokens=full + 3)
+    assert roll_out([1], ScriptedEngine([call] * 5, EOS), ScriptedSandbox(["42"]), fmt, tight).finish == "overflow"
+
+
+def test_a_turn_with_more_calls_than_are_left_spends_them_all():
+    torl, both = limits(max_turns=2, after_last_call="text"), [*encode(CALL + CALL), EOS]
+    one, sandbox = [*encode(CALL), EOS], ScriptedSandbox()
+    trajectory = roll_out([1], ScriptedEngine([one, both, one], EOS), sandbox, HERMES, torl)
+    assert (trajectory.finish, trajectory.turns, len(sandbox.programs)) == ("max_turns", 3, 1)
+    assert spans_text(trajectory)[3][1].count("No calls are left") == 2
+
+
+def test_what_the_last_call_does_has_two_names():
+    with pytest.raises(UserError, match="rollout.after_last_call is 'stop': expected end or text"):
+        limits(after_last_call="stop")
+
+
 def test_a_call_on_the_last_token_of_the_budget_is_not_run():
     turn, sandbox = encode(CODE), ScriptedSandbox()
     trajectory = roll_out([1], ScriptedEngine([turn], EOS), sandbox, TEXT, limits(max_response_tokens=len(turn)))
@@ -135,6 +178,19 @@ def test_error_text_reaches_the_policy():
     trajectory = roll_out([1], ScriptedEngine([encode(CODE)], EOS), Failing(), TEXT, WIDE)
     assert "ZeroDivisionError: division by zero" in spans_text(trajectory)[1][1]
     assert trajectory.calls[0].status == "error"
+
+
+@pytest.mark.parametrize("fmt, turn", [(TEXT, encode(CODE)), (HERMES, [*encode(CALL + CALL), EOS])])
+def test_the_sandboxs_own_trouble_ends_the_episode_and_is_not_read(fmt, turn):
+    class Down(ScriptedSandbox):
+        async def run(self, code, *, timeout_s=None, stdin=""):
+            self.programs.append(code)
+            down = len(self.programs) > 1 or fmt is TEXT
+            return Result(Status.SANDBOX if down else Status.SUCCESS, "", "no service ran it", None, 0.1)
+
+    trajectory = roll_out([1], ScriptedEngine([turn] * 3, EOS), Down(), fmt, WIDE)
+    assert (trajectory.finish, trajectory.turns) == ("sandbox_error", 1)
+    assert trajectory.response_ids == turn and trajectory.calls[-1].status == "sandbox_error"
 
 
 def test_the_event_loop_is_free_while_a_program_runs():

@@ -104,6 +104,7 @@ def episodes(draw):
         max_turn_tokens=draw(st.sampled_from([10_000] * 5 + [60])),
         max_response_tokens=draw(st.one_of(st.just(100_000), st.just(100_000), st.integers(1, 600))),
         max_observation_tokens=2000,
+        after_last_call=draw(st.sampled_from(["end", "text"])),
     )
     return name, script, draw(st.lists(outputs, max_size=8)), limits
 
@@ -120,7 +121,7 @@ def expected_observation(name, texts, closed):
 def reconstruct(name, script, printed, limits, errors):
     """Ids, mask, log-probabilities, calls and finish as they must be, from the script's own bookkeeping."""
     ids, mask, logprobs, calls, programs_run = [], [], [], [], 0
-    errors = iter(errors)
+    errors, told = iter(errors), False
     for number, turn in enumerate(script):
         room = limits.max_response_tokens - len(ids)
         cap = min(room, limits.max_turn_tokens)
@@ -135,10 +136,12 @@ def reconstruct(name, script, printed, limits, errors):
             return ids, mask, logprobs, calls, "length"
         if not whole:
             return ids, mask, logprobs, calls, "turn_length"
-        if len(calls) + len(whole) > limits.max_turns:
+        over = len(calls) + len(whole) > limits.max_turns
+        if told or (over and limits.after_last_call == "end"):
             return ids, mask, logprobs, calls, "max_turns"
-        texts = []
-        for first, _, program in whole:
+        told = over
+        texts = ["No calls are left: go on in text"] * len(whole) if over else []
+        for first, _, program in [] if over else whole:
             calls.append((program, number, start + first))
             if program is None:
                 texts.append(next(errors))

@@ -14,6 +14,8 @@ from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.rollout import agent_loop
 from retool_mcore.rollout.packed import unpack
+from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.local import LocalSandbox
 from retool_mcore.tasks.repository import Check, RepositoryTask
 from retool_mcore.train.reward_fn import compute_score
 
@@ -100,6 +102,24 @@ def test_a_policy_that_fixes_the_bug_is_right_and_its_stages_are_told():
 def test_a_policy_that_only_talks_is_wrong():
     output = run(Server("The code is right."))
     assert (output.extra_fields["verdict"], output.extra_fields["finish"]) == (0.0, "answer")
+
+
+@pytest.mark.parametrize("working_runs, turns", [(1, [call("view", path="pkg/core.py")]), (2, [])])
+def test_trouble_of_the_sandbox_is_the_trajectorys_end_also_while_scoring(monkeypatch, working_runs, turns):
+    """The first run is of the tests before the policy acts; those after it fail, or the second of them."""
+    runs, real = [], LocalSandbox.run
+
+    async def failing(self, code, **options):
+        runs.append(code)
+        if len(runs) > working_runs:
+            return Result(Status.SANDBOX, "", "the sandbox failed", None, 0.0)
+        return await real(self, code, **options)
+
+    monkeypatch.setattr(LocalSandbox, "run", failing)
+    fix = call("replace", path="pkg/core.py", old="n + 2", new="2 * n")
+    output = run(Server(*turns, fix, "Done."))
+    assert len(runs) > working_runs
+    assert (output.extra_fields["verdict"], output.extra_fields["finish"]) == (0.0, "sandbox_error")
 
 
 def test_a_row_without_a_repository_is_refused():

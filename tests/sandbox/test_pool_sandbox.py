@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 from collections import Counter
 
@@ -112,6 +113,31 @@ def test_a_sandbox_error_of_one_host_is_tried_on_another():
     assert {result.status for result in asyncio.run(main(Broken(), Gate()))} == {Status.SUCCESS}
     lost = asyncio.run(main(Broken(), Broken()))
     assert {(result.status, result.stderr) for result in lost} == {(Status.SANDBOX, "no room\n")}
+
+
+def test_an_outage_is_waited_for_once(monkeypatch):
+    """Runs that come when no host has answered for the pool's patience ask once more, and give up: or they ran."""
+    monkeypatch.setattr(pool, "ASKED_AGAIN_S", 1.0)
+    monkeypatch.setattr(hosts, "LAST_RETRY_S", 0.02)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    async def main():
+        box = PoolSandbox(hosts=[f"http://127.0.0.1:{port}"], patience_s=1000.0)
+        waiting = asyncio.create_task(box.run("first"))
+        fleet = box._states.get().fleet
+        await until(lambda: fleet.silent_s() > 0)
+        fleet._silent_since -= 1000.0
+        async with asyncio.timeout(60):
+            lost = await asyncio.gather(waiting, *[box.run(str(i)) for i in range(3)])
+        async with served(Gate(), port=port):
+            found = await asyncio.gather(*[box.run(str(i)) for i in range(3)])
+            return lost, found, fleet.silent_s()
+
+    lost, found, silent_s = asyncio.run(main())
+    assert {result.status for result in lost} == {Status.SANDBOX} and "within 1000 s" in lost[0].stderr
+    assert {result.status for result in found} == {Status.SUCCESS} and silent_s == 0
 
 
 def test_what_every_host_would_refuse_is_not_asked_again():

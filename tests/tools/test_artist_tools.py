@@ -55,7 +55,7 @@ def reward(*turns, acc):
         tools=Toolbox([CodeInterpreter(_scripted["ScriptedSandbox"](["1\n"] * 9)), Capital()]),
     )
     record = asyncio.run(episode).to_record()
-    return artist(read_sample(pack(record), text="", acc=acc, ground_truth="x"))
+    return artist(read_sample(pack(record), text="", acc=acc, ground_truth="x", step=1))
 
 
 @pytest.mark.parametrize(

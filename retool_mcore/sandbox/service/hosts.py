@@ -20,6 +20,8 @@ CHECK_S, CHECK_TIMEOUT_S = 5.0, 3.0
 # A host that does not answer is asked again soon and then less often; three silences in a row mean that it hangs.
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
 SILENCES = 3
+# Within this a host that answers again has been asked, whatever was known of it before.
+ASKED_AGAIN_S = 2 * LAST_RETRY_S + CHECK_TIMEOUT_S
 RELOAD_S = 2.0
 IDLE_S = 1.0
 # A server may close an idle connection after 5 s (uvicorn's default); a run must not be the one to find out.
@@ -101,6 +103,7 @@ class Fleet:
         self._watchers: dict[str, asyncio.Task] = {}
         self._reloader: asyncio.Task | None = None
         self._http: aiohttp.ClientSession | None = None
+        self._silent_since: float | None = None  # no host has answered since then
         self.hosts: dict[str, Host] = {}
         self._take(self._read())
 
@@ -145,6 +148,10 @@ class Fleet:
         others = [host for host in usable if host.url != avoid] or usable
         # Many clients that all see two idle hosts must not all take the first.
         return min(others, key=lambda host: ((host.in_flight + host.load) / host.slots, random.random()), default=None)
+
+    def silent_s(self) -> float:
+        """Seconds since the last of the hosts was found down; 0 while any is up."""
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
 
     async def wait(self, limit_s: float) -> None:
         """Until some host changes, a busy one may be asked again, or `limit_s` have passed."""
@@ -244,6 +251,7 @@ class Fleet:
                 log.warning("sandbox host %s is back", host.url)
             came_back = host.suspect or not host.up
             host.up, host.suspect, host.silences = True, False, 0
+            self._silent_since = None
             if came_back:
                 self._tell()
             return
@@ -252,6 +260,8 @@ class Fleet:
             log.warning("sandbox host %s does not answer", host.url)
             self.counts["unhealthy"] += 1
             host.up, host.suspect, host.silences = False, False, 1
+            if self._silent_since is None and not any(other.up for other in self.hosts.values()):
+                self._silent_since = time.monotonic()
             self._abandon(host)
 
     def _abandon(self, host: Host) -> None:

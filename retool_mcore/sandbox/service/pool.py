@@ -22,7 +22,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.concurrency import PerLoop
 from retool_mcore.sandbox.service import schema
-from retool_mcore.sandbox.service.hosts import Fleet, Host, HostList, retry_after_s
+from retool_mcore.sandbox.service.hosts import ASKED_AGAIN_S, Fleet, Host, HostList, retry_after_s
 from retool_mcore.sandbox.service.queue import FairQueue
 
 # How long past its own limit a run may wait for a slot of the service before it is asked for again.
@@ -69,7 +69,8 @@ class _State:
 class PoolSandbox:
     """Runs programs on the hosts of a pool. Any event loop and any fork may use it; each has its own connections.
 
-    `patience_s`: for how long a run that no host takes or finishes is tried again before it is a Status.SANDBOX.
+    `patience_s`: for how long a run that no host takes or finishes is tried again before it is a Status.SANDBOX. When
+    no host has answered for so long, runs that come later give up within seconds: an outage is waited for once.
     `concurrency` bounds the runs at once in each event loop; the rest wait, fair between trajectories. A session lives
     on one host; where that dies, its programs are run again on another (what they printed is not seen twice). The
     services' own limit of output holds.
@@ -173,7 +174,8 @@ class PoolSandbox:
         session = None if session_id is None else self._session(session_id)
         request_id = secrets.token_hex(12)
         started = time.monotonic()
-        last, reason, errors = None, f"no host is known in {self.host_list}", 0
+        silence = "no host answers at" if state.fleet.hosts else "no host is known in"
+        last, reason, errors = None, f"{silence} {self.host_list}", 0
         while True:
             host = state.fleet.choose(prefer=session.home if session else None, avoid=last)
             if host is not None:
@@ -195,7 +197,8 @@ class PoolSandbox:
                     return _sandbox_error(f"{host.url} refused the run: {error}")
                 except _Unusable as error:
                     reason = f"{host.url}: {error}"
-            if time.monotonic() - started > self.patience_s:
+            waited = time.monotonic() - started
+            if waited > self.patience_s or waited > ASKED_AGAIN_S and state.fleet.silent_s() > self.patience_s:
                 state.counts["lost"] += 1
                 return _sandbox_error(f"no sandbox service ran it within {self.patience_s:g} s ({reason})")
             if state.fleet.choose(prefer=session.home if session else None) is None:
