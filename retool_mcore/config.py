@@ -104,6 +104,7 @@ def register_resolvers() -> None:
         ("multiply", lambda a, b: a * b),
         ("divide", _divide),
         ("positive", _positive),
+        ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):

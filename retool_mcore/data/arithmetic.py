@@ -13,6 +13,7 @@ nothing, because the reward looks at the answer: what RL removes is a failure th
 
 import random
 from dataclasses import dataclass
+from itertools import islice
 
 from retool_mcore.data.failed_calls import KINDS, observations
 from retool_mcore.data.records import Problem, Segment, Trace
@@ -26,11 +27,12 @@ _DRAWS_PER_PROBLEM = 20
 
 @dataclass(frozen=True)
 class Task:
-    """The three sets of one seed; no question is in two of them, nor twice in one."""
+    """The sets of one seed; no question is in two of them, nor twice in one."""
 
     sft: list[Trace]
     train: list[Problem]
     validation: list[Problem]
+    held_back: list[Problem]
 
 
 def problems(
@@ -89,17 +91,19 @@ def task(
     seed: int = 1,
     tool_share: float = TOOL_SHARE,
     failed_share: float = FAILED_SHARE,
+    held_back: int = 0,
 ) -> Task:
-    """Draw the three sets from one stream of distinct questions, validation first; the shares are those of `traces`.
+    """Draw the sets from one stream of distinct questions, validation first; the shares are those of `traces`.
 
-    The validation set of a seed is therefore the same whatever the sizes of the other two.
+    The validation set of a seed is therefore the same whatever the sizes of the others, and what is held back, the
+    last, changes none of them.
     """
-    drawn = problems(validation + train + sft, seed)
-    parts = drawn[:validation], drawn[validation : validation + train], drawn[validation + train :]
-    validation_set, train_set, sft_set = (
+    drawn = iter(problems(validation + train + sft + held_back, seed))
+    parts = (list(islice(drawn, size)) for size in (validation, train, sft, held_back))
+    validation_set, train_set, sft_set, held_back_set = (
         [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
     )
-    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set)
+    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set, held_back_set)
 
 
 def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -> Trace:

@@ -22,6 +22,7 @@ from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.validation import Validating
 
 POLL_S = 0.05
 
@@ -158,7 +159,7 @@ class Steps:
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
 
 
-class RetoolTrainer(Steps, PPOTrainerSync):
+class RetoolTrainer(Validating, Steps, PPOTrainerSync):
     """Rollout, then training, on the same devices."""
 
 
