@@ -13,7 +13,6 @@ nothing, because the reward looks at the answer: what RL removes is a failure th
 
 import random
 from dataclasses import dataclass
-from itertools import islice
 
 from retool_mcore.data.failed_calls import KINDS, observations
 from retool_mcore.data.records import Problem, Segment, Trace
@@ -98,8 +97,9 @@ def task(
     The validation set of a seed is therefore the same whatever the sizes of the others, and what is held back, the
     last, changes none of them.
     """
-    drawn = iter(problems(validation + train + sft + held_back, seed))
-    parts = (list(islice(drawn, size)) for size in (validation, train, sft, held_back))
+    begin, end = validation + train, validation + train + sft
+    drawn = problems(end + held_back, seed)
+    parts = drawn[:validation], drawn[validation:begin], drawn[begin:end], drawn[end:]
     validation_set, train_set, sft_set, held_back_set = (
         [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
     )

@@ -177,7 +177,7 @@ def read_named_policy(config: DictConfig) -> Model:
         advice = MODEL_ADVICE
     elif config.policy in STAGE_POLICIES:
         stage, _, best = config.policy.partition("-")
-        advice = f"run `retool {stage}` first" + (" with a metric in train.keep_best" if best else "")
+        advice = f"run `retool {stage}` first" + (" with train.eval_every and train.keep_best set" if best else "")
     else:
         advice = f"give init, {', '.join(STAGE_POLICIES)} or the folder of a Hugging Face model"
     return read_policy(config.policy_path, f"policy={config.policy}", config.rollout.format, advice)

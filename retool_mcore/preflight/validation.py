@@ -51,7 +51,7 @@ def told_cost(train: Mapping, *, problems: int) -> str:
         )
     if str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
         raise UserError(
-            f"train.save_every={save} is no multiple of train.eval_every={every}, and what is not validated is never the "
-            f"best: set train.eval_every={save}, or train.keep_best=null."
+            f"train.save_every={save} is no multiple of train.eval_every={every}, and what is not validated is never "
+            f"the best: set train.eval_every={save}, or train.keep_best=null."
         )
     return told
