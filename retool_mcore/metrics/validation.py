@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import nan, sqrt
 from pathlib import Path
 
+from retool_mcore.files import write_atomically
+
 FILE = "validation.jsonl"  # in the stage's folder: {"step", "problems": [mean of each]}, one line a validation
 
 
@@ -55,13 +57,13 @@ def worse_in_a_row(validations: Sequence[Sequence[float]]) -> int:
     return count
 
 
-def record(stage_dir: Path, step: int, means: Sequence[float]) -> list[list[float]]:
-    """Append a validation to the stage's file; returns all up to `step`, oldest first, over all attempts.
+def record(stage_dir: Path, step: int, means: list[float]) -> list[list[float]]:
+    """Add a validation to the stage's file; returns all up to `step`, oldest first, over all attempts.
 
     What an earlier attempt had beyond the checkpoint that was resumed, or of other problems, does not count.
     """
-    with (stage_dir / FILE).open("a") as file:
-        file.write(json.dumps({"step": step, "problems": list(means)}) + "\n")
-    lines = map(json.loads, (stage_dir / FILE).read_text().splitlines())
-    by_step = {line["step"]: line["problems"] for line in lines if line["step"] <= step}
+    path = stage_dir / FILE
+    lines = [*(path.read_text().splitlines() if path.exists() else ()), json.dumps({"step": step, "problems": means})]
+    write_atomically(path, "".join(f"{line}\n" for line in lines))
+    by_step = {line["step"]: line["problems"] for line in map(json.loads, lines) if line["step"] <= step}
     return [by_step[n] for n in sorted(by_step) if len(by_step[n]) == len(means)]
