@@ -15,7 +15,16 @@ def train(*overrides):
     return compose("rl", overrides).train
 
 
-@pytest.mark.parametrize("overrides", [["data=math"], ["data=xlam", "recipe=tool_n1"], ["data=xlam", "recipe=toolrl"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data=math"],
+        ["data=xlam", "recipe=tool_n1"],
+        ["data=xlam", "recipe=toolrl"],
+        ["data=math", "data.rl.batch=16", "data.rl.n=64", "data.rl.mini_batch=16"],
+        ["data=math", "recipe=torl", "data.rl.batch=128", "data.rl.mini_batch=128"],
+    ],
+)
 def test_what_is_shipped_passes_and_ranks_by_the_held_back_set(overrides):
     config = compose("rl", [*LARGE, *overrides])
     assert told_cost(config.train, problems=config.data.held_back)
@@ -29,7 +38,7 @@ def test_what_is_shipped_passes_and_ranks_by_the_held_back_set(overrides):
 def test_the_cost_is_told():
     told = told_cost(train("data=math"), problems=128)
     assert told == (
-        "validation: 128 problems x 16 samples every 5 steps: 2,048 trajectories beside 40,960 trained on, 5.0%"
+        "validation: 128 problems x 16 samples every 10 steps: 2,048 trajectories beside 81,920 trained on, 2.5%"
     )
 
 
