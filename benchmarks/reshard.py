@@ -52,7 +52,7 @@ def overrides(given, layout: str, out: Path) -> list[str]:
     shared = [
         *(f"{key}={value}" for key, value in [("name", "push"), ("runs_dir", out), ("init_from", given.model)]),
         *("recipe=grpo", "train.batch=2", "train.n=2", "train.mini_batch=2", "train.steps=1"),
-        *(f"data.train_files={given.model}/train.parquet", f"data.validation_files={given.model}/validation.parquet"),
+        *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
         *("data.max_prompt_tokens=128", "data.max_response_tokens=256", "data.max_observation_tokens=64"),
         *(f"parallel.tp={layout['tp']}", f"parallel.pp={layout['pp']}", f"parallel.rollout_tp={tp}"),
         f"parallel.sequence_parallel={'true' if layout['tp'] > 1 else 'false'}",

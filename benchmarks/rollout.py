@@ -45,7 +45,7 @@ def overrides(given, out: Path) -> list[str]:
         *(f"{key}={value}" for key, value in [("name", "step"), ("runs_dir", out), ("init_from", given.model)]),
         *(f"train.batch={given.batch}", f"train.n={given.n}", f"train.mini_batch={given.batch}"),
         f"train.steps={given.steps}",
-        *(f"data.train_files={given.model}/train.parquet", f"data.validation_files={given.model}/validation.parquet"),
+        *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
         *("data.max_prompt_tokens=128", f"data.max_response_tokens={given.response}", "data.max_turns=8"),
         *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", "train.lr=1e-6"),
         *("verl.trainer.resume_mode=disable", "train.async_save=false"),

@@ -106,6 +106,7 @@ def register_resolvers() -> None:
         ("or", lambda first, second: second if first is None else first),
         ("divide", _divide),
         ("positive", _positive),
+        ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):

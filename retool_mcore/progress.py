@@ -20,6 +20,7 @@ SHOWN = (
     ("val", "val/loss"),
     ("reward", "critic/score/mean"),
     ("accuracy", "reward/accuracy"),
+    ("val acc", "val/accuracy"),
     ("code", "code_ratio"),
     ("length", "response_length/mean"),
     ("entropy", "actor/entropy"),

@@ -18,8 +18,9 @@ ROWS = (
     ("best of RL", "rl-best", None),
 )
 OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
-# Right panel of the picture: legend, metric of the RL steps (train/trainer.py names the last two).
+# Right panel of the picture: legend, metric of the RL steps (names: train/observer.py, metrics/validation.py).
 RL_CURVES = (("reward", "critic/score/mean"), ("accuracy", "reward/accuracy"), ("code ratio", "code_ratio"))
+RL_CURVES += (("validation", "val/accuracy"),)
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:

@@ -202,10 +202,11 @@ def _median(steps: list[dict[str, float]], figure: Callable) -> float | None:
 def _checkpoint(root: Path, now_s: float) -> str:
     last = checkpoints.latest(root)
     best = checkpoints.best(root)
+    error = f" ± {best['se']:.2g}" if best and "se" in best else ""
     if last is None:
         return "-"
     return f"step {checkpoints.step_of(last)}, {_age((last / checkpoints.MARK).stat().st_mtime, now_s)} ago" + (
-        f", best: step {best['step']} ({best['metric']} {best['value']:.4g})" if best else ""
+        f", best: step {best['step']} ({best['metric']} {best['value']:.4g}{error})" if best else ""
     )
 
 

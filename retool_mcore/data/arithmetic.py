@@ -26,11 +26,12 @@ _DRAWS_PER_PROBLEM = 20
 
 @dataclass(frozen=True)
 class Task:
-    """The three sets of one seed; no question is in two of them, nor twice in one."""
+    """The sets of one seed; no question is in two of them, nor twice in one."""
 
     sft: list[Trace]
     train: list[Problem]
     validation: list[Problem]
+    held_back: list[Problem]
 
 
 def problems(
@@ -89,17 +90,20 @@ def task(
     seed: int = 1,
     tool_share: float = TOOL_SHARE,
     failed_share: float = FAILED_SHARE,
+    held_back: int = 0,
 ) -> Task:
-    """Draw the three sets from one stream of distinct questions, validation first; the shares are those of `traces`.
+    """Draw the sets from one stream of distinct questions, validation first; the shares are those of `traces`.
 
-    The validation set of a seed is therefore the same whatever the sizes of the other two.
+    The validation set of a seed is therefore the same whatever the sizes of the others, and what is held back, the
+    last, changes none of them.
     """
-    drawn = problems(validation + train + sft, seed)
-    parts = drawn[:validation], drawn[validation : validation + train], drawn[validation + train :]
-    validation_set, train_set, sft_set = (
+    begin, end = validation + train, validation + train + sft
+    drawn = problems(end + held_back, seed)
+    parts = drawn[:validation], drawn[validation:begin], drawn[begin:end], drawn[end:]
+    validation_set, train_set, sft_set, held_back_set = (
         [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
     )
-    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set)
+    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set, held_back_set)
 
 
 def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -> Trace:

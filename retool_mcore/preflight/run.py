@@ -12,7 +12,7 @@ from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import data, gpu_memory, limits, machine, parallel
+from retool_mcore.preflight import data, gpu_memory, limits, machine, parallel, validation
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.reward.verdict import TESTS
@@ -89,11 +89,14 @@ def check_rl_stage(config: DictConfig) -> None:
     )
     check_rollout_devices(config)
     limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
-    files = check_prompts(config, ("train_files", "validation_files"))
+    # A run of an older version, replayed, has none held back.
+    files = check_prompts(config, tuple(key for key in ("train_files", "held_back_files") if key in config.data))
     for paths in files.values():
         data.check_ability(paths, config.recipe)
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
+    if "held_back_files" in files:
+        validation.check_validation(train, files, config.data.validation_files)
 
     critic = config.recipe.advantage == "gae"
     if not reads_weights(config) and train.save_every > 0:
@@ -174,7 +177,7 @@ def read_named_policy(config: DictConfig) -> Model:
         advice = MODEL_ADVICE
     elif config.policy in STAGE_POLICIES:
         stage, _, best = config.policy.partition("-")
-        advice = f"run `retool {stage}` first" + (" with a metric in train.keep_best" if best else "")
+        advice = f"run `retool {stage}` first" + (" with train.eval_every and train.keep_best set" if best else "")
     else:
         advice = f"give init, {', '.join(STAGE_POLICIES)} or the folder of a Hugging Face model"
     return read_policy(config.policy_path, f"policy={config.policy}", config.rollout.format, advice)

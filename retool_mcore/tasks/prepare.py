@@ -47,7 +47,7 @@ def make(config) -> None:
             await sandbox.close()
 
     for split, made in asyncio.run(both()).items():
-        path = Path(config.data[f"{split}_files"])
+        path = Path(config.data[{"train": "train_files", "validation": "held_back_files"}[split]])
         write_parquet((row(one, n, config.data.prompt, split) for n, one in enumerate(made)), schema(), path)
         bugs = len({one.bug for one in made})
         print(f"repo_bugs: {len(made)} verified tasks with {bugs} different bugs in {path}")

@@ -66,7 +66,7 @@ def repair(root: Path) -> Path | None:
 
 
 def best(root: Path) -> dict | None:
-    """What best.json says, {"metric": str, "value": float, "step": int}, while that checkpoint is whole; else None."""
+    """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
     try:
         found = json.loads((root / BEST).read_text())
     except OSError:
@@ -84,7 +84,9 @@ def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_i
 
     The best is taken from the stage's own metrics files at the very steps of the checkpoints, the recorded best
     included. A checkpoint whose metric is not measured yet can only be the newest, which stays, and counts next time;
-    one that has no such value, or NaN, is never the best. Of equal values the later step is the best.
+    one that has no such value, or NaN, is never the best. verl validates step N with the very weights of checkpoint N.
+    The highest value is the best, though others may lie within its standard error: of equals any will do, and of equal
+    values it is the later step.
 
     Args:
         keep_last: how many of the newest stay, 1 or more.
@@ -138,16 +140,14 @@ def _is_whole(checkpoint: Path) -> bool:
 def _find_best(stage_dir: Path, whole: list[Path], name: str, best_is: str) -> dict | None:
     sign = {"highest": 1, "lowest": -1}[best_is]
     recorded = best(stage_dir / "checkpoints")
-    values = {recorded["step"]: recorded["value"]} if recorded and recorded["metric"] == name else {}
+    found = {recorded["step"]: recorded} if recorded and recorded["metric"] == name else {}
     steps = read_steps(stage_dir)
     for step in map(step_of, whole):
         value = metric(steps.get(step, {}), name)
         if value is not None and value == value:  # a NaN would win or lose every comparison
-            values[step] = value
-    if not values:
-        return None
-    step = max(values, key=lambda step: (sign * values[step], step))
-    return {"metric": name, "value": values[step], "step": step}
+            error = metric(steps[step], f"{name}_se")
+            found[step] = {"metric": name, "value": value, "step": step} | ({} if error is None else {"se": error})
+    return max(found.values(), key=lambda entry: (sign * entry["value"], entry["step"]), default=None)
 
 
 def _link(link: Path, target: Path) -> Path:

@@ -70,6 +70,7 @@ def verl_config(config, stage_dir: Path):
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
+            "stop_after_worse": config.train.get("stop_after_worse"),
         }
     if config.get("trace", {}).get("backend", "none") != "none":
         from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs

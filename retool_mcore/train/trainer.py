@@ -23,6 +23,7 @@ from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
 from retool_mcore.train.take_over import TakeOver
+from retool_mcore.train.validation import Validating
 
 POLL_S = 0.05
 
@@ -169,7 +170,7 @@ class Steps:
         metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
 
 
-class RetoolTrainer(TakeOver, Steps, PPOTrainerSync):
+class RetoolTrainer(Validating, TakeOver, Steps, PPOTrainerSync):
     """Rollout, then training, on the same devices; an interrupted step goes on with what was finished of it."""
 
 

@@ -19,6 +19,7 @@ SMALL = (
     "data.arithmetic.sft=1120",
     "data.arithmetic.train=64",
     "data.arithmetic.validation=32",
+    "data.arithmetic.held_back=4",
     f"data.sft.steps={SFT_STEPS}",
     "data.sft.warmup_steps=2",
     "data.sft.save_every=32",

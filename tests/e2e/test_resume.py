@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 # The reward grows worse with every token above 10, so that even this untrained policy's groups have advantages and the
 # optimizer has a state to lose.
 MIXED_REWARDS = ("recipe.overlong_buffer=150", "data.rl.steps=4", "data.rl.save_every=1", "train.async_save=true")
+VALIDATED = ("data.rl.eval_every=1", "train.eval_samples=2", "train.eval_share=1")
 COMPARED = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean", "actor/entropy")
+COMPARED += ("val/accuracy", "val/accuracy_se")
 
 
 def stage_processes(runs: Path) -> list[int]:
@@ -48,7 +50,7 @@ def wait_for(condition, process) -> None:
 
 def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp_path):
     undisturbed_runs = fork_of_cold_start
-    undisturbed = metrics_of(succeed("rl", undisturbed_runs, *MIXED_REWARDS) / "rl")
+    undisturbed = metrics_of(succeed("rl", undisturbed_runs, *MIXED_REWARDS, *VALIDATED) / "rl")
     assert sorted(undisturbed) == [1, 2, 3, 4]
     assert any(values["actor/grad_norm"] > 1e-3 for values in undisturbed.values())
 
@@ -57,7 +59,7 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
     for part in ("data", "model", "sft"):
         (runs / "t" / part).symlink_to(undisturbed_runs / "t" / part)
     root, log = runs / "t/rl/checkpoints", runs / "t/rl/log.txt"
-    with started("rl", runs, *SMALL, *MIXED_REWARDS) as process:
+    with started("rl", runs, *SMALL, *MIXED_REWARDS, *VALIDATED) as process:
         wait_for(lambda: log.exists() and "RL starts at step 0" in log.read_text(), process)  # what it cleans is clean
         # Where Megatron writes the first shard of the optimizer: opening it for writing waits for a reader, for ever.
         half = root / "global_step_2/actor/optimizer/dist_ckpt"
@@ -76,12 +78,13 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
 
     kept = {step: finished(runs / "t/rl", step) for step in (1, 2, 3, 4)}  # now that the last worker is gone
     assert kept[1] == kept[4] == 0 and kept[2] == 16 and kept[3] > 0  # the checkpoint covers step 1
-    resumed = metrics_of(succeed("rl", runs, *MIXED_REWARDS) / "rl")
+    resumed = metrics_of(succeed("rl", runs, *MIXED_REWARDS, *VALIDATED) / "rl")
     assert "RL starts from global_step_1" in log.read_text()
     assert sorted(resumed) == [1, 2, 3, 4]
     for step in (2, 3, 4):
         for name in COMPARED:
             assert resumed[step][name] == pytest.approx(undisturbed[step][name], rel=1e-4, abs=1e-6), (step, name)
+        assert resumed[step]["val/failed"] == 0
     for step in (2, 3, 4):  # what was finished is what was trained on, and nothing of it was generated twice
         records = read_step(runs / f"t/rl/trajectories/step_{step:06d}.parquet")
         taken = sum(record["taken_over"] for record in records)
@@ -89,4 +92,6 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
         assert len({(record["index"], record["sample"]) for record in records}) == 16
     assert "step 2: 16 of 16 trajectories taken over from the attempt before" in log.read_text()
     assert not any((runs / "t/rl/unfinished").iterdir())
-    assert checkpoints.unfinished(root) is None and checkpoints.best(root)["metric"] == "reward/accuracy"
+    best = checkpoints.best(root)
+    assert checkpoints.unfinished(root) is None and best["metric"] == "val/accuracy"
+    assert best == pytest.approx(checkpoints.best(undisturbed_runs / "t/rl/checkpoints"), rel=1e-6)

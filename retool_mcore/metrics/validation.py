@@ -1,0 +1,69 @@
+"""mean@n over a fixed set of problems, how sure it is, and whether one policy's is better than another's."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import nan, sqrt
+from pathlib import Path
+
+from retool_mcore.files import write_atomically
+
+FILE = "validation.jsonl"  # in the stage's folder: {"step", "problems": [mean of each]}, one line a validation
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean of the problems' means m_1 ... m_P, and its standard error; NaN where there are too few.
+
+        error = sqrt(sum_i (m_i - mean)^2 / (P (P - 1)))
+
+    Problems are the independent draws, not their n samples each: the spread of the m_i holds both how problems differ
+    and what n samples leave open (Miller, arXiv 2411.00640).
+    """
+    count = len(values)
+    mean = sum(values) / count if count else nan
+    return mean, sqrt(sum((value - mean) ** 2 for value in values) / (count * (count - 1))) if count > 1 else nan
+
+
+def problem_means(uids: Sequence[str], verdicts: Sequence[float | None], expected: Mapping[tuple, int]) -> list[float]:
+    """Mean verdict of every problem of `expected`, {(data source, uid): samples asked for}, in its order.
+
+    uids, verdicts: one a sample that came back. One that did not counts as wrong, as in verl's own figures.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    for uid, verdict in zip(uids, verdicts, strict=True):
+        sums[uid] += verdict or 0.0
+    return [sums[uid] / samples for (_, uid), samples in expected.items()]
+
+
+def validation_metrics(sources: Sequence[str], means: Sequence[float]) -> dict[str, float]:
+    """val/accuracy and val/accuracy_se over all problems, and val/SOURCE/... of each data source; one entry each."""
+    parts = {"": list(means)}
+    for source, mean in zip(sources, means, strict=True):
+        parts.setdefault(f"{source}/", []).append(mean)
+    found = {f"val/{part}accuracy": mean_and_error(values) for part, values in parts.items()}
+    return {name: mean for name, (mean, _) in found.items()} | {f"{name}_se": se for name, (_, se) in found.items()}
+
+
+def worse_in_a_row(validations: Sequence[Sequence[float]]) -> int:
+    """How many of the last validations (oldest first, the means of the same problems) did not beat the best before.
+
+    To beat it is to be above it by more than the standard error of the differences problem by problem (Miller, arXiv
+    2411.00640, paired differences): what makes a problem hard is in both, so it is a fraction of either's own.
+    """
+    best, count = validations[0], 0
+    for means in validations[1:]:
+        gain, error = mean_and_error([new - old for new, old in zip(means, best, strict=True)])
+        best, count = (means, 0) if gain > error else (best, count + 1)
+    return count
+
+
+def record(stage_dir: Path, step: int, means: list[float]) -> list[list[float]]:
+    """Add a validation to the stage's file; returns all up to `step`, oldest first, over all attempts.
+
+    What an earlier attempt had beyond the checkpoint that was resumed, or of other problems, does not count.
+    """
+    path = stage_dir / FILE
+    lines = [*(path.read_text().splitlines() if path.exists() else ()), json.dumps({"step": step, "problems": means})]
+    write_atomically(path, "".join(f"{line}\n" for line in lines))
+    by_step = {line["step"]: line["problems"] for line in map(json.loads, lines) if line["step"] <= step}
+    return [by_step[n] for n in sorted(by_step) if len(by_step[n]) == len(means)]

@@ -1,0 +1,90 @@
+"""The figures of a validation against worked values, and when one policy's are better than another's."""
+
+import json
+import math
+import random
+import statistics
+
+import pytest
+from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+from retool_mcore.metrics.validation import (
+    FILE,
+    mean_and_error,
+    problem_means,
+    record,
+    validation_metrics,
+    worse_in_a_row,
+)
+
+
+def test_the_error_is_that_of_the_problems_means():
+    # Means 1, 0.5, 0, 0.5: deviations 0.5, 0, -0.5, 0; sum of squares 0.5; 0.5 / (4 * 3) = 1 / 24.
+    mean, error = mean_and_error([1.0, 0.5, 0.0, 0.5])
+    assert mean == 0.5 and error == pytest.approx(math.sqrt(1 / 24))
+    values = [random.Random(1).random() for _ in range(50)]
+    assert mean_and_error(values)[1] == pytest.approx(statistics.stdev(values) / math.sqrt(50))
+    assert mean_and_error([0.25])[0] == 0.25 and math.isnan(mean_and_error([0.25])[1])
+
+
+def test_the_error_is_what_a_second_draw_would_differ_by():
+    """Over many draws of problems and samples, the spread of the mean is the error that each draw tells of itself."""
+    draw = random.Random(7)
+    means, errors = [], []
+    for _ in range(400):
+        easy = [draw.betavariate(0.5, 0.5) for _ in range(64)]
+        problems = [sum(draw.random() < p for _ in range(16)) / 16 for p in easy]
+        mean, error = mean_and_error(problems)
+        means.append(mean)
+        errors.append(error)
+    assert statistics.stdev(means) == pytest.approx(statistics.mean(errors), rel=0.1)
+    independent = math.sqrt(0.25 / (64 * 16))  # what one would claim who counted every sample as a draw
+    assert statistics.stdev(means) > 2 * independent
+
+
+def test_samples_in_any_order_count_for_their_problem_and_lost_ones_as_wrong():
+    expected = {("a", "u1"): 4, ("b", "u2"): 2, ("a", "u3"): 2}
+    uids, verdicts = ["u2", "u1", "u1", "u2", "u1"], [1.0, 1.0, 0.0, None, 1.0]
+    means = problem_means(uids, verdicts, expected)
+    assert means == [0.5, 0.5, 0.0]  # in the order of `expected`; u1 lost one of four, u2 one of two, u3 both
+    theirs = process_validation_metrics(
+        ["b", "a", "a", "b", "a"], uids, {"acc": verdicts}, expected_acc_counts=expected
+    )
+    assert theirs["b"]["acc"]["mean@2"] == 0.5
+    found = validation_metrics([source for source, _ in expected], means)
+    assert found["val/accuracy"] == pytest.approx(1 / 3) and found["val/a/accuracy"] == 0.25
+    assert found["val/a/accuracy_se"] == pytest.approx(0.25) and math.isnan(found["val/b/accuracy_se"])
+    assert found["val/accuracy_se"] == pytest.approx(1 / 6)
+
+
+HARD = [0.0, 0.1, 0.9, 1.0, 0.3, 0.7, 0.2, 0.8]
+
+
+def moved(by: float) -> list[float]:
+    return [value + by for value in HARD]
+
+
+def test_a_small_gain_on_every_problem_is_one_though_the_means_overlap():
+    better = [value + (0.03 if i % 2 else 0.02) for i, value in enumerate(HARD)]
+    assert mean_and_error(better)[0] - mean_and_error(HARD)[0] < mean_and_error(HARD)[1] / 4
+    assert worse_in_a_row([HARD, better]) == 0
+
+
+def test_noise_is_no_gain_and_slow_progress_is():
+    noise = [value + (0.2 if i % 2 else -0.18) for i, value in enumerate(HARD)]
+    assert sum(noise) > sum(HARD)
+    assert worse_in_a_row([HARD, noise]) == 1
+    assert worse_in_a_row([HARD]) == 0 and worse_in_a_row([HARD, HARD, HARD]) == 2
+    assert worse_in_a_row([HARD, moved(-0.1), moved(-0.05), moved(0.1), moved(0.05)]) == 1
+    wobble = [[value + step * 0.02 + 0.03 * ((i + step) % 2) for i, value in enumerate(HARD)] for step in range(6)]
+    assert max(worse_in_a_row(wobble[:n]) for n in range(1, 7)) <= 2, "compared with the best, not with the last"
+
+
+def test_the_record_goes_on_from_the_checkpoint_that_was_resumed(tmp_path):
+    assert record(tmp_path, 5, [0.5, 0.0]) == [[0.5, 0.0]]
+    record(tmp_path, 10, [0.6, 0.0])
+    record(tmp_path, 15, [0.7, 0.0])
+    # Killed; a second attempt starts from checkpoint 5.
+    assert record(tmp_path, 10, [0.1, 0.1]) == [[0.5, 0.0], [0.1, 0.1]]
+    assert record(tmp_path, 15, [1.0, 1.0, 1.0]) == [[1.0, 1.0, 1.0]]  # of another set of problems
+    assert [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()] == [5, 10, 15, 10, 15]
