@@ -18,6 +18,7 @@ from retool_mcore.preflight.trace import check_trace
 from retool_mcore.reward.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
+from retool_mcore.train import alarms
 
 INITS = {"checkpoint": True, "random": False}  # of model.init: whether a checkpoint's weights are read
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
@@ -80,6 +81,7 @@ def check_rl_stage(config: DictConfig) -> None:
     train = config.train
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     check_trace(config.trace.backend, config.trace.prompts)
+    alarms.check(config.alarms)
     check_pipeline(
         config.pipeline,
         batch=train.batch,

@@ -1,9 +1,11 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import ray
+import transfer_queue
 from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
@@ -17,7 +19,7 @@ from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
-from retool_mcore.train import checkpoints
+from retool_mcore.train import alarms, checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
@@ -56,6 +58,8 @@ class Steps:
     """
 
     being_written = False  # whether a checkpoint's writes are under way
+    fetched = 0  # prompts since the last checkpoint
+    ending: alarms.Ended | None = None  # by an alarm that was known only after the step
     pushed: Mapping[str, float] = {}  # of the first push: tensors, bytes, and the seconds of its verification
 
     def __init__(self, config):
@@ -94,10 +98,16 @@ class Steps:
     def on_train_begin(self):
         super().on_train_begin()
         self.saved_step = self.global_steps - 1  # what this attempt started from
+        actor = self.config.actor_rollout_ref.actor
+        updates = self.config.data.train_batch_size // actor.ppo_mini_batch_size * actor.ppo_epochs
+        retool = self.config.retool
+        self.alarms = alarms.Alarms(retool.alarms, Path(retool.stage_dir), self.saved_step, updates)
 
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
+        if self.ending is not None:
+            self._end(self.ending)
         self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
@@ -111,9 +121,35 @@ class Steps:
         super().on_step_end()
 
     def _save_checkpoint(self):
+        if self.alarms.leads_back and self.global_steps < self.total_training_steps:
+            return print(f"Step {self.global_steps} is not saved: the next may have to go back behind it.", flush=True)
         self.finish_saves(blocking=True)
         super()._save_checkpoint()
-        self.saved_step = self.global_steps
+        self.saved_step, self.fetched = self.global_steps, 0
+
+    def _load_checkpoint(self):
+        """Also leaves out the prompts that led to an alarm after this checkpoint."""
+        super()._load_checkpoint()
+        left_out = alarms.left_out(Path(self.config.retool.stage_dir), self.global_steps)
+        if left_out and self.trainer_mode != "sync":  # verl restored some of them from the checkpoint
+            restored = (transfer_queue.kv_list("train") or {}).get("train", {})
+            transfer_queue.kv_clear(keys=list(restored), partition_id="train")
+            self._restored_tq_prompt_count = 0
+        for _ in range(left_out):
+            self._fetch_one_gen_batch()
+        self.fetched = 0
+
+    def _fetch_one_gen_batch(self):
+        self.fetched += 1
+        return super()._fetch_one_gen_batch()
+
+    def _end(self, ending: alarms.Ended):
+        self._shutdown_dump_executor()
+        self.finish_saves(blocking=True)
+        if ending.answer == "back":
+            stage_dir = Path(self.config.retool.stage_dir)
+            alarms.go_back(stage_dir, self.global_steps, self.saved_step, self.fetched, str(ending))
+        raise ending
 
     def finish_saves(self, blocking: bool) -> None:
         """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait for them), and rotate."""
@@ -126,7 +162,14 @@ class Steps:
 
     def step(self, metrics, timing_raw):
         self.observer.begin_step()
-        return super().step(metrics, timing_raw)
+        batch = super().step(metrics, timing_raw)
+        if ending := self.alarms.judge(self.global_steps, metrics):
+            # Before the weights are saved or pushed, and with what the step was on the disk.
+            timing_raw["step"] = time.time() - self.observer.started
+            self._compute_metrics(batch, metrics, timing_raw, global_steps=self.global_steps, epoch=0)
+            self.logger.log(data=metrics, step=self.global_steps)
+            self._end(ending)
+        return batch
 
     def _build_replay_buffer(self):
         return build_replay_buffer(self)
@@ -143,6 +186,9 @@ class Steps:
 
     def _update_actor(self, batch, metrics):
         batch = self.observer.before_update(batch, self.global_steps, metrics, self.timing_raw)
+        if self.alarms.skips(metrics):
+            metrics["actor/skipped_updates"] = 1.0
+            return batch
         try:
             return super()._update_actor(batch, metrics)
         except MaskAuditError as error:
@@ -156,6 +202,8 @@ class Steps:
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
+        self.ending = self.alarms.judge(global_steps, metrics, ("reward",))
+        self.alarms.end_step(global_steps, metrics)
 
 
 class RetoolTrainer(Steps, PPOTrainerSync):
@@ -181,6 +229,8 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
             super().run(config)
         except stop.StopRequested as stopped:
             stop.honour(Path(config.retool.stage_dir), stopped.step)
+        except alarms.Ended as ended:
+            alarms.honour(Path(config.retool.stage_dir), ended)
         finally:
             if self.trainer is not None:
                 self.trainer.observer.close()

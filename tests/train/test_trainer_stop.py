@@ -13,7 +13,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore import stop
-from retool_mcore.train import checkpoints
+from retool_mcore.train import alarms, checkpoints
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
@@ -149,8 +149,11 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-            "retool": {"stage_dir": str(folder), "rotation": ROTATION},
-            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
+            "data": {"train_batch_size": 4},
+            "retool": {"stage_dir": str(folder), "rotation": ROTATION, "alarms": alarms.IGNORED},
+            "actor_rollout_ref": {
+                "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4, "ppo_epochs": 1}
+            },
             "global_profiler": {"steps": None},
         }
     )
