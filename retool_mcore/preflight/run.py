@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.algo.check import check_recipe
+from retool_mcore.algo.correction import check_correction
 from retool_mcore.algo.pipeline import check_pipeline
 from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
@@ -81,6 +82,8 @@ def check_rl_stage(config: DictConfig) -> None:
     train = config.train
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     check_trace(config.trace.backend, config.trace.prompts)
+    log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
+    check_correction(config.correction, config.recipe, log_probs=log_probs)
     alarms.check(config.alarms)
     check_pipeline(
         config.pipeline,

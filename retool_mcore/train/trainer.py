@@ -14,6 +14,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from retool_mcore import stop
+from retool_mcore.algo.correction import count_rejected
 from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
@@ -181,6 +182,8 @@ class Steps:
     def _compute_advantage(self, batch, metrics):
         metrics |= self.recipe_step.before_advantages(batch, self.global_steps)
         batch = super()._compute_advantage(batch, metrics)
+        if self.config.algorithm.rollout_correction.rollout_rs:
+            count_rejected(batch)
         self.recipe_step.after_advantages(batch)
         return batch
 
