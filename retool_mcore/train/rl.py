@@ -68,6 +68,7 @@ def verl_config(config, stage_dir: Path):
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
+            "verify_push_every": config.train.get("verify_push_every", 0),
             "alarms": config.get("alarms", alarms.IGNORED),
         }
         for role in (verl.actor_rollout_ref.actor, verl.critic):

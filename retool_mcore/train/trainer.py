@@ -1,7 +1,7 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import ray
@@ -61,7 +61,8 @@ class Steps:
     being_written = False  # whether a checkpoint's writes are under way
     fetched = 0  # prompts since the last checkpoint
     ending: alarms.Ended | None = None  # by an alarm that was known only after the step
-    pushed: Mapping[str, float] = {}  # of the first push: tensors, bytes, and the seconds of its verification
+    pushes = 0
+    pushed: dict[str, float] = {}  # of the last push that was verified: tensors, bytes, seconds of the verification
 
     def __init__(self, config):
         super().__init__(config)
@@ -82,15 +83,30 @@ class Steps:
 
     def on_init_end(self):
         """The first push. Raises PushError when a tensor in the engine is not the trainer's."""
-        super().on_init_end()
         assert isinstance(self.actor_rollout_wg, WorkerGroup), "verl makes its worker groups elsewhere than it did"
-        try:
-            self.pushed = ray.get(self.actor_rollout_wg.verify_push())[0]
-        except PushError as error:
-            raise getattr(error, "cause", error) from error
-        if self.pushed:
-            told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
-            print(told.format(**self.pushed))
+        self._push(super().on_init_end)
+        told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
+        print(told.format(**self.pushed))
+
+    def _push(self, push: Callable[[], None]) -> None:
+        """verl's `push`, verified where it is due: the first of an attempt, and every so many."""
+        every = self.config.retool.verify_push_every
+        due = self.pushes % every == 0 if every else self.pushes == 0
+        self.pushes += 1
+        if due:
+            self.actor_rollout_wg.record_push()
+        push()
+        if due:
+            try:
+                found = self._verify_push()
+            except PushError as error:
+                raise getattr(error, "cause", error) from error
+            self.pushed = found | {"verified": self.pushed.get("verified", 0) + 1}
+        else:
+            self.pushed |= {"seconds": 0.0}
+
+    def _verify_push(self) -> dict[str, float]:
+        return ray.get(self.actor_rollout_wg.verify_push())[0]
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
@@ -119,7 +135,7 @@ class Steps:
         # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
         if self.saved_step != self.global_steps and stop.requested(Path(self.config.retool.stage_dir)):
             self._save_checkpoint()
-        super().on_step_end()
+        self._push(super().on_step_end)
 
     def _save_checkpoint(self):
         if self.alarms.leads_back and self.global_steps < self.total_training_steps:
@@ -200,7 +216,7 @@ class Steps:
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         metrics |= token_staleness(batch, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
-        metrics |= {f"push/{name}": value for name, value in self.pushed.items()}
+        metrics |= {f"push/{'verify_' * (name == 'seconds')}{name}": value for name, value in self.pushed.items()}
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
