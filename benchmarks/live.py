@@ -4,8 +4,8 @@
 
 A replica of parallel=2x8-80g holds 454,000 tokens for 2,048 trajectories of 4,800 tokens on average. Here tokens and
 cache are `--scale` times smaller, which leaves every ratio as it is. A trajectory is a prompt and turns of the policy
-with a tool's wait and its observation in between; each turn sends all of it again. vLLM is real (dummy weights; a turn's
-length is set), the same trajectories go through each policy:
+with a tool's wait and its observation in between; each turn sends all of it again. vLLM is real, with dummy weights and
+turns of a set length; the same trajectories go through each policy:
 
     fcfs      a turn queues behind every turn that came before it: verl's default
     priority  a turn goes before those of trajectories that began later (rollout.scheduling: what `retool rl` does)

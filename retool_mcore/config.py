@@ -54,10 +54,18 @@ VERL_FREE = (
     "data.predict_observations",
     "checkpoint.async_save",  # a field of CheckpointConfig (trainer/config/config.py) that SFT's YAML leaves out
     "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), as above
+    "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word, and a number is verl's default
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
 )
-# A section that becomes verl's engine section, whose keys are checked there, and arguments of the user's own rewards.
-FREE = ("parallel.megatron", "recipe.reward.args", "recipe.group_reward.args")
+# A section that becomes verl's engine section, whose keys are checked there, arguments of the user's own rewards, and
+# bounds that are one number or two (algo/correction.py).
+FREE = (
+    "parallel.megatron",
+    "recipe.reward.args",
+    "recipe.group_reward.args",
+    "correction.rollout_is_threshold",
+    "correction.rollout_rs_threshold",
+)
 
 
 def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG_DIR) -> DictConfig:

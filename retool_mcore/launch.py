@@ -31,6 +31,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.progress import Progress, attempt_files
 from retool_mcore.stage_log import killed_by, last_error, names_error
+from retool_mcore.train import alarms
 from retool_mcore.watchdog import DeadWorker, Watchdog, dump_stacks
 
 POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
@@ -40,6 +41,14 @@ NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 class StageFailed(Exception):
     """The stage ended with an error that is not the user's input. The message names the cause and the log."""
+
+
+class AlarmStop(StageFailed):
+    """An alarm stopped the stage, as configured: another start would only meet it again."""
+
+
+class WentBack(Exception):
+    """An alarm sends the stage back to its last checkpoint; the next attempt leaves out the prompts that led there."""
 
 
 class Stopped(Exception):
@@ -105,6 +114,7 @@ def launch(stage: str, config: DictConfig) -> None:
         UserError: bad input, found before anything starts or by the stage itself.
         StageFailed: the stage failed.
         Stopped: SIGINT or SIGTERM arrived.
+        AlarmStop: an alarm whose answer is `stop` fired (train/alarms.py).
         Paused: somebody created STOP in the stage's folder.
     """
     from retool_mcore.preflight.run import check  # reads data and models: not for --help and --dry-run
@@ -118,7 +128,11 @@ def launch(stage: str, config: DictConfig) -> None:
         and (unset := [n for n in NODE_VARIABLES if n not in os.environ])
     ):
         raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
-    run_attempt(stage, config)
+    while True:  # alarms.backs bounds it
+        try:
+            return run_attempt(stage, config)
+        except WentBack as back:
+            print(back, flush=True)
 
 
 def run_attempt(
@@ -129,7 +143,7 @@ def run_attempt(
     stop_asked: Callable[[], bool] = lambda: False,
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """One attempt at a stage whose configuration was found good. Raises as `launch` does.
+    """One attempt at a stage whose configuration was found good. Raises as `launch` does, and WentBack.
 
     Args:
         command: gives the command for a configuration file; default: `stage_command`.
@@ -244,6 +258,10 @@ def watch(
         raise StageFailed(f"{stage} failed: {dead}\nThe whole log: {log}")
     if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
         raise Paused(stage, step)
+    if process.returncode == alarms.EXIT_CODE and (ended := alarms.ended(log.parent)) is not None:
+        if ended.answer == "back":
+            raise WentBack(f"{stage}: {ended}; it goes on from the last checkpoint, on other prompts")
+        raise AlarmStop(f"{stage} stopped: {ended}\nThe whole log: {log}")
     if process.returncode:
         raise _failure(stage, process.returncode, log, start, Path(command[0]).name)
 
@@ -307,6 +325,9 @@ def _recorded(folder: Path, attempt: int) -> Iterator[None]:
     try:
         yield
         outcome = "complete"
+    except WentBack:
+        outcome = "went back"
+        raise
     except (Stopped, Paused, KeyboardInterrupt):
         outcome = "stopped"
         raise

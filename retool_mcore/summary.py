@@ -8,6 +8,7 @@ from rich.table import Table
 
 from retool_mcore.errors import UserError
 from retool_mcore.progress import metric, read_steps
+from retool_mcore.train import alarms
 
 # Row, folder of its evaluation, stage that led there.
 ROWS = (
@@ -62,7 +63,10 @@ def print_table(run: Path, console: Console | None = None) -> None:
         table.add_column(title, justify="right" if title else "left")
     for row in cells:
         table.add_row(*row)
-    (console or Console()).print(table)
+    console = console or Console()
+    console.print(table)
+    if said := alarms.count(run / "rl"):
+        console.print(f"rl: {said}")
 
 
 def plot(run: Path, picture: Path) -> None:

@@ -32,7 +32,17 @@ from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.launch import TORCHRUN, Paused, StageFailed, Stopped, is_complete, run_attempt, stage_dir
+from retool_mcore.launch import (
+    TORCHRUN,
+    AlarmStop,
+    Paused,
+    StageFailed,
+    Stopped,
+    WentBack,
+    is_complete,
+    run_attempt,
+    stage_dir,
+)
 from retool_mcore.progress import attempt_files, read_steps
 from retool_mcore.stop import EXIT_CODE
 
@@ -155,6 +165,10 @@ def run_attempt_on_nodes(
             sweep(allocation, site)
     except Paused as paused:
         return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
+    except WentBack as back:
+        return back_to_queue(allocation, str(back), EXIT_CODE)
+    except AlarmStop as error:
+        return finish(f"retool: {error}\n{stage}: not started again: another start would meet the alarm again.", 1)
     except Stopped as stopped:
         if stopped.signum == signal.SIGUSR1:
             return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)

@@ -22,7 +22,7 @@ from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError
 from retool_mcore.progress import attempt_files, metric, read_steps
 from retool_mcore.stage_log import last_error
-from retool_mcore.train import checkpoints
+from retool_mcore.train import alarms, checkpoints
 
 RECENT_STEPS = 10  # over which speeds are taken
 ERROR_LENGTH = 200  # characters of a failure in the table
@@ -61,6 +61,8 @@ def print_table(run: Path, console: Console | None = None) -> None:
     for row in rows(run):
         table.add_row(*row.cells())
     console.print(table)
+    if said := _quietly(lambda: alarms.count(run / "rl"), ""):
+        console.print(f"rl: {said}")
 
 
 def rows(run: Path, now_s: float | None = None) -> list[Row]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.algo.check import check_recipe
+from retool_mcore.algo.correction import check_correction
 from retool_mcore.algo.pipeline import check_pipeline
 from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
@@ -18,6 +19,7 @@ from retool_mcore.preflight.trace import check_trace
 from retool_mcore.reward.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
+from retool_mcore.train import alarms
 
 INITS = {"checkpoint": True, "random": False}  # of model.init: whether a checkpoint's weights are read
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
@@ -80,6 +82,9 @@ def check_rl_stage(config: DictConfig) -> None:
     train = config.train
     check_recipe(config.recipe, max_turns=config.rollout.max_turns)
     check_trace(config.trace.backend, config.trace.prompts)
+    log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
+    check_correction(config.correction, config.recipe, log_probs=log_probs)
+    alarms.check(config.alarms)
     check_pipeline(
         config.pipeline,
         batch=train.batch,

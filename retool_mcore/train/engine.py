@@ -1,4 +1,4 @@
-"""verl's Megatron engine with five switches of ours, in `parallel.megatron.override_mcore_model_config`.
+"""verl's Megatron engine with switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
   tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
@@ -7,6 +7,7 @@
 - `packing: true`: full micro-batches, planned in milliseconds, by train/micro_batches.py, and moved into Megatron's
   buffer and out of it without waiting for the GPU, by train/rows.py.
 - `tp_overlap: true`: tensor-parallel communication runs beside the products, by train/tp_overlap.py (CUDA only).
+- `watch_updates` and its four settings: of the section `alarms`, by train/guarded_update.py.
 
 verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
 where verl looks engines up; with all switches off it is verl's.
@@ -25,14 +26,15 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
 from retool_mcore.train import micro_batches, rows
+from retool_mcore.train.guarded_update import GuardedUpdate
 
 INITS = ("checkpoint", "random")
 
 
-class _Packs:
+class _Packs(GuardedUpdate):
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
 
-    def _switch(self, name: str, default: bool | str = False) -> bool | str:
+    def _switch(self, name: str, default: bool | str = False) -> bool | str | float:
         return (self.engine_config.override_mcore_model_config or {}).get(name, default)
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):

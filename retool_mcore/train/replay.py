@@ -21,6 +21,7 @@ from retool_mcore.metrics.records import read_step
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
+from retool_mcore.train import alarms
 from retool_mcore.train.rl import run_trainer, verl_config
 from retool_mcore.train.trainer import RetoolTrainer, Runner
 
@@ -142,6 +143,7 @@ def replay_config(config, folder: Path):
     """verl's configuration for one step from the checkpoint `config.replay.checkpoint` (null: `init_from`)."""
     verl = verl_config(config, folder)
     with open_dict(verl):
+        verl.retool.alarms = alarms.IGNORED  # what the step did is to be seen, not answered
         verl.retool.replay = {"records": config.replay.records, "step": config.replay.step}
         verl.data.train_batch_size = config.replay.groups
         verl.actor_rollout_ref.rollout.nnodes = 1  # asserted of a server manager that then starts no server

@@ -21,7 +21,7 @@ from retool_mcore import stop
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.platform.env import worker_env
 from retool_mcore.rollout.episode import LIMITS
-from retool_mcore.train import checkpoints
+from retool_mcore.train import alarms, checkpoints
 from retool_mcore.train.trainer import Runner
 
 # By data.environment: what a trajectory acts on besides the tools that a process shares.
@@ -44,7 +44,7 @@ def write_agent_loop(config, path: Path) -> None:
         "sandbox": config.sandbox,
         "timeout_s": config.sandbox.timeout_s,
         "toolbox": config.toolbox,
-        "seed": config.seed,
+        "seed": alarms.request_seed(path.parent, config.seed),
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
 
@@ -71,7 +71,15 @@ def verl_config(config, stage_dir: Path):
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
             "stop_after_worse": config.train.get("stop_after_worse"),
+            "verify_push_every": config.train.get("verify_push_every", 0),
+            "alarms": config.get("alarms", alarms.IGNORED),
         }
+        for role in (verl.actor_rollout_ref.actor, verl.critic):
+            role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))
+            role.megatron.override_ddp_config = {
+                **(role.megatron.override_ddp_config or {}),
+                "check_for_nan_in_grad": False,  # Megatron's own check would kill a rank before any answer
+            }
     if config.get("trace", {}).get("backend", "none") != "none":
         from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs
 
@@ -107,7 +115,10 @@ def main(config_path: str) -> None:
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
     validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    (stage_dir / "ALARM").unlink(missing_ok=True)
     run_trainer(verl, Runner)
+    if alarms.ended(stage_dir) is not None:
+        sys.exit(alarms.EXIT_CODE)
     if stop.stopped_after(stage_dir) is not None:
         sys.exit(stop.EXIT_CODE)
     policy = checkpoints.link_policy(stage_dir)

@@ -5,20 +5,21 @@ with the new weights (verl's partial rollout), each token with the log-probabili
 """
 
 import logging
+import time
 
 import ray
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
-from retool_mcore.train.audited_loss import AuditingWorker
-from retool_mcore.train.trainer import Steps
+from retool_mcore.train.push import refused
+from retool_mcore.train.trainer import PolicyWorker, Steps
 
 # It calls logger.info(..., flush=True), which is a TypeError wherever its level lets the message pass (release 0.9.1).
 logging.getLogger(PPOTrainerSeparateAsync.__module__).setLevel(logging.WARNING)
 
 
-class SeparateWorker(AuditingWorker, DetachActorWorker):
+class SeparateWorker(PolicyWorker, DetachActorWorker):
     """verl's worker that can put back the weights of the step's beginning, for the old log-probabilities."""
 
 
@@ -30,6 +31,10 @@ class SeparateTrainer(Steps, PPOTrainerSeparateAsync):
         if Role.Actor in self.mapping:
             self.role_worker_mapping[Role.Actor] = ray.remote(SeparateWorker)
 
-    def on_init_end(self):
-        # The check of the first push reads engines that share the trainer's devices: here there are none.
-        PPOTrainerSeparateAsync.on_init_end(self)
+    def _verify_push(self) -> dict[str, float]:
+        clock = time.perf_counter()
+        message, told = self.actor_rollout_wg.recorded_push()[0]
+        servers = [replica.server_handle for replica in self.standalone_server_manager.get_replicas()]
+        with refused():
+            ray.get([server.collective_rpc.remote("verify_weights", kwargs=message) for server in servers])
+        return told | {"seconds": time.perf_counter() - clock}

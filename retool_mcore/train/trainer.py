@@ -1,9 +1,11 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ray
+import transfer_queue
 from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
@@ -12,12 +14,13 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from retool_mcore import stop
+from retool_mcore.algo.correction import count_rejected
 from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
-from retool_mcore.train import checkpoints, mini_batches
+from retool_mcore.train import alarms, checkpoints, mini_batches
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
@@ -58,7 +61,10 @@ class Steps:
     """
 
     being_written = False  # whether a checkpoint's writes are under way
-    pushed: Mapping[str, float] = {}  # of the first push: tensors, bytes, and the seconds of its verification
+    fetched = 0  # prompts since the last checkpoint
+    ending: alarms.Ended | None = None  # by an alarm that was known only after the step
+    pushes = 0
+    pushed: dict[str, float] = {}  # of the last push that was verified: tensors, bytes, seconds of the verification
 
     def __init__(self, config):
         super().__init__(config)
@@ -79,15 +85,30 @@ class Steps:
 
     def on_init_end(self):
         """The first push. Raises PushError when a tensor in the engine is not the trainer's."""
-        super().on_init_end()
         assert isinstance(self.actor_rollout_wg, WorkerGroup), "verl makes its worker groups elsewhere than it did"
-        try:
-            self.pushed = ray.get(self.actor_rollout_wg.verify_push())[0]
-        except PushError as error:
-            raise getattr(error, "cause", error) from error
-        if self.pushed:
-            told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
-            print(told.format(**self.pushed))
+        self._push(super().on_init_end)
+        told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
+        print(told.format(**self.pushed))
+
+    def _push(self, push: Callable[[], None]) -> None:
+        """verl's `push`, verified where it is due: the first of an attempt, and every so many."""
+        every = self.config.retool.verify_push_every
+        due = self.pushes % every == 0 if every else self.pushes == 0
+        self.pushes += 1
+        if due:
+            self.actor_rollout_wg.record_push()
+        push()
+        if due:
+            try:
+                found = self._verify_push()
+            except PushError as error:
+                raise getattr(error, "cause", error) from error
+            self.pushed = found | {"verified": self.pushed.get("verified", 0) + 1}
+        else:
+            self.pushed |= {"seconds": 0.0}
+
+    def _verify_push(self) -> dict[str, float]:
+        return ray.get(self.actor_rollout_wg.verify_push())[0]
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
@@ -96,10 +117,16 @@ class Steps:
     def on_train_begin(self):
         super().on_train_begin()
         self.saved_step = self.global_steps - 1  # what this attempt started from
+        actor = self.config.actor_rollout_ref.actor
+        updates = self.config.data.train_batch_size // actor.ppo_mini_batch_size * actor.ppo_epochs
+        retool = self.config.retool
+        self.alarms = alarms.Alarms(retool.alarms, Path(retool.stage_dir), self.saved_step, updates)
 
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
+        if self.ending is not None:
+            self._end(self.ending)
         self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
@@ -110,12 +137,38 @@ class Steps:
         # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
         if self.saved_step != self.global_steps and stop.requested(Path(self.config.retool.stage_dir)):
             self._save_checkpoint()
-        super().on_step_end()
+        self._push(super().on_step_end)
 
     def _save_checkpoint(self):
+        if self.alarms.leads_back and self.global_steps < self.total_training_steps:
+            return print(f"Step {self.global_steps} is not saved: the next may have to go back behind it.", flush=True)
         self.finish_saves(blocking=True)
         super()._save_checkpoint()
-        self.saved_step = self.global_steps
+        self.saved_step, self.fetched = self.global_steps, 0
+
+    def _load_checkpoint(self):
+        """Also leaves out the prompts that led to an alarm after this checkpoint."""
+        super()._load_checkpoint()
+        left_out = alarms.left_out(Path(self.config.retool.stage_dir), self.global_steps)
+        if left_out and self.trainer_mode != "sync":  # verl restored some of them from the checkpoint
+            restored = (transfer_queue.kv_list("train") or {}).get("train", {})
+            transfer_queue.kv_clear(keys=list(restored), partition_id="train")
+            self._restored_tq_prompt_count = 0
+        for _ in range(left_out):
+            self._fetch_one_gen_batch()
+        self.fetched = 0
+
+    def _fetch_one_gen_batch(self):
+        self.fetched += 1
+        return super()._fetch_one_gen_batch()
+
+    def _end(self, ending: alarms.Ended):
+        self._shutdown_dump_executor()
+        self.finish_saves(blocking=True)
+        if ending.answer == "back":
+            stage_dir = Path(self.config.retool.stage_dir)
+            alarms.go_back(stage_dir, self.global_steps, self.saved_step, self.fetched, str(ending))
+        raise ending
 
     def finish_saves(self, blocking: bool) -> None:
         """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait for them), and rotate."""
@@ -128,7 +181,14 @@ class Steps:
 
     def step(self, metrics, timing_raw):
         self.observer.begin_step()
-        return super().step(metrics, timing_raw)
+        batch = super().step(metrics, timing_raw)
+        if ending := self.alarms.judge(self.global_steps, metrics):
+            # Before the weights are saved or pushed, and with what the step was on the disk.
+            timing_raw["step"] = time.time() - self.observer.started
+            self._compute_metrics(batch, metrics, timing_raw, global_steps=self.global_steps, epoch=0)
+            self.logger.log(data=metrics, step=self.global_steps)
+            self._end(ending)
+        return batch
 
     def _build_replay_buffer(self):
         return build_replay_buffer(self)
@@ -149,11 +209,16 @@ class Steps:
     def _compute_advantage(self, batch, metrics):
         metrics |= self.recipe_step.before_advantages(batch, self.global_steps)
         batch = super()._compute_advantage(batch, metrics)
+        if self.config.algorithm.rollout_correction.rollout_rs:
+            count_rejected(batch)
         self.recipe_step.after_advantages(batch)
         return batch
 
     def _update_actor(self, batch, metrics):
         batch = self.observer.before_update(batch, self.global_steps, metrics, self.timing_raw)
+        if self.alarms.skips(metrics):
+            metrics["actor/skipped_updates"] = 1.0
+            return batch
         try:
             return super()._update_actor(batch, metrics)
         except MaskAuditError as error:
@@ -161,13 +226,15 @@ class Steps:
 
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        metrics |= {f"push/{name}": value for name, value in self.pushed.items()}
+        metrics |= {f"push/{'verify_' * (name == 'seconds')}{name}": value for name, value in self.pushed.items()}
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
         records = [record for seen in self.observer.batches for record in seen.records]
         metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
+        self.ending = self.alarms.judge(global_steps, metrics, ("reward",))
+        self.alarms.end_step(global_steps, metrics)
 
 
 class RetoolTrainer(Validating, TakeOver, Steps, PPOTrainerSync):
@@ -193,6 +260,8 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
             super().run(config)
         except stop.StopRequested as stopped:
             stop.honour(Path(config.retool.stage_dir), stopped.step)
+        except alarms.Ended as ended:
+            alarms.honour(Path(config.retool.stage_dir), ended)
         finally:
             if self.trainer is not None:
                 self.trainer.observer.close()

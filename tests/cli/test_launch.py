@@ -247,3 +247,34 @@ def test_the_command_on_several_nodes():
 def test_an_evaluation_has_a_folder_for_each_policy(changes, folder):
     assert stage_dir("eval", config_of("eval", **changes)) == Path(folder)
     assert stage_dir("rl", config_of("rl", **changes)) == Path("/r/rl")
+
+
+ALARMED = """
+import sys
+from pathlib import Path
+from retool_mcore.train import alarms
+folder = Path({folder!r})
+if len(list((folder / "metrics").iterdir())) < 3:
+    alarms.honour(folder, alarms.Ended({answer!r}, "alarm: nan at step 6"))
+    sys.exit(alarms.EXIT_CODE)
+"""
+
+
+def alarmed(monkeypatch, tmp_path, answer: str) -> Path:
+    program = ALARMED.format(folder=str(tmp_path / "probe"), answer=answer)
+    monkeypatch.setattr(launching, "stage_command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr("retool_mcore.preflight.run.check", lambda *_: None)
+    launch("probe", OmegaConf.create({"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}}))
+    return tmp_path / "probe"
+
+
+def test_a_stage_that_goes_back_is_started_again_at_once(monkeypatch, tmp_path, capsys):
+    folder = alarmed(monkeypatch, tmp_path, "back")
+    assert [entry["outcome"] for entry in attempts(folder)] == ["went back", "went back", "complete"]
+    assert "probe: alarm: nan at step 6; it goes on from the last checkpoint" in capsys.readouterr().out
+
+
+def test_a_stage_that_an_alarm_stops_says_which(monkeypatch, tmp_path):
+    with pytest.raises(launching.AlarmStop, match="probe stopped: alarm: nan at step 6"):
+        alarmed(monkeypatch, tmp_path, "stop")
+    assert [entry["outcome"] for entry in attempts(tmp_path / "probe")] == ["failed"]

@@ -16,7 +16,7 @@ from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.errors import UserError
-from retool_mcore.launch import StageFailed, Stopped
+from retool_mcore.launch import AlarmStop, StageFailed, Stopped, WentBack
 
 ONE = Allocation(7, 0, ("n1",), 8)
 TWO = Allocation(7, 1, ("n1", "n2"), 8)
@@ -167,6 +167,23 @@ def test_a_job_that_slurm_does_not_requeue_keeps_its_exit_code(program, capsys):
     program("scontrol", "echo requeue disabled >&2; exit 1")
     assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 75
     assert "requeue disabled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [(WentBack("rl: alarm: nan"), 0, "is back in the queue"), (AlarmStop("rl stopped: nan"), 1, "not started again")],
+)
+def test_an_alarm_sends_the_job_back_or_ends_it(monkeypatch, program, tmp_path, capsys, outcome, code, said):
+    program("scontrol", f"echo $* >> {tmp_path}/asked")
+
+    def run_on_nodes(*_):
+        raise outcome
+
+    monkeypatch.setattr(job, "run_on_nodes", run_on_nodes)
+    monkeypatch.setattr(job, "sweep", lambda *_: None)
+    assert job.run_attempt_on_nodes("rl", None, TWO, None, Signals("rl", tmp_path), tmp_path) == code
+    assert said in capsys.readouterr().out and (tmp_path / "asked").exists() is (code == 0)
+    assert not (tmp_path / "failures.jsonl").exists()  # no failure of a node
 
 
 TASKS = 'for i in 0 1; do SLURM_PROCID=$i SLURMD_NODENAME=n$((i + 1)) "$@"; done'  # in the place of srun

@@ -1,7 +1,8 @@
 """Run by torchrun (test_gradient.py): which changes at which tokens reach the gradient of the real Megatron PPO loss.
 
 Arguments: a Hugging Face folder, tp, pp, the output file. Writes JSON: the response mask, and for every response token
-whether changing its label or its advantage changed any parameter's gradient on any rank, bit for bit.
+whether changing its label or its advantage changed any parameter's gradient on any rank, bit for bit. Then a NaN among
+the advantages: what the update leaves of the weights and of Adam's state, with the guard and without it.
 """
 
 import json
@@ -18,6 +19,8 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
 from retool_mcore.config import compose
+from retool_mcore.train import alarms
+from retool_mcore.train import engine as engines
 
 VOCABULARY, PROMPT = 384, 7
 MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
@@ -25,6 +28,7 @@ MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
 
 def build_engine(model: str, tp: int, pp: int):
     layout = f"parallel=cpu-{'tp2' if tp == 2 else 'pp2'}"
+    engines.use()
     verl = compose("sft", [layout, "model.make=false", f"model.path={model}"]).verl
     names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
     parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}
@@ -61,6 +65,42 @@ def batch(advantages: torch.Tensor, ids: torch.Tensor) -> TensorDict:
     return tensors
 
 
+def loss(model_output, data, dp_group=None):
+    # Nothing is clipped: a clipped token has no gradient either.
+    wide = dict(clip_ratio=1e9, clip_ratio_low=1e9, clip_ratio_high=1e9, clip_ratio_c=1e9)
+    config = ActorConfig(strategy="megatron", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **wide)
+    return ppo_loss(config, model_output=model_output, data=data, dp_group=dp_group)
+
+
+def state(engine) -> list[torch.Tensor]:
+    """This rank's weights, and its share of Adam's moments and step counts."""
+    weights = [p.detach().clone() for module in engine.module for p in module.parameters()]
+    kept = [
+        v for part in engine.optimizer.chained_optimizers for s in part.optimizer.state.values() for v in s.values()
+    ]
+    return weights + [torch.as_tensor(value).clone() for value in kept]
+
+
+def updates(engine, advantages, ids) -> dict:
+    """A sound update, one of a NaN with the guard, another sound one, and the NaN without the guard."""
+    switches = engine.engine_config.override_mcore_model_config
+    switches.update(alarms.engine_switches(compose("rl", []).alarms))
+    broken, skipped, moments = advantages.clone(), [], []
+    broken[0] = torch.nan
+    for given, guarded in ((advantages, True), (broken, True), (advantages, True), (broken, False)):
+        switches["watch_updates"] = guarded
+        with engine.train_mode():
+            metrics = engine.train_batch(batch(given, ids), loss)["metrics"]
+        skipped.append(metrics["skipped_updates"].aggregate() if "skipped_updates" in metrics else None)
+        moments.append(state(engine))
+    sound = all(bool(torch.isfinite(tensor).all()) for tensor in moments[2])
+    everyone = torch.tensor([not differs(moments[0], moments[1]), differs(moments[1], moments[2]), sound]).int()
+    torch.distributed.all_reduce(everyone, op=torch.distributed.ReduceOp.MIN)
+    names = ("kept", "went_on", "finite")
+    spoilt = differs([torch.zeros(())], [torch.tensor(float(any(t.isnan().any() for t in moments[3])))])
+    return {"skipped": skipped, "spoilt_without": spoilt} | dict(zip(names, map(bool, everyone.tolist()), strict=True))
+
+
 def gradients(engine, advantages, ids, changed_label: int | None) -> list[torch.Tensor]:
     """Gradients of this rank's parameters; `changed_label`: the packed position whose label is another token."""
     processor = type(engine)._lm_head_logits_processor
@@ -72,13 +112,6 @@ def gradients(engine, advantages, ids, changed_label: int | None) -> list[torch.
         return processor(engine, logits, label, *args, **kwargs)
 
     engine._lm_head_logits_processor = with_other_label
-    # Nothing is clipped: a clipped token has no gradient either.
-    wide = dict(clip_ratio=1e9, clip_ratio_low=1e9, clip_ratio_high=1e9, clip_ratio_c=1e9)
-    config = ActorConfig(strategy="megatron", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **wide)
-
-    def loss(model_output, data, dp_group=None):
-        return ppo_loss(config, model_output=model_output, data=data, dp_group=dp_group)
-
     with engine.train_mode():
         engine.optimizer_zero_grad()
         engine.forward_backward_batch(batch(advantages, ids), loss, forward_only=False)
@@ -109,7 +142,8 @@ def main(model: str, tp: str, pp: str, output: str) -> None:
         other = advantages.clone()
         other[token] += 1.0
         result["advantage"].append(differs(reference, gradients(engine, other, ids, None)))
-    if torch.distributed.get_rank() == 0:
+    result["update"] = updates(engine, advantages, ids)
+    if engine.is_mp_src_rank_with_outputs():  # the one whose metrics count
         with open(output, "w") as file:
             json.dump(result, file)
     parallel_state.destroy_model_parallel()

@@ -46,9 +46,10 @@ def test_rollouts_run_ahead_within_their_bound(fork_of_cold_start, pipeline):
     metrics = metrics_of(run / "rl")
     assert sorted(metrics) == [1, 2, 3]
     bound = 1 if pipeline == "one_step_off" else 2
-    for values in metrics.values():
+    for step, values in metrics.items():
         finite(values, "actor/pg_loss", "actor/grad_norm", "reward/accuracy")
         assert values["actor/audit/gradient_interpreter_tokens"] == 0
+        assert values["push/verified"] == step + 1 and values["push/verify_seconds"] > 0  # one before the first step
         assert values["staleness/bound"] == bound and 0 <= values["staleness/mean"] <= values["staleness/max"] <= bound
     assert metrics[1]["staleness/max"] == 0 < metrics[3]["staleness/max"]
     rows = [row for path in run.glob("rl/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]

@@ -1,4 +1,4 @@
-"""The first weight push of a run is compared with what vLLM holds, under fusing and slicing."""
+"""Weight pushes are compared with what vLLM holds, under fusing and slicing."""
 
 import json
 import re
@@ -35,17 +35,20 @@ def test_a_push_over_two_engine_ranks_is_verified_and_told(run):
     log = (run / "rl/log.txt").read_text()
     told = re.search(r"Weight push: ([\d,]+) tensors, ([\d,]+) bytes, verified in", log)
     assert int(told[1].replace(",", "")) == 3 + 12 * config["num_hidden_layers"]
-    assert metrics_of(run / "rl")[1]["push/bytes"] == int(told[2].replace(",", "")) > 0
+    metrics = metrics_of(run / "rl")[1]
+    assert metrics["push/bytes"] == int(told[2].replace(",", "")) > 0
+    assert metrics["push/verified"] == 2 and metrics["push/verify_seconds"] > 0
 
 
 @pytest.mark.parametrize(
-    ("tp", "element", "tensor"),
+    ("tp", "push", "element", "tensor"),
     [
-        (1, "model.layers.1.self_attn.qkv_proj.weight,-1,0", "model.layers.1.self_attn.v_proj.weight"),
-        (2, "model.layers.0.mlp.gate_up_proj.weight,0,3", "model.layers.0.mlp.gate_proj.weight"),
+        (1, 2, "model.layers.1.self_attn.qkv_proj.weight,-1,0", "model.layers.1.self_attn.v_proj.weight"),
+        (2, 1, "model.layers.0.mlp.gate_up_proj.weight,0,3", "model.layers.0.mlp.gate_proj.weight"),
     ],
 )
-def test_one_element_that_differs_stops_the_run(run, monkeypatch, tp, element, tensor):
+def test_one_element_that_differs_stops_the_run(run, monkeypatch, tp, push, element, tensor):
+    monkeypatch.setenv("CORRUPTED_PUSH", str(push))
     monkeypatch.setenv("CORRUPTED_ELEMENT", element)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     extension = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls"

@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils
 
 from retool_mcore import stop
 from retool_mcore.rollout.worker import KeepingManager
-from retool_mcore.train import checkpoints
+from retool_mcore.train import alarms, checkpoints
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
@@ -150,9 +150,9 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-            "retool": {"stage_dir": str(folder), "rotation": ROTATION},
+            "retool": {"stage_dir": str(folder), "rotation": ROTATION, "alarms": alarms.IGNORED},
             "actor_rollout_ref": {
-                "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4},
+                "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
                 "model": {"path": str(folder)},
                 "rollout": {"agent": {"agent_loop_config_path": str(folder / "agent_loop.yaml")}},
             },
