@@ -15,6 +15,7 @@ registration: verl's `@register` here would replace it, arguments and all, when 
 
 import functools
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -28,6 +29,7 @@ from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.rollout.turn_beats import TURNS, counted
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox
@@ -87,6 +89,7 @@ class RetoolAgentLoop(AgentLoopBase):
         self.timeout_s = timeout_s
         self.seed = seed
 
+    @counted
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
         """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
 
@@ -110,6 +113,7 @@ class RetoolAgentLoop(AgentLoopBase):
         place = (self.seed, int(kwargs["global_steps"]), int(kwargs["index"]), int(kwargs["session_id"]))
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
+            clock = time.monotonic()
             # One request id for all turns, so that each goes to the server that holds the prefix in its cache.
             output = await self.server_manager.generate(
                 request_id=request_id,
@@ -120,6 +124,7 @@ class RetoolAgentLoop(AgentLoopBase):
             if output.stop_reason in ("aborted", "abort"):
                 raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
             outputs.append(output)
+            TURNS.turn(len(output.token_ids), time.monotonic() - clock, self.limits.max_turn_tokens)
             return Generation(list(output.token_ids), list(output.log_probs) if output.log_probs else None)
 
         trajectory = await run_episode(

@@ -18,7 +18,7 @@ from verl.utils import tensordict_utils
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
-from retool_mcore import stop
+from retool_mcore import heartbeat, stop
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.train import checkpoints, engine
 from retool_mcore.train.async_save import AsyncCheckpointManager
@@ -33,6 +33,8 @@ class MarkingHandler(CheckpointHandler):
 
     def save_checkpoint(self, step):
         start = time.monotonic()
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.SAVE)
         self.finish(blocking=True)
         super().save_checkpoint(step)  # ends with a barrier
         self.saved_step = step
@@ -97,7 +99,11 @@ class ColdStart(SFTTrainer):
             self.ckpt_handler.finish(blocking=True)
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.UPDATE)
         output = train_batch(data=data)
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.VALIDATION)  # and the step's line in the log
         self.ckpt_handler.finish(blocking=False)
         seconds = time.monotonic() - start
         if self.engine.is_mp_src_rank_with_outputs():

@@ -11,7 +11,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from retool_mcore import stop
+from retool_mcore import heartbeat, stop
 from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
@@ -19,6 +19,7 @@ from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
 from retool_mcore.train import checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
+from retool_mcore.train.beats import Phases, optimizer_steps
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
@@ -48,7 +49,7 @@ class MarkComplete(CheckpointCallback):
             checkpoints.mark_complete(Path(checkpoint_dir))
 
 
-class Steps:
+class Steps(Phases):
     """What is ours in a step of one of verl's trainers, whichever its mode.
 
     `config.retool` holds `stage_dir`, `trajectories` (a folder), `keep_trajectory_bytes` and `rotation`, the arguments
@@ -98,6 +99,7 @@ class Steps:
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
+        heartbeat.beat(heartbeat.TRAINER, "prompts", parts=optimizer_steps(self))
         self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
