@@ -68,6 +68,7 @@ def verl_config(config, stage_dir: Path):
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "rotation": checkpoints.rotation(config.train),
+            "save_minutes": config.train.save_minutes,
         }
     if config.get("trace", {}).get("backend", "none") != "none":
         from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs

@@ -1,5 +1,6 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.debug import marked_timer
 
-from retool_mcore import heartbeat, stop
+from retool_mcore import stop
 from retool_mcore.algo.replay import build_replay_buffer
 from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
@@ -23,6 +25,7 @@ from retool_mcore.train.beats import Phases, optimizer_steps
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.schedule import Schedule
 
 POLL_S = 0.05
 
@@ -95,11 +98,12 @@ class Steps(Phases):
     def on_train_begin(self):
         super().on_train_begin()
         self.saved_step = self.global_steps - 1  # what this attempt started from
+        self.schedule = Schedule(self.config.retool.get("save_minutes"), self.config.trainer.save_freq)
 
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
-        heartbeat.beat(heartbeat.TRAINER, "prompts", parts=optimizer_steps(self))
+        self.schedule.begin_step(self.global_steps, parts=optimizer_steps(self))
         self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
@@ -108,14 +112,18 @@ class Steps(Phases):
 
     def on_step_end(self):
         # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
-        if self.saved_step != self.global_steps and stop.requested(Path(self.config.retool.stage_dir)):
-            self._save_checkpoint()
+        asked = stop.requested(Path(self.config.retool.stage_dir)) or self.schedule.due()
+        if asked and self.saved_step != self.global_steps:
+            with marked_timer("save_checkpoint", self.timing_raw):
+                self._save_checkpoint()
         super().on_step_end()
 
     def _save_checkpoint(self):
+        clock = time.monotonic()
         self.finish_saves(blocking=True)
         super()._save_checkpoint()
         self.saved_step = self.global_steps
+        self.schedule.save_ended(time.monotonic() - clock)
 
     def finish_saves(self, blocking: bool) -> None:
         """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait for them), and rotate."""

@@ -13,7 +13,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore import stop
-from retool_mcore.train import checkpoints
+from retool_mcore.train import checkpoints, schedule
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
@@ -28,6 +28,7 @@ class Journal:
         self.trained: list[list[int]] = []
         self.logged: list[int] = []
         self.stop_in: int | None = None  # the step during which STOP appears
+        self.save_minutes: float | None = None
         self.stage_dir = Path()
 
     def train(self, batch: list[int]) -> None:
@@ -107,6 +108,7 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
         "pad_mode": "no_padding",
     }
     trainer.config = OmegaConf.create({"trainer": settings, "data": sizes, "model": {"use_remove_padding": True}})
+    trainer.config.retool = {"save_minutes": journal.save_minutes}
     trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
     trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
     trainer.val_dataloader = None
@@ -149,7 +151,7 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-            "retool": {"stage_dir": str(folder), "rotation": ROTATION},
+            "retool": {"stage_dir": str(folder), "rotation": ROTATION, "save_minutes": journal.save_minutes},
             "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
             "global_profiler": {"steps": None},
         }
@@ -222,6 +224,25 @@ def test_a_request_in_the_last_step_changes_nothing(attempt):
     journal.stop_in = STEPS
     assert attempt(journal) is None
     assert len(journal.trained) == STEPS and stop.stopped_after(journal.stage_dir) is None
+
+
+def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, monkeypatch):
+    journal, hour = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: 3600 * hour[0])
+    wholes, mark = [], checkpoints.mark_complete
+    monkeypatch.setattr(
+        checkpoints, "mark_complete", lambda path: wholes.append(checkpoints.step_of(path)) or mark(path)
+    )
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), hour.append(hour.pop() + 0.5)))
+    journal.save_minutes = 60
+    assert attempt(journal) is None
+    assert wholes == [2, 4, 6, 8]  # 4 and 8 by the schedule; an hour is two steps
+    assert journal.logged == list(range(1, STEPS + 1))
+    undisturbed = Journal()
+    wholes.clear()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert wholes == [4, 8] and undisturbed.trained == journal.trained
 
 
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):
