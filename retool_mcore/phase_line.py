@@ -40,13 +40,11 @@ def bytes_saved(stage_dir: Path) -> int:
 
 def duration(seconds: float) -> str:
     seconds = max(seconds, 0.0)
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
 
 
 def _share(stage_dir: Path, beats: dict[str, dict[str, Any]]) -> float:

@@ -20,7 +20,7 @@ from retool_mcore import processes
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError
-from retool_mcore.phase_line import phase_line
+from retool_mcore.phase_line import duration, phase_line
 from retool_mcore.progress import attempt_files, metric, read_steps
 from retool_mcore.stage_log import last_error
 from retool_mcore.train import checkpoints
@@ -246,9 +246,4 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _age(then_s: float, now_s: float) -> str:
-    seconds = max(now_s - then_s, 0.0)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
+    return duration(now_s - then_s)

@@ -1,12 +1,17 @@
-"""When a step is saved beside `train.save_every`, from the times that this attempt measures. No torch here."""
+"""When a step is saved beside `train.save_every`, and whether another still fits into the job's time.
+
+Both from the times that this attempt measures. No torch here.
+"""
 
 import time
 from collections import deque
 
-from retool_mcore import heartbeat
+from retool_mcore import heartbeat, stop
 
 SHARE = 0.05  # of the time, which saves by the clock may take at most
 RECENT = 5  # steps; the longest of them counts
+STEP_MARGIN, SAVE_MARGIN = 1.25, 1.5  # as much longer may the next one take
+END_S = 120.0  # for the end of all processes and the way back to the queue
 
 
 class Schedule:
@@ -40,6 +45,16 @@ class Schedule:
     def due(self) -> bool:
         """Whether the clock asks for a save of the step that ends now."""
         return self.save_s is not None and time.time() >= self.saved + self._interval_s()
+
+    def another_fits(self) -> bool:
+        """Whether, at the end of a step, another one and its save would end before the job's time is over."""
+        left = stop.job_end() - time.time()
+        longest = max([*self.steps, time.time() - self.began - self.saving_s])
+        needed = STEP_MARGIN * longest + SAVE_MARGIN * (self.cost_s or longest) + END_S
+        if left < needed:
+            times = f"{left / 60:.1f} minutes are left, another step with its save may take {needed / 60:.1f}"
+            print(f"The end of the job's time is near ({times}): stopping here", flush=True)
+        return left >= needed
 
     def next_save(self, step: int) -> float | None:
         """In seconds since the epoch, asked as `step` begins; None while it is not known."""

@@ -126,7 +126,10 @@ class ColdStart(SFTTrainer):
 
     def _all_asked(self) -> tuple[bool, bool]:
         """Whether to stop and whether a save is due, as rank 0 sees it, on every rank: the moments differ."""
-        asked = (stop.requested(Path(self.config.trainer.default_local_dir).parent), self.schedule.due())
+        asked = (False, False)
+        if self.rank == 0:
+            requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
+            asked = (requested or not self.schedule.another_fits(), self.schedule.due())
         flags = torch.tensor(asked, dtype=torch.int32, device=self.device_name)
         torch.distributed.broadcast(flags, src=0)
         stopping, due = flags.tolist()

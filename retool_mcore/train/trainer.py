@@ -21,9 +21,9 @@ from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
 from retool_mcore.train import checkpoints
 from retool_mcore.train.audited_loss import AuditingWorker
-from retool_mcore.train.beats import Phases, optimizer_steps
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
+from retool_mcore.train.phases import Phases, optimizer_steps
 from retool_mcore.train.push import PushError, VerifyingWorker
 from retool_mcore.train.schedule import Schedule
 
@@ -112,7 +112,10 @@ class Steps(Phases):
 
     def on_step_end(self):
         # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
-        asked = stop.requested(Path(self.config.retool.stage_dir)) or self.schedule.due()
+        stage_dir = Path(self.config.retool.stage_dir)
+        if not self.schedule.another_fits():
+            stop.request(stage_dir)
+        asked = stop.requested(stage_dir) or self.schedule.due()
         if asked and self.saved_step != self.global_steps:
             with marked_timer("save_checkpoint", self.timing_raw):
                 self._save_checkpoint()

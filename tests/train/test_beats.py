@@ -12,8 +12,9 @@ from retool_mcore import heartbeat
 from retool_mcore.algo.replay import GroupFilters
 from retool_mcore.rollout import turn_beats
 from retool_mcore.rollout.turn_beats import Turns, counted
-from retool_mcore.train.beats import PHASES, MicroBatches, Phases, optimizer_steps
+from retool_mcore.train.beats import MicroBatches
 from retool_mcore.train.engine import CriticEngine, Engine, _Packs
+from retool_mcore.train.phases import PHASES, Phases, optimizer_steps
 from retool_mcore.train.separate import SeparateTrainer
 from retool_mcore.train.trainer import RetoolTrainer
 

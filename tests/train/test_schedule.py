@@ -2,7 +2,7 @@
 
 import pytest
 
-from retool_mcore import heartbeat
+from retool_mcore import heartbeat, stop
 from retool_mcore.train import schedule
 from retool_mcore.train.schedule import Schedule
 
@@ -61,3 +61,20 @@ def test_the_next_save_is_the_clocks_or_the_step_that_is_saved_anyway(clock, tmp
     assert one.next_save(8) == clock[0] + 600
     told = heartbeat.read(tmp_path)["trainer"]
     assert (told["next_save"], told["parts"]) == (clock[0] + 1800, 8)
+
+
+def test_another_step_fits_when_the_longest_of_the_last_and_its_save_do(clock, monkeypatch):
+    one = Schedule(60, 30)
+    one.begin_step(1)
+    for step, minutes in ((2, 30), (3, 20), (4, 20)):
+        after(clock, minutes)
+        one.begin_step(step)
+    after(clock, 20)
+    one.save_ended(240.0)
+    needed = 1.25 * 30 * 60 + 1.5 * 240 + schedule.END_S
+    monkeypatch.setenv(stop.JOB_END, str(clock[0] + needed + 1))
+    assert one.another_fits()
+    monkeypatch.setenv(stop.JOB_END, str(clock[0] + needed - 1))
+    assert not one.another_fits()
+    monkeypatch.delenv(stop.JOB_END)
+    assert one.another_fits()

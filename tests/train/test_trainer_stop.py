@@ -245,6 +245,22 @@ def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, monkeypatch):
     assert wholes == [4, 8] and undisturbed.trained == journal.trained
 
 
+def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, monkeypatch):
+    journal, now = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: now[0])
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), now.append(now.pop() + 3600.0)))
+    # After step 3 two hours are left, and one takes up to 1.25, with a save of up to 1.5.
+    monkeypatch.setenv(stop.JOB_END, str(5 * 3600.0))
+    assert attempt(journal) == 3
+    assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == 3
+    monkeypatch.setenv(stop.JOB_END, str(now[0] + 100 * 3600.0))
+    assert attempt(journal) is None
+    undisturbed = Journal()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert journal.trained == undisturbed.trained and journal.logged == undisturbed.logged
+
+
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):
     (tmp_path / "STOP").touch()
     assert stop.requested(tmp_path) and stop.stopped_after(tmp_path) is None
