@@ -7,6 +7,8 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     attempts.jsonl              one line an attempt: when, how long, exit code
     COMPLETE                    sha256 of the configuration that was carried to its end
     STOP, STOPPED               created by whoever wants it to stop at a step, and the step when it did (stop.py)
+    heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
+    silences.json               the longest silence of each phase, all attempts (watchdog.py)
     stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
 """
 
@@ -25,10 +27,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore import processes, stop
+from retool_mcore import heartbeat, processes, stop
 from retool_mcore.config import STAGE_POLICIES, config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
+from retool_mcore.phase_line import phase_line
 from retool_mcore.progress import Progress, attempt_files
 from retool_mcore.stage_log import killed_by, last_error, names_error
 from retool_mcore.train import alarms
@@ -193,11 +196,13 @@ def run_process(
 
     metrics = folder / "metrics" / f"attempt_{attempt:03d}.jsonl"
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
+    env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
     env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
     log = folder / "log.txt"
-    watchdog = Watchdog([log, metrics], 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf")))
-    progress = Progress(stage, metrics, total)
+    limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))
+    watchdog = Watchdog([log, metrics], limit_s, folder)
+    progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder))
     watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
 
 
@@ -252,8 +257,8 @@ def watch(
     if received:
         raise Stopped(received[0])
     if stacks is not None:
-        silent = f"no step and no output for {watchdog.limit_s / 60:g} minutes"
-        raise StageFailed(f"{stage} failed: {silent}; what its processes did: {stacks}\nThe whole log: {log}")
+        still = f"phase {watchdog.phase} stood still for {watchdog.quiet_s / 60:.3g} minutes"
+        raise StageFailed(f"{stage} failed: {still}; what its processes did: {stacks}\nThe whole log: {log}")
     if dead:
         raise StageFailed(f"{stage} failed: {dead}\nThe whole log: {log}")
     if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:

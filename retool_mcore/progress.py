@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -29,6 +29,7 @@ SHOWN = (
     ("tool s", "timing_s/tools"),
     ("update s", "timing_s/update_actor"),
 )
+ASK_S = 2.0  # between two looks at what the stage does
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 
 
@@ -69,11 +70,18 @@ def metric(data: Mapping[str, float], name: str) -> float | None:
 class Progress:
     """Follows one metrics file: a bar on a terminal, otherwise a plain line at most every `every_s` seconds.
 
-    While no step ends, the plain line comes six times less often.
+    While no step ends, the plain line comes six times less often. `doing` says what runs now (phase_line.py).
     """
 
     def __init__(
-        self, stage: str, path: Path, total: int | None, *, out: TextIO | None = None, every_s: float = 10.0
+        self,
+        stage: str,
+        path: Path,
+        total: int | None,
+        *,
+        out: TextIO | None = None,
+        every_s: float = 10.0,
+        doing: Callable[[], str] = lambda: "",
     ) -> None:
         self.stage, self.path, self.total, self.every_s = stage, path, total, every_s
         self.out = sys.stderr if out is None else out
@@ -82,6 +90,7 @@ class Progress:
         self.position = 0
         self.started = self.printed = time.monotonic()
         self.printed_step = 0
+        self.doing, self.asked, self.said = doing, 0.0, ""
         self.bar = tqdm(total=total, desc=stage, unit="step", file=self.out) if self.out.isatty() else None
 
     def update(self) -> None:
@@ -89,7 +98,7 @@ class Progress:
         self._read()
         if self.bar is not None:
             self._move_bar()
-            self.bar.set_postfix_str(self._figures() if self.step else "starting", refresh=True)
+            self.bar.set_postfix_str(self._now() + (self._figures() if self.step else "starting"), refresh=True)
         elif time.monotonic() - self.printed >= self.every_s * (1 if self.step > self.printed_step else 6):
             self._print()
 
@@ -122,13 +131,22 @@ class Progress:
             self.bar.initial = self.bar.n = self.step - 1
         self.bar.update(self.step - self.bar.n)
 
+    def _now(self) -> str:
+        if time.monotonic() - self.asked >= ASK_S:
+            self.asked, self.said = time.monotonic(), self.doing()
+        return self.said and f"{self.said}, "
+
     def _figures(self) -> str:
         return ", ".join(f"{label} {self.shown[label]:.4g}" for label, _ in SHOWN if label in self.shown)
 
     def _print(self) -> None:
         seconds = time.monotonic() - self.started
         where = f"step {self.step}" + (f"/{self.total}" if self.total else "") if self.step else "starting"
-        print(f"{self.stage}: {where}, {seconds:.0f} s  {self._figures()}".rstrip(), file=self.out, flush=True)
+        print(
+            f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}".rstrip(),
+            file=self.out,
+            flush=True,
+        )
         self.printed, self.printed_step = time.monotonic(), self.step
 
 

@@ -5,9 +5,11 @@ step. Files, because the one who asks (Slurm's job script, a user on another nod
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: start it again to go on
+JOB_END = "RETOOL_JOB_END"  # when the job's time is over, in seconds since the epoch; not set: nobody knows
 
 
 class StopRequested(Exception):
@@ -16,6 +18,11 @@ class StopRequested(Exception):
     def __init__(self, step: int) -> None:
         super().__init__(f"asked to stop after step {step}")
         self.step = step
+
+
+def job_end(env: Mapping[str, str] = os.environ) -> float:
+    """The end of the job's time, in seconds since the epoch; infinity where nobody knows."""
+    return float(env.get(JOB_END, "inf"))
 
 
 def request(stage_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """Notices that a stage hangs, or waits for a process that is gone; of one that hangs it writes down where: the Python
 stacks of all its processes on this machine."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,9 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from retool_mcore import heartbeat
+from retool_mcore.files import write_atomically
+from retool_mcore.phase_line import bytes_saved
 from retool_mcore.processes import Process
 from retool_mcore.stage_log import dead_worker
 
+SILENCES = "silences.json"  # RUN/<stage>/: the longest silence of every phase that has ended, in seconds, over attempts
+FACTOR = 3.0  # as much longer than any before may a silence be
 DUMP_TIMEOUT_S = 60.0
 MAX_GAP_S = 30.0
 TAIL_CHARACTERS = 4000  # Ray's line about a dead worker is shorter
@@ -21,25 +27,65 @@ DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices by itself has a better err
 
 
 class Watchdog:
-    """Says whether none of `files` (a stage's log and metrics) has grown for `limit_s` seconds."""
+    """Says whether a stage stands still: no beat, and no growth of `files` (its log and metrics) or of a checkpoint.
 
-    def __init__(self, files: Iterable[Path], limit_s: float) -> None:
-        self.files = list(files)
-        self.limit_s = limit_s
-        self.sizes = self._sizes()
+    A phase that has never ended has `limit_s`. Afterwards the limit is FACTOR times its longest silence, or the longest
+    turn of the policy twice, and no less than half of `limit_s`: a machine may have a slow hour.
+    """
+
+    def __init__(self, files: Iterable[Path], limit_s: float, stage_dir: Path | None = None) -> None:
+        self.files, self.start_s, self.stage_dir = list(files), limit_s, stage_dir
+        self.phase, self.patience_s, self.longest_s = heartbeat.START, 0.0, 0.0
+        self.known: dict[str, float] = {}
+        with suppress(OSError, ValueError):
+            self.known = json.loads((stage_dir / SILENCES).read_text()) if stage_dir else {}
+        self.signs = self._signs()
         self.quiet_s = 0.0
         self.looked = time.monotonic()
+
+    @property
+    def limit_s(self) -> float:
+        """Of the phase that runs."""
+        if self.phase not in self.known:
+            return max(self.start_s, 2 * self.patience_s)
+        longest = max(self.known[self.phase], self.longest_s)
+        return max(self.start_s / 2, FACTOR * longest, 2 * self.patience_s)
 
     def hangs(self) -> bool:
         """To be called often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
         stage alike, only MAX_GAP_S count."""
-        sizes, now = self._sizes(), time.monotonic()
-        self.quiet_s = 0.0 if sizes != self.sizes else self.quiet_s + min(now - self.looked, MAX_GAP_S)
-        self.sizes, self.looked = sizes, now
-        return self.quiet_s >= self.limit_s
+        before, now = self.phase, time.monotonic()
+        signs = self._signs()
+        self.quiet_s += min(now - self.looked, MAX_GAP_S)
+        if signs != self.signs:
+            self.longest_s, self.quiet_s = max(self.longest_s, self.quiet_s), 0.0
+        if self.phase != before:
+            self._learn(before, max(self.longest_s, self.known.get(before, 0.0)))
+            self.longest_s = 0.0
+        self.signs, self.looked = signs, now
+        if hangs := self.quiet_s >= self.limit_s:
+            self._learn(self.phase, None)  # should the limit have been wrong, the next attempt gets the whole
+        return hangs
 
-    def _sizes(self) -> list[int]:
-        return [file.stat().st_size if file.exists() else 0 for file in self.files]
+    def _learn(self, phase: str, silence_s: float | None) -> None:
+        """None: forget."""
+        old = self.known.get(phase)
+        self.known = {name: s for name, s in self.known.items() if name != phase}
+        if silence_s is not None:
+            self.known[phase] = silence_s
+        if self.stage_dir is not None and self.known.get(phase) != old:
+            write_atomically(self.stage_dir / SILENCES, json.dumps(self.known))
+
+    def _signs(self) -> list:
+        signs: list = [file.stat().st_size if file.exists() else 0 for file in self.files]
+        if self.stage_dir is not None:
+            beats = heartbeat.read(self.stage_dir)
+            self.phase = heartbeat.phase_of(beats)
+            self.patience_s = 0.0
+            if self.phase in (heartbeat.GENERATION, heartbeat.VALIDATION):
+                self.patience_s = max((beat.get("patience_s", 0.0) for beat in beats.values()), default=0.0)
+            signs += [sorted((name, beat["beats"]) for name, beat in beats.items()), bytes_saved(self.stage_dir)]
+        return signs
 
 
 class DeadWorker:

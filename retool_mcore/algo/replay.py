@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from retool_mcore import heartbeat
 from retool_mcore.algo.columns import plain
 from retool_mcore.algo.group_filters import Outcome, drops_groups, group_reason
 from retool_mcore.algo.sandbox_errors import SandboxErrors
@@ -16,6 +17,7 @@ from retool_mcore.errors import UserError
 
 REASONS = ("verifier_failure", "all_equal", "accuracy", "nothing_left")
 SANDBOX = "sandbox_error"
+assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
 
 
 class GroupFilters:
@@ -62,6 +64,12 @@ class GroupFilters:
         # verl's synchronous buffer keeps a group some of whose rollouts failed: a short group, trained on in silence.
         failed = self.failure_keys[partition_id] | {uid for uid, known in self._reasons.items() if known[0] == SANDBOX}
         return stale, filtered, failed, counts
+
+    def _wait_for_next_poll(self, partition_id, last_debug_time):
+        done = len(self.finished_keys[partition_id])
+        waiting = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
+        heartbeat.again(heartbeat.TRAINER, done, done + waiting)
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _dapo_filtered_keys(self, partition_id):
         if partition_id == "val" or self.filter_groups_metric is None:

@@ -1,7 +1,9 @@
-"""Puts a job whose own process was killed outright back into the queue: Slurm would only do so for a lost node.
+"""Puts a job whose own process was killed outright, or whose time is over, back into the queue: Slurm would only do so
+for a lost node.
 
 A step of its own on the job's first node, since Slurm ends what the batch script left at once, but a step only after
-KillWait (30 s by default). While the job's process lives, a SIGTERM to the guard is the job's orderly end.
+KillWait (30 s by default). While the job's process lives, a SIGTERM to the guard is the job's orderly end, or Slurm's
+at the time limit: then the job's own process has too much to end before it may be killed.
 """
 
 import argparse
@@ -80,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
+        if slurm.timed_out(options.job):
+            slurm.requeue(options.job)
         return 0
     last_start.end(options.folder, options.mark)
     state = slurm.states([str(options.job)]).get(str(options.job))

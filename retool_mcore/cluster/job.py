@@ -3,8 +3,12 @@
 In this order: the configuration for this allocation, checks of all nodes, Ray or torchrun over them, the stage by the
 launcher that a laptop uses, and afterwards what the outcome asks for: an end, or back to the queue.
 
-Exit codes: 0 done or back in the queue, 1 failed, 2 wrong input, 75 stopped at a step but not requeueable,
-143 cancelled.
+Near the end of the job's time the trainer stops after a step when another does not fit (train/schedule.py), at the
+latest at Slurm's SIGUSR1; a step that has not ended LAST_CALL_S before the end is given up. SIGTERM at the limit leads
+to the queue as well, by the guard (cluster/guard.py), since the end of all processes takes longer than Slurm waits.
+
+Exit codes: 0 done or back in the queue, 1 failed, 2 wrong input, 75 stopped for the time limit (at a step or within)
+but not requeueable, 143 cancelled.
 """
 
 import os
@@ -23,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import last_start, nccl_check, network, slurm
 from retool_mcore.cluster.guard import guarded
-from retool_mcore.cluster.job_signals import Signals
+from retool_mcore.cluster.job_signals import PAUSABLE, Signals
 from retool_mcore.cluster.node import ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
@@ -44,13 +48,14 @@ from retool_mcore.launch import (
     stage_dir,
 )
 from retool_mcore.progress import attempt_files, read_steps
-from retool_mcore.stop import EXIT_CODE
+from retool_mcore.stop import EXIT_CODE, JOB_END
 
 STAGES = ("sft", "rl", "eval", "export")
 ONE_NODE = ("eval",)
 RAY_DEADLINE_S = 180.0
 SWEEP_TIMEOUT_S = 60.0
 DUMP_NODES_TIMEOUT_S = 120.0
+TOO_SHORT = "the job's time was over before a single step ended: give it a longer time limit (time in the site's file)"
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
 STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
 
@@ -125,8 +130,12 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if is_complete(stage, config):
         return 0
+    os.environ.pop(JOB_END, None)
+    if (end := slurm.end_time(allocation.job_id)) is not None:
+        os.environ[JOB_END] = str(end)
     signals = Signals(stage, folder)
     signals.watch_parent()
+    signals.watch_end()
     record(stage, config, str(allocation.job_id), allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
     if silent := last_start.silent_end(folder, allocation.job_id):
@@ -170,18 +179,33 @@ def run_attempt_on_nodes(
     except AlarmStop as error:
         return finish(f"retool: {error}\n{stage}: not started again: another start would meet the alarm again.", 1)
     except Stopped as stopped:
-        if stopped.signum == signal.SIGUSR1:
+        if stopped.signum == signal.SIGUSR1 or (
+            stopped.signum == signal.SIGTERM and slurm.timed_out(allocation.job_id)
+        ):
+            if signals.running and stage in PAUSABLE and no_step(folder):
+                return after_failure(stage, allocation, site, folder, TOO_SHORT)
             return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)
         if stopped.signum == signal.SIGHUP:
             return back_to_queue(allocation, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
         say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
         return 128 + stopped.signum
     except (StageFailed, ClusterFailed) as error:
-        say(f"retool: {error}")
-        decision = decide(folder, str(error), site)
-        why = f"{stage}: {decision.why}".removesuffix(".")
-        return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
+        return after_failure(stage, allocation, site, folder, str(error))
     return 0
+
+
+def after_failure(stage: str, allocation: Allocation, site: Site, folder: Path, error: str) -> int:
+    """Back to the queue if the stage deserves another attempt; the exit code."""
+    say(f"retool: {error}")
+    decision = decide(folder, error, site)
+    why = f"{stage}: {decision.why}".removesuffix(".")
+    return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
+
+
+def no_step(folder: Path) -> bool:
+    """Whether the newest attempt has not ended a single step: another might not either."""
+    files = attempt_files(folder)
+    return bool(files) and files[max(files)].stat().st_size == 0
 
 
 def decide(folder: Path, error: str, site: Site) -> Decision:

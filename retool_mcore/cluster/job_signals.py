@@ -2,12 +2,15 @@
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 from retool_mcore import processes, stop
 from retool_mcore.cluster import last_start
 from retool_mcore.launch import Stopped
 
+LAST_CALL_S = 90.0  # before the end of the job's time: a step that has not ended by then will not be waited for
 PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
 
 
@@ -19,9 +22,17 @@ class Signals:
         self.stage, self.folder = stage, folder
         self.asked = self.running = False
         self.armed = True
+        self.job_end = stop.job_end()
         signal.signal(signal.SIGUSR1, self._time_is_near)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._end)
+
+    def watch_end(self) -> None:
+        """Stop a step that the job's time is too short for in good order, before Slurm does. SIGUSR1 again says so."""
+        if (left := self.job_end - time.time()) < threading.TIMEOUT_MAX:
+            timer = threading.Timer(max(left - LAST_CALL_S, 0.0), os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.daemon = True
+            timer.start()
 
     def watch_parent(self) -> None:
         """Have the kernel send SIGHUP when the parent process is gone."""
@@ -38,12 +49,13 @@ class Signals:
             raise Stopped(signum)
 
     def _time_is_near(self, signum: int, _) -> None:
-        if self.asked or not self.armed:
+        last_call = time.time() >= self.job_end - LAST_CALL_S
+        if (self.asked and not last_call) or not self.armed:
             return
         self.asked = True
         # Not print(): the signal may have come in the middle of one.
         os.write(1, f"{self.stage}: the time limit is near\n".encode())
-        if self.running and self.stage in PAUSABLE:
+        if self.running and self.stage in PAUSABLE and not last_call:
             stop.request(self.folder)
         else:
             self.armed = False

@@ -1,9 +1,11 @@
 """What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself."""
 
 import functools
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 TIMEOUT_S = 10
 ACTIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
@@ -36,6 +38,24 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
         if number in jobs and state:
             found[number] = JobState(state, "" if reason == "None" else reason)
     return found
+
+
+def end_time(job: int) -> float | None:
+    """When the job's time limit is reached, in seconds since the epoch; None where Slurm does not say."""
+    for line in _lines(["env", "SLURM_TIME_FORMAT=standard", "squeue", "--noheader", f"--jobs={job}", "--format=%e"]):
+        try:
+            return datetime.fromisoformat(line.strip()).timestamp()
+        except ValueError:  # N/A
+            continue
+    told = os.environ.get("SLURM_JOB_END_TIME", "")  # by newer ones
+    return float(told) if told.isdecimal() else None
+
+
+def timed_out(job: int) -> bool:
+    """Whether Slurm ends the job at its time limit, or has put it back into the queue since. scancel's SIGTERM is the
+    same signal, but leaves no reason."""
+    found = states([str(job)]).get(str(job))
+    return found is not None and (found.reason == "TimeLimit" or found.state == "PENDING")
 
 
 def requeue(job: int) -> str | None:

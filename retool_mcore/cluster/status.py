@@ -20,6 +20,7 @@ from retool_mcore import processes
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError
+from retool_mcore.phase_line import duration, phase_line
 from retool_mcore.progress import attempt_files, metric, read_steps
 from retool_mcore.stage_log import last_error
 from retool_mcore.train import alarms, checkpoints
@@ -161,18 +162,20 @@ def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
 
 
 def _doing(folder: Path, steps: dict, now_s: float) -> str:
-    """The step that runs now, and since when: verl writes a line as each step ends."""
+    """The step that runs now, since when (verl writes a line as each step ends), and its phase."""
+    said = _quietly(lambda: phase_line(folder, now_s), "")
     files = _quietly(lambda: attempt_files(folder), {})
     newest = files[max(files)] if files else None
     size = _quietly(lambda: newest.stat().st_size, 0) if newest else 0
     if not newest or not size:
         begun = _quietly(lambda: newest.stat().st_mtime, now_s) if newest else now_s
-        return f"starting since {_age(begun, now_s)}"
-    return f"step {max(steps, default=0) + 1} since {_age(_quietly(lambda: newest.stat().st_mtime, now_s), now_s)}"
+        return f"starting since {_age(begun, now_s)}" + (said and f": {said}")
+    since = _age(_quietly(lambda: newest.stat().st_mtime, now_s), now_s)
+    return f"step {max(steps, default=0) + 1} since {since}" + (said and f": {said}")
 
 
 def _last_sign(folder: Path) -> float:
-    paths = [folder / "log.txt", *(folder / "metrics").glob("*")]
+    paths = [folder / "log.txt", *(folder / "metrics").glob("*"), *(folder / "heartbeat").glob("*")]
     return max((_quietly(lambda path=path: path.stat().st_mtime, 0.0) for path in paths), default=0.0)
 
 
@@ -246,9 +249,4 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _age(then_s: float, now_s: float) -> str:
-    seconds = max(now_s - then_s, 0.0)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
+    return duration(now_s - then_s)

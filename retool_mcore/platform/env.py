@@ -52,5 +52,6 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "RETOOL_STAGE_ID"}
+    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"}
+    names |= {"RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}

@@ -15,6 +15,7 @@ registration: verl's `@register` here would replace it, arguments and all, when 
 
 import functools
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,7 @@ from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.rollout.turn import ABORTED, sample_turn
+from retool_mcore.rollout.turn_beats import TURNS, counted
 from retool_mcore.sandbox.base import Sandbox
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox
@@ -88,6 +90,7 @@ class RetoolAgentLoop(AgentLoopBase):
         self.timeout_s = timeout_s
         self.seed = seed
 
+    @counted
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
         """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
 
@@ -114,6 +117,7 @@ class RetoolAgentLoop(AgentLoopBase):
             def params(done: int) -> dict[str, Any]:
                 return self._turn_params(sampling_params, max_tokens - done, request_seed(*place, len(outputs), done))
 
+            clock = time.monotonic()
             output, versions = await sample_turn(
                 self.server_manager,
                 # One id for all turns, so that each goes to the server that holds the prefix in its cache.
@@ -126,6 +130,7 @@ class RetoolAgentLoop(AgentLoopBase):
             if output.stop_reason in ABORTED:
                 raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
             outputs.append(output)
+            TURNS.turn(len(output.token_ids), time.monotonic() - clock, self.limits.max_turn_tokens)
             logprobs = list(output.log_probs) if output.log_probs else None
             return Generation(list(output.token_ids), logprobs, versions)
 

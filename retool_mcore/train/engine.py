@@ -25,7 +25,7 @@ from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
-from retool_mcore.train import micro_batches, rows
+from retool_mcore.train import beats, micro_batches, rows
 from retool_mcore.train.guarded_update import GuardedUpdate
 
 INITS = ("checkpoint", "random")
@@ -34,16 +34,21 @@ INITS = ("checkpoint", "random")
 class _Packs(GuardedUpdate):
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
 
+    @functools.cached_property
+    def _beats(self):
+        return beats.MicroBatches()
+
     def _switch(self, name: str, default: bool | str = False) -> bool | str | float:
         return (self.engine_config.override_mcore_model_config or {}).get(name, default)
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
+        self._beats.begin(forward_only)
         packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
         with packing if self._switch("packing") else contextlib.nullcontext():
             return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
 
     def forward_step(self, batch_iter, model, *functions, **named):
-        config = self.engine_config
+        config, batch_iter = self.engine_config, self._beats.taken(batch_iter)
         splits = config.context_parallel_size > 1 or config.dynamic_context_parallel
         if not self._switch("packing") or splits or not config.use_remove_padding:
             return super().forward_step(batch_iter, model, *functions, **named)

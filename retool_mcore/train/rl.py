@@ -73,6 +73,7 @@ def verl_config(config, stage_dir: Path):
             "stop_after_worse": config.train.get("stop_after_worse"),
             "verify_push_every": config.train.get("verify_push_every", 0),
             "alarms": config.get("alarms", alarms.IGNORED),
+            "save_minutes": config.train.save_minutes,
         }
         for role in (verl.actor_rollout_ref.actor, verl.critic):
             role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))

@@ -18,10 +18,11 @@ from verl.utils import tensordict_utils
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
-from retool_mcore import stop
+from retool_mcore import heartbeat, stop
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.train import checkpoints, engine
 from retool_mcore.train.async_save import AsyncCheckpointManager
+from retool_mcore.train.schedule import Schedule
 
 
 class MarkingHandler(CheckpointHandler):
@@ -33,6 +34,8 @@ class MarkingHandler(CheckpointHandler):
 
     def save_checkpoint(self, step):
         start = time.monotonic()
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.SAVE)
         self.finish(blocking=True)
         super().save_checkpoint(step)  # ends with a barrier
         self.saved_step = step
@@ -78,6 +81,8 @@ class ColdStart(SFTTrainer):
         self.ckpt_handler.async_save = self.checkpoint_config.async_save
 
     def fit(self):
+        self.step, self.save_every = self.resume_global_step, self.save_freq
+        self.schedule = Schedule(OmegaConf.select(self.config, "retool.save_minutes"), self.save_every)
         super().fit()
         self.ckpt_handler.finish(blocking=True)
 
@@ -97,7 +102,14 @@ class ColdStart(SFTTrainer):
             self.ckpt_handler.finish(blocking=True)
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
+        if self.ckpt_handler.save_seconds:
+            self.schedule.save_ended(self.ckpt_handler.save_seconds)  # of the step before
+        if self.rank == 0:
+            self.schedule.begin_step(self.step + 1)
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.UPDATE)
         output = train_batch(data=data)
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.VALIDATION)  # and the step's line in the log
         self.ckpt_handler.finish(blocking=False)
         seconds = time.monotonic() - start
         if self.engine.is_mp_src_rank_with_outputs():
@@ -106,17 +118,22 @@ class ColdStart(SFTTrainer):
             metrics["timing/save_seconds"] = self.ckpt_handler.save_seconds  # of the save after the step before
             metrics["perf/tokens_per_second"] = tokens * self.engine.get_data_parallel_size() / seconds
         self.ckpt_handler.save_seconds = 0.0
-        self.stopping = self._all_asked_to_stop()
-        if self.stopping:
-            self.save_freq = 1  # verl's loop, which logs and validates first, then saves this very step
+        self.step += 1
+        self.stopping, due = self._all_asked()
+        # verl's loop logs and validates first, then saves this very step.
+        self.save_freq = 1 if self.stopping or due else self.save_every
         return output
 
-    def _all_asked_to_stop(self) -> bool:
-        """What rank 0 sees, on every rank: the file may appear while they look one after the other."""
-        asked = self.rank == 0 and stop.requested(Path(self.config.trainer.default_local_dir).parent)
-        flag = torch.tensor(int(asked), device=self.device_name)
-        torch.distributed.broadcast(flag, src=0)
-        return bool(flag)
+    def _all_asked(self) -> tuple[bool, bool]:
+        """Whether to stop and whether a save is due, as rank 0 sees it, on every rank: the moments differ."""
+        asked = (False, False)
+        if self.rank == 0:
+            requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
+            asked = (requested or not self.schedule.another_fits(), self.schedule.due())
+        flags = torch.tensor(asked, dtype=torch.int32, device=self.device_name)
+        torch.distributed.broadcast(flags, src=0)
+        stopping, due = flags.tolist()
+        return bool(stopping), bool(due)
 
 
 def main(config_path: str) -> None:
@@ -130,6 +147,7 @@ def main(config_path: str) -> None:
     torch.distributed.barrier()
     with open_dict(config):
         config.verl.retool = {"rotation": checkpoints.rotation(config.train)}
+        config.verl.retool.save_minutes = config.train.save_minutes
     try:
         ColdStart(config.verl).fit()
     except stop.StopRequested as stopped:

@@ -12,6 +12,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.debug import marked_timer
 
 from retool_mcore import stop
 from retool_mcore.algo.correction import count_rejected
@@ -24,7 +25,9 @@ from retool_mcore.train import alarms, checkpoints, mini_batches
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
+from retool_mcore.train.phases import Phases, optimizer_steps
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.schedule import Schedule
 from retool_mcore.train.take_over import TakeOver
 from retool_mcore.train.validation import Validating
 
@@ -53,7 +56,7 @@ class MarkComplete(CheckpointCallback):
             checkpoints.mark_complete(Path(checkpoint_dir))
 
 
-class Steps:
+class Steps(Phases):
     """What is ours in a step of one of verl's trainers, whichever its mode.
 
     `config.retool` holds `stage_dir`, `trajectories` (a folder), `keep_trajectory_bytes` and `rotation`, the arguments
@@ -117,16 +120,17 @@ class Steps:
     def on_train_begin(self):
         super().on_train_begin()
         self.saved_step = self.global_steps - 1  # what this attempt started from
-        actor = self.config.actor_rollout_ref.actor
-        updates = self.config.data.train_batch_size // actor.ppo_mini_batch_size * actor.ppo_epochs
+        updates = optimizer_steps(self) * self.parameter_sync_step
         retool = self.config.retool
         self.alarms = alarms.Alarms(retool.alarms, Path(retool.stage_dir), self.saved_step, updates)
+        self.schedule = Schedule(retool.get("save_minutes"), self.config.trainer.save_freq)
 
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
         if self.ending is not None:
             self._end(self.ending)
+        self.schedule.begin_step(self.global_steps, parts=optimizer_steps(self))
         self.finish_saves(blocking=False)
         if self.saved_step == self.global_steps - 1 and stop.requested(Path(self.config.retool.stage_dir)):
             self._shutdown_dump_executor()
@@ -135,16 +139,23 @@ class Steps:
 
     def on_step_end(self):
         # Before vLLM wakes up to take the new weights: afterwards the device memory is its own.
-        if self.saved_step != self.global_steps and stop.requested(Path(self.config.retool.stage_dir)):
-            self._save_checkpoint()
+        stage_dir = Path(self.config.retool.stage_dir)
+        if not self.schedule.another_fits():
+            stop.request(stage_dir)
+        asked = stop.requested(stage_dir) or self.schedule.due()
+        if asked and self.saved_step != self.global_steps:
+            with marked_timer("save_checkpoint", self.timing_raw):
+                self._save_checkpoint()
         self._push(super().on_step_end)
 
     def _save_checkpoint(self):
         if self.alarms.leads_back and self.global_steps < self.total_training_steps:
             return print(f"Step {self.global_steps} is not saved: the next may have to go back behind it.", flush=True)
+        clock = time.monotonic()
         self.finish_saves(blocking=True)
         super()._save_checkpoint()
         self.saved_step, self.fetched = self.global_steps, 0
+        self.schedule.save_ended(time.monotonic() - clock)
 
     def _load_checkpoint(self):
         """Also leaves out the prompts that led to an alarm after this checkpoint."""

@@ -68,6 +68,17 @@ def test_lines_are_not_printed_more_often_than_asked(tmp_path):
     assert out.getvalue() == ""
 
 
+def test_the_line_says_what_runs_now_and_does_not_ask_at_every_look(tmp_path):
+    out, asked = io.StringIO(), []
+    path = attempt(tmp_path, 1, line(11, critic__score__mean=0.5))
+    progress = Progress(
+        "rl", path, 40, out=out, every_s=0.0, doing=lambda: asked.append(1) or "update 31 %, 4 min left"
+    )
+    for _ in range(5):
+        progress.update()
+    assert out.getvalue().startswith("rl: step 11/40, update 31 %, 4 min left, 0 s  reward 0.5\n") and len(asked) == 1
+
+
 def test_a_bar_on_a_terminal(tmp_path):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,27 @@ def test_a_killed_job_goes_back_into_the_queue_but_not_for_ever(job, scontrol, t
     assert "job 7 is back in the queue." in log.read_text()
     (failure,) = [json.loads(line) for line in (tmp_path / "sft/failures.jsonl").read_text().splitlines()]
     assert failure["message"] == KILLED and failure["step"] == 0
+
+
+@pytest.mark.parametrize(("state", "requeued"), [("TimeLimit", True), ("None", False)], ids=["limit", "scancel"])
+def test_at_the_time_limit_the_job_goes_back_at_once(job, scontrol, tmp_path, state, requeued):
+    for program, script in (("squeue", f"echo '7|COMPLETING|{state}'"), ("sacct", "exit 1")):
+        (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    with guard(job, tmp_path):
+        wait_for(lambda: catches_term("7-0-test-guard"))
+    assert scontrol.exists() == requeued
+    assert not (tmp_path / "sft").exists()
+
+
+def catches_term(mark: str) -> bool:
+    """Whether a guard of that mark has set its handler of SIGTERM."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"--mark={mark}".encode() in (entry / "cmdline").read_bytes():
+                caught = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("SigCgt"))
+                return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def test_the_end_of_the_body_is_the_end_of_the_guard(job, scontrol, tmp_path):

@@ -1,20 +1,31 @@
 """The job on the batch host, with small programs in the place of Slurm's commands; whole jobs: test_slurm_stages.py."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes
-from retool_mcore.cluster import job
-from retool_mcore.cluster.job import Allocation, back_to_queue, configure, interrupt_at_fault, read_allocation
+from retool_mcore import processes, stop
+from retool_mcore.cluster import job, job_signals, slurm
+from retool_mcore.cluster.job import (
+    Allocation,
+    back_to_queue,
+    configure,
+    interrupt_at_fault,
+    read_allocation,
+    run_attempt_on_nodes,
+)
 from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
+from retool_mcore.cluster.site import Site
 from retool_mcore.errors import UserError
 from retool_mcore.launch import AlarmStop, StageFailed, Stopped, WentBack
 
@@ -121,6 +132,87 @@ def test_a_second_term_does_not_disturb_the_end(tmp_path):
     with pytest.raises(Stopped):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_step_that_outlasts_the_jobs_time_is_given_up_at_the_last_call(tmp_path, monkeypatch):
+    monkeypatch.setenv(stop.JOB_END, str(time.time() + job_signals.LAST_CALL_S + 3.0))
+    signals = Signals("rl", tmp_path)
+    signals.running = True
+    os.kill(os.getpid(), signal.SIGUSR1)  # Slurm's, earlier
+    assert (tmp_path / "STOP").exists()
+    signals.watch_end()
+    with pytest.raises(Stopped) as stopped:
+        wait_for_signal()
+    assert stopped.value.signum == signal.SIGUSR1
+
+
+def test_without_an_end_there_is_no_last_call(tmp_path, monkeypatch):
+    monkeypatch.delenv(stop.JOB_END, raising=False)
+    before = threading.active_count()
+    Signals("rl", tmp_path).watch_end()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("squeue", "end"),
+    [("echo 2026-11-24T00:00:00", datetime(2026, 11, 24).timestamp()), ("echo N/A", 99.0), ("exit 1", 99.0)],
+)
+def test_the_end_of_the_jobs_time_is_slurms(program, monkeypatch, squeue, end):
+    program("squeue", f'test "$SLURM_TIME_FORMAT" = standard || exit 1; {squeue}')
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "99")
+    assert slurm.end_time(7) == end
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert slurm.end_time(7) == (end if end != 99.0 else None)
+
+
+LIMIT, SCANCEL, GUARDED = "COMPLETING|TimeLimit", "COMPLETING|None", "PENDING|BeginTime"
+
+
+@pytest.fixture
+def ended(program, tmp_path, monkeypatch):
+    """Runs an attempt that ends with a signal while Slurm says of the job what is given; (exit code, requeued)."""
+    program("scontrol", f"echo $* >> {tmp_path}/said")
+    program("sacct", "exit 1")
+    monkeypatch.setattr(job, "sweep", lambda *_: None)
+    folder = tmp_path / "rl"
+    (folder / "metrics").mkdir(parents=True)
+
+    def run(signum: int, state: str, steps: str = '{"step": 1, "data": {"x": 1}}\n', restart: int = 0):
+        program("squeue", f"echo '7|{state}'")
+        (folder / "metrics" / f"attempt_{restart + 1:03d}.jsonl").write_text(steps)
+        (tmp_path / "said").unlink(missing_ok=True)
+        signals = Signals("rl", folder)
+        signals.running = True
+
+        def stopped(*_):
+            raise Stopped(signum)
+
+        monkeypatch.setattr(job, "run_on_nodes", stopped)
+        code = run_attempt_on_nodes("rl", None, TWO, Site("default"), signals, folder)
+        return code, (tmp_path / "said").exists()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("signum", "state", "end"),
+    [
+        (signal.SIGTERM, LIMIT, (0, True)),
+        (signal.SIGTERM, GUARDED, (0, True)),
+        (signal.SIGTERM, SCANCEL, (143, False)),
+        (signal.SIGUSR1, "RUNNING|None", (0, True)),
+    ],
+)
+def test_the_time_limit_leads_back_to_the_queue_and_scancel_does_not(ended, signum, state, end):
+    assert ended(signum, state) == end
+
+
+def test_a_limit_too_short_for_a_single_step_does_not_burn_starts_for_ever(ended, tmp_path, capsys):
+    assert ended(signal.SIGUSR1, "RUNNING|None", steps="") == (0, True)
+    assert ended(signal.SIGUSR1, "RUNNING|None", steps="", restart=1) == (1, False)
+    assert "time was over before a single step ended: give it a longer time limit" in capsys.readouterr().out
+    assert len([json.loads(line) for line in (tmp_path / "rl/failures.jsonl").read_text().splitlines()]) == 2
 
 
 def part(*command: str) -> subprocess.Popen:

@@ -74,6 +74,38 @@ def test_requeue_keeps_the_job_id_and_counts(cluster, tmp_path):
     assert said == [f"job {job} restart 0", f"job {job} restart 1"]
 
 
+@pytest.mark.nightly
+def test_at_the_time_limit_the_guard_puts_the_job_back_and_at_scancel_it_does_not(cluster, tmp_path):
+    """The job itself does not mind SIGTERM, as one that has much to end."""
+    program = f"""
+import os, signal, time
+from pathlib import Path
+from retool_mcore.cluster import job, slurm
+from retool_mcore.cluster.guard import guarded
+from retool_mcore.cluster.site import Site
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+number = int(os.environ["SLURM_JOB_ID"])
+print("left", round(slurm.end_time(number) - time.time(), -1), flush=True)
+with guarded(
+    lambda *words: job.step(Site("default"), *words), job_id=number, pid=os.getpid(), stage="sft", max_attempts=3,
+    folder=Path({str(tmp_path)!r}), mark="m", node=os.environ["SLURMD_NODENAME"], log={str(tmp_path / "guard.txt")!r},
+):
+    time.sleep(300)
+"""
+    (tmp_path / "program.py").write_text(program)
+    script = f"""\
+        echo "restart ${{SLURM_RESTART_COUNT:-0}}"
+        export PYTHONPATH={REPOSITORY}
+        exec {sys.executable} {tmp_path / "program.py"}
+        """
+    job, out = submit(cluster, tmp_path, script, "--time=1")
+    wait_for("restart 1", out, timeout_s=200)
+    assert "left 60.0" in out.read_text() and "DUE TO TIME LIMIT" in out.read_text()
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED", timeout_s=90)
+    assert cluster.job(job)["Restarts"] == "1"
+
+
 def test_scancel_leaves_no_process_on_any_node(cluster, tmp_path):
     script = """\
         srun --ntasks-per-node=1 bash -c 'sleep 300 & echo up-$(hostname); wait' &

@@ -89,10 +89,15 @@ def test_a_stage_that_runs_here(tmp_path):
             time.sleep(0.02)
         end = (folder / "metrics" / "attempt_002.jsonl").stat().st_mtime
         found = row(tmp_path / "r", "rl", now_s=end + 61)
+        (folder / "heartbeat").mkdir()
+        beat = {"phase": "log-probabilities", "beats": 9, "since": end + 20, "time": end + 60, "done": 1, "total": 4}
+        (folder / "heartbeat" / "trainer.json").write_text(json.dumps(beat))
+        beating = row(tmp_path / "r", "rl", now_s=end + 61)
         (folder / "STOP").touch()
         stopping = row(tmp_path / "r", "rl")
         process.communicate(b"\n")
     assert (found.state, found.step, found.now) == ("running", "3/10", "step 4 since 61 s")
+    assert beating.now == "step 4 since 61 s: log-probabilities 25 %, 2 min left"
     assert found.attempt == "2, last ended: failed"
     assert stopping.state == "stopping"
 

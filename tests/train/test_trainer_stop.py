@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils
 
 from retool_mcore import stop
 from retool_mcore.rollout.worker import KeepingManager
-from retool_mcore.train import alarms, checkpoints
+from retool_mcore.train import alarms, checkpoints, schedule
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
@@ -29,6 +29,7 @@ class Journal:
         self.trained: list[list[int]] = []
         self.logged: list[int] = []
         self.stop_in: int | None = None  # the step during which STOP appears
+        self.save_minutes: float | None = None
         self.stage_dir = Path()
 
     def train(self, batch: list[int]) -> None:
@@ -108,6 +109,7 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
         "pad_mode": "no_padding",
     }
     trainer.config = OmegaConf.create({"trainer": settings, "data": sizes, "model": {"use_remove_padding": True}})
+    trainer.config.retool = {"save_minutes": journal.save_minutes}
     trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
     trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
     trainer.val_dataloader = None
@@ -150,7 +152,12 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-            "retool": {"stage_dir": str(folder), "rotation": ROTATION, "alarms": alarms.IGNORED},
+            "retool": {
+                "stage_dir": str(folder),
+                "rotation": ROTATION,
+                "alarms": alarms.IGNORED,
+                "save_minutes": journal.save_minutes,
+            },
             "actor_rollout_ref": {
                 "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
                 "model": {"path": str(folder)},
@@ -229,6 +236,41 @@ def test_a_request_in_the_last_step_changes_nothing(attempt):
     journal.stop_in = STEPS
     assert attempt(journal) is None
     assert len(journal.trained) == STEPS and stop.stopped_after(journal.stage_dir) is None
+
+
+def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, monkeypatch):
+    journal, hour = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: 3600 * hour[0])
+    wholes, mark = [], checkpoints.mark_complete
+    monkeypatch.setattr(
+        checkpoints, "mark_complete", lambda path: wholes.append(checkpoints.step_of(path)) or mark(path)
+    )
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), hour.append(hour.pop() + 0.5)))
+    journal.save_minutes = 60
+    assert attempt(journal) is None
+    assert wholes == [2, 4, 6, 8]  # 4 and 8 by the schedule; an hour is two steps
+    assert journal.logged == list(range(1, STEPS + 1))
+    undisturbed = Journal()
+    wholes.clear()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert wholes == [4, 8] and undisturbed.trained == journal.trained
+
+
+def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, monkeypatch):
+    journal, now = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: now[0])
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), now.append(now.pop() + 3600.0)))
+    # After step 3 two hours are left, and one takes up to 1.25, with a save of up to 1.5.
+    monkeypatch.setenv(stop.JOB_END, str(5 * 3600.0))
+    assert attempt(journal) == 3
+    assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == 3
+    monkeypatch.setenv(stop.JOB_END, str(now[0] + 100 * 3600.0))
+    assert attempt(journal) is None
+    undisturbed = Journal()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert journal.trained == undisturbed.trained and journal.logged == undisturbed.logged
 
 
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):

@@ -1,0 +1,55 @@
+"""Where an agent worker beats (heartbeat.py): at every turn that was sampled, and at the end of every trajectory."""
+
+import functools
+import os
+import time
+
+from retool_mcore import heartbeat
+
+
+class Turns:
+    """The turns of this process, and its trajectories of the newest step; its speed since it last had none."""
+
+    def __init__(self) -> None:
+        self.writer = f"agent-{os.uname().nodename}-{os.getpid()}"
+        self.step: object = None
+        self.turns = self.live = self.finished = 0
+        self.tokens, self.seconds = 0, 0.0  # of all turns
+        self.busy_since, self.tokens_before = 0.0, 0
+
+    def begin(self, step: object) -> None:
+        if step != self.step:
+            self.step, self.finished = step, 0
+        if not self.live:
+            self.busy_since, self.tokens_before = time.time(), self.tokens
+        self.live += 1
+
+    def turn(self, tokens: int, seconds: float, max_tokens: int) -> None:
+        """A turn was sampled in that time; the longest may have `max_tokens`, silent for as long as they take."""
+        self.turns, self.tokens, self.seconds = self.turns + 1, self.tokens + tokens, self.seconds + seconds
+        speed = (self.tokens - self.tokens_before) / max(time.time() - self.busy_since, 1.0)
+        self._beat(tokens_per_s=speed, patience_s=max_tokens * self.seconds / max(self.tokens, 1))
+
+    def end(self) -> None:
+        self.live, self.finished = self.live - 1, self.finished + 1
+        self._beat()
+
+    def _beat(self, **facts: float) -> None:
+        heartbeat.beat(self.writer, heartbeat.GENERATION, self.turns, live=self.live, finished=self.finished, **facts)
+
+
+TURNS = Turns()
+
+
+def counted(run):
+    """An agent loop's `run`, counted as one trajectory."""
+
+    @functools.wraps(run)
+    async def one(self, *args, **kwargs):
+        TURNS.begin(kwargs.get("global_steps"))
+        try:
+            return await run(self, *args, **kwargs)
+        finally:
+            TURNS.end()
+
+    return one
