@@ -251,7 +251,6 @@ def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: 
 def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) -> None:
     """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
-    parallel.check_async_save(device=config.parallel.device, async_save=train.async_save)
     limits.check_kept(
         keep_checkpoints=train.keep_checkpoints,
         keep_best=train.keep_best,
