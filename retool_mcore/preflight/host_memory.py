@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
+from retool_mcore.plan.derived import TOKEN_BYTES
 from retool_mcore.plan.layout import Layout
 from retool_mcore.plan.memory import ADAM, BF16, FP32, GIB, stage_parameters
 from retool_mcore.plan.shape import FAMILIES, Shape
@@ -17,8 +18,6 @@ from retool_mcore.preflight.model import read_json
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
 # the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.
 PROCESS_BYTES = 8 * GIB
-# One token of a trajectory in TransferQueue: six columns of int64 (ids, masks, positions), six of float32.
-TOKEN_BYTES = 6 * 8 + 6 * 4
 
 
 @dataclass(frozen=True)
