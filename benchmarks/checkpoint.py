@@ -27,7 +27,8 @@ MODES = {
     "async": ("train.async_save=true",),
 }
 PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
-RETOOL = str(Path(sys.executable).with_name("retool"))
+# Also where the package is not installed.
+RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli import main; sys.exit(main())")
 
 
 def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
@@ -47,7 +48,7 @@ def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
 
 
 def run(stage: str, runs: Path, name: str, *overrides: str) -> Path:
-    command = [RETOOL, stage, f"name={name}", f"runs_dir={runs}", *overrides]
+    command = [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", *overrides]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{shlex.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -94,8 +95,9 @@ def main() -> None:
             load[mode] = round(os.getloadavg()[0], 1)
             stage_dir = run("sft", runs, mode, *common, *overrides) / "sft"
             measured[mode] = seconds_of(stage_dir, args.save_every)
-        last = runs / f"async/sft/checkpoints/global_step_{steps}"
-        size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+            last = stage_dir / f"checkpoints/global_step_{steps}"
+            size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+            shutil.rmtree(stage_dir / "checkpoints")  # three times those of a large policy fill a disk
     step, save, complete = (
         {mode: statistics.mean(found[name]) for mode, found in measured.items() if found[name]}
         for name in ("step", "pause", "complete")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path("/dev/shm")
 TAKEN = ".taken"
-CHUNK = 16 * 2**20
 
 
 def hold(name: str) -> tuple[Path, int]:
@@ -52,7 +51,7 @@ def move(source: Path, target: Path) -> int:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with open(taken, "rb") as file, open(copy, "wb") as out:
-            shutil.copyfileobj(file, out, CHUNK)
+            shutil.copyfileobj(file, out, 2**24)
             out.flush()
             os.fsync(out.fileno())
         size += taken.stat().st_size
