@@ -1,5 +1,8 @@
 """What saving costs a step of SFT: without a save, with verl's synchronous save, and with ours beside the next steps.
 
+    python benchmarks/checkpoint.py                                             # two cores, the tiny model's layout
+    python benchmarks/checkpoint.py --hidden 2048 --layers 16 parallel=1gpu     # further words go to `retool sft`
+
 Runs `retool sft` three times in one go, with a random Qwen2 policy of a chosen size, and compares seconds a step over
 the same steps, everything in between included: the save, and whatever a write that goes on takes from the steps after.
 The first steps, up to the first save and the one after it, are left out: they start helpers and warm up.
@@ -24,7 +27,8 @@ MODES = {
     "async": ("train.async_save=true",),
 }
 PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
-RETOOL = str(Path(sys.executable).with_name("retool"))
+# Also where the package is not installed.
+RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli import main; sys.exit(main())")
 
 
 def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
@@ -44,22 +48,25 @@ def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
 
 
 def run(stage: str, runs: Path, name: str, *overrides: str) -> Path:
-    command = [RETOOL, stage, f"name={name}", f"runs_dir={runs}", *overrides]
+    command = [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", *overrides]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{shlex.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return runs / name
 
 
-def seconds_of(stage_dir: Path, save_every: int) -> tuple[list[float], list[float]]:
-    """(seconds of each step after the first save's, its save before it included; seconds of each of those saves)."""
+def seconds_of(stage_dir: Path, save_every: int) -> dict[str, list[float]]:
+    """Of the steps after the first save's: "step", the seconds of each with its save before it; and of each of those
+    saves "pause", what the step waited, and "complete", until it was whole."""
     lines = (stage_dir / "metrics/attempt_001.jsonl").read_text().splitlines()
     data = {record["step"]: record["data"] for record in map(json.loads, lines) if "train/loss" in record["data"]}
     steps = [data[step] for step in sorted(data) if step > save_every + 1]
-    saves = [step["timing/save_seconds"] for step in steps]
-    return [step["timing/step_seconds"] + save for step, save in zip(steps, saves, strict=True)], [
-        s for s in saves if s
-    ]
+    saves = [step for step in steps if "checkpoint/bytes" in step]
+    return {
+        "step": [step["timing/step_seconds"] + step["timing/save_seconds"] for step in steps],
+        "pause": [save["checkpoint/pause_s"] for save in saves],
+        "complete": [save["checkpoint/complete_s"] for save in saves],
+    }
 
 
 def main() -> None:
@@ -70,6 +77,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=5, help="steps (default: %(default)s)")
     parser.add_argument("--saves", type=int, default=3, help="saves that are measured (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results/checkpoint.json")
+    parser.add_argument("overrides", nargs="*", help="further words for `retool sft`, such as parallel=1gpu")
     args = parser.parse_args()
     steps = args.save_every * (args.saves + 2)  # one save before, and one at the end that no step comes after
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,7 +87,7 @@ def main() -> None:
         parameters = make_policy(prepared / "model", runs / "policy", args.hidden, args.layers)
         common += [f"model.path={runs / 'policy'}", "model.make=false", f"train.steps={steps}", "train.warmup_steps=2"]
         common += [f"train.batch={args.batch}", "train.keep_best=null", "train.eval_every=1000000"]
-        common += [f"train.save_every={args.save_every}"]
+        common += [f"train.save_every={args.save_every}", "train.keep_checkpoints=1", *args.overrides]
         measured, load = {}, {}
         for mode, overrides in MODES.items():
             (runs / mode).mkdir()
@@ -87,15 +95,19 @@ def main() -> None:
             load[mode] = round(os.getloadavg()[0], 1)
             stage_dir = run("sft", runs, mode, *common, *overrides) / "sft"
             measured[mode] = seconds_of(stage_dir, args.save_every)
-        last = runs / f"async/sft/checkpoints/global_step_{steps}"
-        size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
-    step = {mode: statistics.mean(times) for mode, (times, _) in measured.items()}
-    save = {mode: statistics.mean(saves) for mode, (_, saves) in measured.items() if saves}
+            last = stage_dir / f"checkpoints/global_step_{steps}"
+            size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+            shutil.rmtree(stage_dir / "checkpoints")  # three times those of a large policy fill a disk
+    step, save, complete = (
+        {mode: statistics.mean(found[name]) for mode, found in measured.items() if found[name]}
+        for name in ("step", "pause", "complete")
+    )
     ratios = {"sync": step["sync"] / step["none"], "async": step["async"] / step["none"]}
     print(f"{parameters / 1e6:.1f} M parameters, checkpoint of {size / 1e6:.0f} MB every {args.save_every} steps")
     for mode, seconds in step.items():
-        waits = f", a save holds it up {save[mode]:.2f} s" if mode in save else ""
-        print(f"{mode:>5}: {seconds:.3f} s a step{waits}")
+        print(f"{mode:>5}: {seconds:.3f} s a step")
+        if mode in save:
+            print(f"       a save holds it up {save[mode]:.2f} s, COMPLETE after {complete[mode]:.2f} s")
     print(f"a step against one without saves: sync {ratios['sync']:.2f} x, async {ratios['async']:.2f} x")
     print(f"a save holds the step up {save['sync'] / save['async']:.1f} x shorter than verl's synchronous one")
     result = {
@@ -107,7 +119,8 @@ def main() -> None:
         "save_every": args.save_every,
         "seconds_a_step": step,
         "seconds_a_save_holds_up": save,
-        "saves": {mode: saves for mode, (_, saves) in measured.items() if saves},
+        "seconds_to_complete": complete,
+        "saves": {mode: found["pause"] for mode, found in measured.items() if found["pause"]},
         "step_against_none": ratios,
     }
     args.output.parent.mkdir(exist_ok=True)

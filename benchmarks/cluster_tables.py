@@ -48,11 +48,16 @@ def faults(result: dict) -> str:
 def checkpoint(result: dict) -> str:
     """What saving costs a step."""
     step, save, ratio = (result[name] for name in ("seconds_a_step", "seconds_a_save_holds_up", "step_against_none"))
-    lines = [("saving", "a step (s)", "against none", "a save holds the step up (s)"), ("---",) * 4]
+    complete = result["seconds_to_complete"]
+    lines = [
+        ("saving", "a step (s)", "against none", "a save holds the step up (s)", "COMPLETE after (s)"),
+        ("---",) * 5,
+    ]
     words = {"none": "none", "sync": "`train.async_save=false`", "async": "`train.async_save=true`"}
     for mode, word in words.items():
         against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
-        lines.append((word, f"{step[mode]:.2f}", against, f"{save[mode]:.2f}" if mode in save else "-"))
+        waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
+        lines.append((word, f"{step[mode]:.2f}", against, *waits))
     loads, cores = result["machine"]["load_before"].values(), result["machine"]["cores"]
     text = (
         f"`{result['command']}`: {result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} "

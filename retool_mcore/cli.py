@@ -266,7 +266,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="TCP port; 0: a free one.")] = 8080,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers.")
+        int | None, typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or one a core.")
     ] = None,
     queue: Annotated[
         int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")

@@ -23,6 +23,17 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def sync_tree(folder: Path, folders_only: bool = False) -> None:
+    """Bring `folder` to the disk: its files, and the lists of its and its folders' files, the deepest first."""
+    paths = [path for path in folder.rglob("*") if path.is_dir() or (path.is_file() and not folders_only)]
+    for path in [*reversed(paths), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path` by `replacing`."""
     with replacing(path) as part:

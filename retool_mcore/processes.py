@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from retool_mcore import staging
+
 STAGE_ID = "RETOOL_STAGE_ID"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Loaded here: between fork and exec it is too late.
@@ -123,6 +125,7 @@ def stop(
     if leader is not None:
         _signal_group(leader.pid, signal.SIGKILL)
         leader.wait()
+    staging.sweep()
 
 
 def _signal(processes: Iterable[Process], signum: int) -> None:

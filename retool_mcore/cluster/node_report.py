@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import resource
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -48,11 +47,11 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         "packages": lambda: versions(metadata.requires(DISTRIBUTION) or [], device_extra(config)),
         "code": code_hash,
         "run_dir": lambda: writable(Path(run_dir)),
-        "run_dir_free": lambda: free_bytes(run_dir),
+        "run_dir_free": lambda: machine.free_bytes(run_dir),
         "scratch": tempfile.gettempdir,
-        "scratch_free": lambda: free_bytes(tempfile.gettempdir()),
+        "scratch_free": lambda: machine.free_bytes(tempfile.gettempdir()),
         "model": lambda: model_files(model_name(config)),
-        "shm_free": lambda: free_bytes("/dev/shm"),
+        "shm_free": lambda: machine.free_bytes("/dev/shm"),
         "memory_available": machine.available_memory_bytes,
         "limits": lambda: {name: resource.getrlimit(getattr(resource, name))[1] for name in LOCKABLE},
         "ports_busy": lambda: network.busy_ports(ports),
@@ -120,13 +119,6 @@ def writable(folder: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     return str(folder)
-
-
-def free_bytes(folder: str) -> int:
-    path = Path(folder).absolute()
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
 
 
 def model_name(config: DictConfig) -> str:

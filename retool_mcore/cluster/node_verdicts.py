@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.markup import escape
 from rich.table import Table
 
-from retool_mcore.preflight import machine
+from retool_mcore.cluster.node_report import model_name
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import host_memory, machine
+from retool_mcore.preflight.model import find_folder
 
 MAX_CLOCK_SKEW_S = 5.0
 MIN_SCRATCH_BYTES = {
@@ -59,6 +63,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     and `received` (the first node's clock), in seconds. A node that gave none has {"node": name, "no_answer": reason}.
     """
     device = config["parallel"]["device"]
+    needs = _needs(config)
     answered = [report for report in reports if "no_answer" not in report]
     usual = _usual(answered)
     found = []
@@ -68,7 +73,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
             found.append(Verdict(report["node"], "answer", False, report["no_answer"], advice))
             continue
         found.append(Verdict(report["node"], "answer", True, "answered"))
-        rows = [*_failed_looks(report), *_equal(report, usual), *_shared(report), *_enough(report, config)]
+        rows = [*_failed_looks(report), *_equal(report, usual), *_shared(report), *_enough(report, config, needs)]
         rows += [*_clock(report), *_ports(report)]
         if device == "cuda":
             rows += _devices(report, config)
@@ -120,11 +125,22 @@ def _shared(report: Mapping) -> Iterator[Row]:
         yield "run_dir shared", report["token_seen"], detail, "choose a runs_dir on a file system that all nodes share"
 
 
-def _enough(report: Mapping, config: Mapping) -> Iterator[Row]:
+def _needs(config: Mapping) -> host_memory.Needs:
+    """Of one node, by the policy that the first node sees; without one, what any run needs."""
+    config = OmegaConf.create(config)
+    try:
+        folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
+    except UserError:
+        folder = None
+    return host_memory.node_needs(config, folder)
+
+
+def _enough(report: Mapping, config: Mapping, needs: host_memory.Needs) -> Iterator[Row]:
     layout = config["parallel"]
     device = layout["device"]
-    shm = layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES
+    shm = (layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES) + needs.staged
     scratch = report.get("scratch", "scratch")
+    without = ", or set train.async_save=false" if needs.staged else ""
     for check, key, needed, advice in (
         ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES, "free some space or choose another runs_dir"),
         (
@@ -133,12 +149,12 @@ def _enough(report: Mapping, config: Mapping) -> Iterator[Row]:
             MIN_SCRATCH_BYTES[device],
             "free some space, or set TMPDIR to a larger disk",
         ),
-        ("shared memory", "shm_free", shm, "give the node or its container a larger /dev/shm"),
+        ("shared memory", "shm_free", shm, f"give the node or its container a larger /dev/shm{without}"),
         (
             "memory",
             "memory_available",
-            machine.MIN_CPU_MEMORY_BYTES,
-            "stop other programs there or ask for more memory",
+            needs.least,
+            f"stop other programs there or ask for more memory{without}",
         ),
     ):
         if key in report:

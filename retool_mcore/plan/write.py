@@ -31,12 +31,10 @@ tp: {tp}
 pp: {pp}
 sequence_parallel: {sequence_parallel}
 rollout_tp: {rollout_tp}
+async_save: true  # a save lies in memory first (/dev/shm) and goes to the disk beside the next steps
 micro_batch_tokens: {micro_batch_tokens}  # of one context-parallel rank
 loader_workers: 4
-agent_workers: {gpus}
-reward_workers: {gpus}
 gpu_memory_utilization: {utilisation:.2f}  # of the GPU; what stays of the trainer beside it is left free
-storage_units: {gpus}
 megatron:
   virtual_pipeline_model_parallel_size: {vpp}
   context_parallel_size: {cp}

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +21,8 @@ MIN_CPU_MEMORY_BYTES = 6 * GIB
 # A Megatron checkpoint with its distributed optimizer: bf16 weight, fp32 master weight, two fp32 Adam moments.
 CHECKPOINT_BYTES_PER_PARAMETER = 2 + 4 + 4 + 4
 MIN_DISK_BYTES = 1 * GIB
+LARGE_CHECKPOINT_BYTES = 4 * GIB  # below, the time to write one needs no word
+TRIAL_BYTES, TRIAL_S = 256 * 2**20, 3.0
 MIN_SHM_BYTES = 1 * GIB
 MIN_OPEN_FILES = 4096  # Ray, vLLM and the trainer hold some hundreds of sockets and files each
 
@@ -78,21 +82,54 @@ def check_memory(available_bytes: int) -> None:
         )
 
 
+def checkpoint_bytes(parameters: int) -> int:
+    return parameters * CHECKPOINT_BYTES_PER_PARAMETER
+
+
 def checkpoint_disk_bytes(*, parameters: int, keep_checkpoints: int) -> int:
     """Room for the kept checkpoints, the one being written before the oldest goes, logs and trajectories."""
-    return parameters * CHECKPOINT_BYTES_PER_PARAMETER * (keep_checkpoints + 1) + MIN_DISK_BYTES
+    return checkpoint_bytes(parameters) * (keep_checkpoints + 1) + MIN_DISK_BYTES
+
+
+def tell_write_time(run_dir: str | Path, size: int) -> None:
+    """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, beside the run's files.
+
+    Never refused: ranks of several nodes write at once, and what the step waits for is `train.async_save`'s matter.
+    """
+    if size < LARGE_CHECKPOINT_BYTES:
+        return
+    parent, chunk, written = existing_parent(run_dir), os.urandom(2**24), 0
+    with tempfile.TemporaryFile(dir=parent) as file:
+        start = time.monotonic()
+        while written < TRIAL_BYTES and time.monotonic() - start < TRIAL_S:
+            written += file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        speed = written / (time.monotonic() - start)
+    told = f"{size / speed / 60:.1f} min at the {speed / 1e9:.2g} GB/s of {parent}"
+    print(f"A checkpoint of {size / 1e9:.0f} GB takes one writer {told}")
+
+
+def existing_parent(path: str | Path) -> Path:
+    """`path`, or the nearest folder above it that exists."""
+    path = Path(path).absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def free_bytes(folder: str | Path) -> int:
+    return shutil.disk_usage(existing_parent(folder)).free
 
 
 def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
     """`run_dir` need not exist yet: its nearest existing parent must be a writable folder with room enough."""
-    parent = Path(run_dir).absolute()
-    while not parent.exists():
-        parent = parent.parent
+    parent = existing_parent(run_dir)
     if not parent.is_dir():
         raise UserError(f"run_dir {run_dir} lies below {parent}, which is a file: choose another runs_dir.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"run_dir {run_dir}: no permission to write in {parent}: choose another runs_dir.")
-    free = shutil.disk_usage(parent).free
+    free = free_bytes(parent)
     if free < needed_bytes:
         raise UserError(
             f"run_dir {run_dir} has {free / GIB:.1f} GiB free and the run needs about {needed_bytes / GIB:.1f} GiB: "

@@ -37,15 +37,6 @@ def check_dtype(*, device: str, dtype: str) -> None:
         )
 
 
-def check_async_save(*, device: str, async_save: bool) -> None:
-    """Whether the device's Megatron-core writes checkpoints beside the next steps when verl asks it to."""
-    if async_save and device == "cuda":
-        raise UserError(
-            "train.async_save=true does not work on parallel.device=cuda: megatron-core 0.18 needs NVIDIA's resiliency "
-            "extension for it, which verl 0.9.1 does not call; leave it false."
-        )
-
-
 def check_layout(
     model: Model,
     *,

@@ -13,7 +13,7 @@ from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import data, gpu_memory, limits, machine, parallel, validation
+from retool_mcore.preflight import data, gpu_memory, host_memory, limits, machine, parallel, validation
 from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.reward.verdict import TESTS
@@ -259,7 +259,6 @@ def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: 
 def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) -> None:
     """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
-    parallel.check_async_save(device=config.parallel.device, async_save=train.async_save)
     limits.check_kept(
         keep_checkpoints=train.keep_checkpoints,
         keep_best=train.keep_best,
@@ -267,6 +266,10 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
         eval_every=train.eval_every,
     )
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
+    needs = host_memory.node_needs(config, model.folder)
+    host_memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
+    if train.save_every > 0:
+        machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(model.parameters * (1 + critic)))
 
 
 def check_tools(config: DictConfig) -> list[dict] | None:

@@ -7,6 +7,13 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+MIN_PROGRAMS = 4  # programs mostly start up and wait: on a laptop four at once keep two cores busy
+
+
+def default_workers() -> int:
+    """Programs at once where nothing else runs."""
+    return max(MIN_PROGRAMS, len(os.sched_getaffinity(0)))
+
 
 class PerLoop(Generic[T]):
     """`get()` is the running loop's own `make()`; that of a loop that is closed goes, after a last `drop(thing)`.

@@ -39,6 +39,8 @@ def create_sandbox(config: Mapping) -> Sandbox:
     if kind not in KINDS:
         raise UserError(f"sandbox.kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}.")
     back_end, keys = KINDS[kind]
+    if options.get("workers", 0) is None:
+        del options["workers"]
     for key, value in options.items():
         if key not in keys:
             raise UserError(

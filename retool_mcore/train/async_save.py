@@ -1,34 +1,56 @@
-"""Checkpoints whose writes go on beside the next steps, by Megatron's own AsyncCallsQueue.
+"""Checkpoints that hold the GPUs up for a write to memory, while the writes to the disk go on beside the next steps.
 
-verl 0.9.1 schedules Megatron's asynchronous writes (`checkpoint.async_save`) but never finalises them, and writes the
-Hugging Face weights while the step waits. `AsyncCheckpointManager` adds both: a step pays for the copies, forked
-processes write them, and `finish`, which every rank calls at the same point between two steps, tells which checkpoints
-became whole on all ranks.
-
-What makes the forked copy sound: the writer reads only private pages of host memory, which a fork snapshots. Anything
-else (device memory, pinned or shared pages, views of gathered buffers) is copied to such pages first.
+With `checkpoint.async_save` verl and Megatron save as ever, synchronously, but into a folder in the node's memory
+(staging.py), from which a thread of each rank moves the files to where they belong. Nothing of Megatron's own
+asynchronous writers is used: they differ between its releases, and 0.18 leaves them to a package that verl 0.9.1 does
+not call. When a rank's part is on the disk it says so by a file; the process that keeps the books (the trainer's, or
+rank 0 of SFT) counts those and declares the checkpoint whole, in the middle of a step if need be.
 """
 
 import os
-import signal
+import threading
+import time
 from collections.abc import Callable
-from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from huggingface_hub import save_torch_state_dict
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 
-from retool_mcore.processes import signal_at_parents_death
+from retool_mcore import staging
+from retool_mcore.files import sync_tree
+from retool_mcore.train import checkpoints
 from retool_mcore.train.gpu_worker import GpuWatchingWorker
 
+WRITTEN = ".written-"  # and the rank: its part is on the disk; the text is the part's bytes
+POLL_S = 0.2
 
-class AsyncCheckpointManager(MegatronCheckpointManager):
-    """verl's manager with `checkpoint.async_save`; `whole` holds the steps that `finish` has still to report.
+
+class Task(threading.Thread):
+    """`work` in a thread that ends with its process; what it raises is raised again by `ended`."""
+
+    def __init__(self, work: Callable[[], None]):
+        super().__init__(daemon=True)
+        self.work, self.error = work, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+
+    def ended(self, blocking: bool) -> bool:
+        if blocking:
+            self.join()
+        if self.error is not None:
+            raise self.error
+        return not self.is_alive()
+
+
+class StagedCheckpointManager(MegatronCheckpointManager):
+    """verl's manager, whose files with `async_save` reach the disk after `save_checkpoint` has returned.
 
     Methods that are overridden: verl/utils/checkpoint/megatron_checkpoint_manager.py, release 0.9.1.
     """
@@ -36,140 +58,88 @@ class AsyncCheckpointManager(MegatronCheckpointManager):
     @classmethod
     def take_over(cls, engine) -> None:
         """Make the manager of verl's Megatron `engine`, which builds its own, one of this class."""
-        engine.checkpoint_mananager.__class__ = cls
-        engine.checkpoint_mananager.whole = []
-        engine.checkpoint_mananager.weights = []
-        engine.checkpoint_mananager.calls = AsyncCallsQueue()
+        manager = engine.checkpoint_mananager
+        assert type(manager) is MegatronCheckpointManager, f"verl's engine has another manager: {type(manager)}"
+        manager.__class__ = cls
+        manager.staged = manager.checkpoint_config.async_save
+        # Megatron itself is to write synchronously.
+        manager.checkpoint_config = replace(manager.checkpoint_config, async_save=False)
+        manager.writer = None
 
-    def finish(self, blocking: bool) -> list[int]:
-        """The steps whose checkpoints became whole on all ranks since the last call. All ranks call it together.
+    def save_checkpoint(self, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None):
+        """All ranks together. One save at a time: waits for the one before."""
+        self.finish(blocking=True)
+        if not self.staged:
+            super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+            if self.rank == 0:  # Megatron syncs its own files, and nobody the Hugging Face weights
+                sync_tree(Path(local_path))
+            return
+        folder, lock = staging.hold(str(local_path))
+        super().save_checkpoint(str(folder), None, global_step, None)
+        torch.distributed.barrier()  # the files of this node's other ranks are there
+        self.writer = Task(lambda: self._write(folder, lock, Path(local_path)))
 
-        Args:
-            blocking: wait for writes that are under way.
+    def finish(self, blocking: bool) -> None:
+        """Raises RuntimeError when this rank could not write its part; blocking: wait until it is written."""
+        if self.writer is not None and self.writer.ended(blocking):
+            self.writer = None
 
-        Raises:
-            CheckpointException, RuntimeError: a part could not be written.
-        """
-        self.calls.maybe_finalize_async_calls(blocking)
-        found, self.whole = self.whole, []
-        return found
+    def _write(self, folder: Path, lock: int, target: Path) -> None:
+        try:
+            size = staging.move(folder, target)
+            sync_tree(target, folders_only=True)
+            (target / f"{WRITTEN}{self.rank}").write_text(str(size))
+        except OSError as error:
+            raise RuntimeError(f"the checkpoint in {target} could not be written: {error}") from error
+        finally:
+            os.close(lock)
+            staging.sweep()
 
-    def save_checkpoint(self, *args, **kwargs):
-        """Copy the state and schedule its writes. One save at a time: waits for the one before."""
-        self.calls.maybe_finalize_async_calls(blocking=True)
-        super().save_checkpoint(*args, **kwargs)
 
-    def _save_model_as_hf_via_bridge(self, hf_ckpt_path):
-        """Gather the weights (verl's are written here, too) and leave the writing to a request."""
-        if self.peft_cls is not None:
-            return super()._save_model_as_hf_via_bridge(hf_ckpt_path)
-        export = self.bridge.export_weights if self.vanilla_bridge else self.bridge.export_hf_weights
-        # Every rank takes part in the gathering, one keeps the result.
-        copies = {name: host_copy(weight) for name, weight in export(self.model) if self.rank == 0}
-        self.weights = [weights_request(copies, Path(hf_ckpt_path))]
+class Save:
+    """One checkpoint on its way to COMPLETE, in the process that keeps the books. To be made when all ranks' calls to
+    save have returned and the process's own files are written.
 
-    def _dispatch_finalize(self, async_requests, finalize_save_fn):
-        requests, self.weights = [*self.weights, *map(staged, async_requests)], []
-        request = one_after_another(requests)
-        request.add_finalize_fn(finalize_save_fn)
-        self.calls.schedule_async_request(request)
+    Args:
+        started: time.monotonic() when the step began to wait for it.
+        parts: how many ranks write a part beside the steps; 0: all is written.
+    """
 
-    def _finalize_save(self, *, local_path, global_step, saved_any_dist_ckpt, **_):
-        # verl's would also write its tracker (SFT's to the wrong folder) and rotate, which train/checkpoints.py does.
-        self._write_checkpoint_manifest(local_path, global_step, saved_any_dist_ckpt)
-        self.whole.append(global_step)
+    def __init__(self, checkpoint: Path, started: float, parts: int):
+        self.checkpoint, self.started, self.parts = checkpoint, started, parts
+        self.metrics = {"checkpoint/pause_s": time.monotonic() - started}
+        self.task = Task(self._complete)
+
+    def ended(self, blocking: bool) -> dict[str, float] | None:
+        """Once it is whole: checkpoint/pause_s (what the step waited), /bytes and /complete_s (from its start)."""
+        return self.metrics if self.task.ended(blocking) else None
+
+    def _complete(self) -> None:
+        while len(written := list(self.checkpoint.rglob(f"{WRITTEN}*"))) < self.parts:
+            time.sleep(POLL_S)
+        for part in written:
+            part.unlink()
+        size = sum(path.stat().st_size for path in self.checkpoint.rglob("*") if path.is_file())
+        checkpoints.mark_complete(self.checkpoint)
+        seconds = time.monotonic() - self.started
+        if not self.parts:
+            self.metrics["checkpoint/pause_s"] = seconds
+        self.metrics |= {"checkpoint/bytes": float(size), "checkpoint/complete_s": seconds}
+        told = "{name} is whole: {size:.3g} GB, the step waited {pause:.1f} s, COMPLETE after {seconds:.1f} s"
+        pause = self.metrics["checkpoint/pause_s"]
+        print(told.format(name=self.checkpoint.name, size=size / 1e9, pause=pause, seconds=seconds), flush=True)
 
 
 class SavingWorker(GpuWatchingWorker):
-    """verl's RL worker with AsyncCheckpointManager."""
+    """verl's RL worker with StagedCheckpointManager."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
         super().init_model()
-        if self.config.actor.checkpoint.async_save:
-            AsyncCheckpointManager.take_over(self.actor.engine)
+        if "actor" in self.role:
+            StagedCheckpointManager.take_over(self.actor.engine)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def finish_saves(self, blocking: bool) -> list[int]:
-        """AsyncCheckpointManager.finish."""
-        return self.actor.engine.checkpoint_mananager.finish(blocking)
-
-
-def host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy in private pages of host memory."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=False)
-    return copy.copy_(tensor.detach())
-
-
-def private(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself where a fork snapshots it, else a copy that it does."""
-    return tensor if tensor.is_cpu and not tensor.is_pinned() and not tensor.is_shared() else host_copy(tensor)
-
-
-def staged(request: AsyncRequest) -> AsyncRequest:
-    """Megatron's write request with its tensors made `private`."""
-    if request.async_fn is None:  # nothing to write on this rank
-        return request
-    rank, buckets, results = request.async_fn_args  # FileSystemWriterAsync.get_save_function_and_args
-    buckets = [
-        (path, key, (data, [(item, private(tensor)) for item, tensor in items])) for path, key, (data, items) in buckets
-    ]
-    return request._replace(async_fn_args=(rank, buckets, results), preload_fn=None)
-
-
-def one_after_another(requests: list[AsyncRequest]) -> AsyncRequest:
-    """One request that does what `requests` do, in their order, in one process.
-
-    Megatron's writers of one rank report through one queue, and each takes the next report for its own
-    (filesystem_async.py:_get_write_results_queue): two at once would swap them.
-    """
-    writes = [(request.async_fn, request.async_fn_args) for request in requests if request.async_fn is not None]
-    finalise = [function for request in requests for function in request.finalize_fns]
-    return AsyncRequest(in_writer if writes else None, (writes,), finalise)
-
-
-def weights_request(weights: dict[str, torch.Tensor], folder: Path) -> AsyncRequest:
-    """A request to write `weights`, of rank 0, to `folder` as transformers does; every rank schedules one."""
-    here, there = Pipe(duplex=False)
-
-    def finalise() -> None:
-        outcome = [None]
-        if weights:
-            outcome = [here.recv() if here.poll() else "the writing process died, often for lack of memory"]
-        torch.distributed.broadcast_object_list(outcome, src=0)
-        if outcome[0] is not None:
-            raise RuntimeError(f"the weights in {folder} could not be written: {outcome[0]}")
-
-    return AsyncRequest(write_weights if weights else None, (weights, folder, there), [finalise])
-
-
-def write_weights(weights: dict[str, torch.Tensor], folder: Path, report: Connection) -> None:
-    """Write the safetensors files, synced, and send None, or what went wrong."""
-    try:
-        save_torch_state_dict(weights, folder)
-        for path in folder.glob("model*.safetensors"):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    except Exception as error:
-        report.send(f"{type(error).__name__}: {error}")
-    else:
-        report.send(None)
-
-
-def in_writer(writes: list[tuple[Callable, tuple]]) -> None:
-    """Call each function with its arguments, in a forked process that neither outlives the rank nor hides its death.
-
-    A rank's peers, Ray and the driver of a GPU notice its end by what it had open, and that is open here as well.
-    """
-    end_with_parent = partial(signal_at_parents_death, signal.SIGKILL)
-    end_with_parent()
-    os.register_at_fork(after_in_child=end_with_parent)  # Megatron's writer forks one process a file
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        try:
-            target = os.readlink(entry)
-        except OSError:  # the listing's own
-            continue
-        if int(entry.name) > 2 and target.startswith(("socket:", "/dev/nvidia")):
-            os.close(int(entry.name))
-    for write, args in writes:
-        write(*args)
+    def finish_saves(self, blocking: bool) -> None:
+        """StagedCheckpointManager.finish."""
+        self.actor.engine.checkpoint_mananager.finish(blocking)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retool_mcore.files import write_atomically
+from retool_mcore.files import sync_tree, write_atomically
 from retool_mcore.progress import metric, read_steps
 
 MARK = "COMPLETE"
@@ -28,7 +28,9 @@ _FOLDER = re.compile(r"global_step_(\d+)")
 
 def mark_complete(checkpoint: Path) -> None:
     """Declare `checkpoint` whole. Call it once, after the last of its files is written, on every rank."""
+    sync_tree(checkpoint)
     write_atomically(checkpoint / MARK, "")
+    sync_tree(checkpoint, folders_only=True)
 
 
 def step_of(checkpoint: Path) -> int:

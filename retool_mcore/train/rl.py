@@ -18,6 +18,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from retool_mcore import stop
+from retool_mcore.plan import derived
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.platform.env import worker_env
 from retool_mcore.rollout.episode import LIMITS
@@ -51,6 +52,7 @@ def write_agent_loop(config, path: Path) -> None:
 
 def verl_config(config, stage_dir: Path):
     """The config that verl's trainer gets: its own section and where our pieces find their settings."""
+    derived.fill(config)
     agent_loop = stage_dir / "agent_loop.yaml"
     write_agent_loop(config, agent_loop)
     with open_dict(config):

@@ -8,6 +8,7 @@ verl's.
 import math
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from verl.utils.distributed import destroy_global_process_group, initialize_glob
 from retool_mcore import heartbeat, stop
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.train import checkpoints, engine
-from retool_mcore.train.async_save import AsyncCheckpointManager
+from retool_mcore.train.async_save import Save, StagedCheckpointManager
 from retool_mcore.train.schedule import Schedule
 
 
@@ -30,6 +31,8 @@ class MarkingHandler(CheckpointHandler):
 
     rotation: dict  # arguments of checkpoints.rotate
     async_save = False
+    being_written: Save | None = None  # on rank 0
+    saved: Mapping[str, float] = {}  # on rank 0: metrics of the checkpoint that has become whole since they were taken
     save_seconds = 0.0  # what saving has cost the steps since the last one that was logged
 
     def save_checkpoint(self, step):
@@ -39,22 +42,21 @@ class MarkingHandler(CheckpointHandler):
         self.finish(blocking=True)
         super().save_checkpoint(step)  # ends with a barrier
         self.saved_step = step
-        if not self.async_save:
-            self._declare_whole([step])
+        if self.rank == 0:
+            parts = torch.distributed.get_world_size() if self.async_save else 0
+            self.being_written = Save(Path(self.default_local_dir) / f"global_step_{step}", start, parts)
+        self.finish(blocking=not self.async_save)
         self.save_seconds += time.monotonic() - start
 
     def finish(self, blocking: bool) -> None:
-        """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait). All ranks call it."""
-        if self.async_save:
-            self._declare_whole(self.engine.checkpoint_mananager.finish(blocking))
+        """Rotate the whole checkpoints (blocking: after the one in the making). Raises what the rank could not write.
 
-    def _declare_whole(self, steps: list[int]) -> None:
-        if self.rank != 0:
-            return
-        root = Path(self.default_local_dir)
-        for step in steps:
-            checkpoints.mark_complete(root / f"global_step_{step}")
-        checkpoints.rotate(root.parent, **self.rotation)
+        All ranks call it.
+        """
+        self.engine.checkpoint_mananager.finish(blocking)
+        if self.being_written is not None and (found := self.being_written.ended(blocking)):
+            self.saved, self.being_written = found, None
+            checkpoints.rotate(Path(self.default_local_dir).parent, **self.rotation)
 
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
@@ -71,8 +73,7 @@ class ColdStart(SFTTrainer):
             needed = math.ceil(self.config.trainer.total_training_steps / len(self.train_dataloader))
             self.config.trainer.total_epochs = max(needed, 1)
         super()._init_engine()
-        if self.checkpoint_config.async_save:
-            AsyncCheckpointManager.take_over(self.engine)
+        StagedCheckpointManager.take_over(self.engine)
 
     def _build_ckpt_handler(self):
         super()._build_ckpt_handler()
@@ -112,28 +113,29 @@ class ColdStart(SFTTrainer):
             heartbeat.beat(heartbeat.TRAINER, heartbeat.VALIDATION)  # and the step's line in the log
         self.ckpt_handler.finish(blocking=False)
         seconds = time.monotonic() - start
+        self.stopping, due, saved = self._said_by_first_rank()
         if self.engine.is_mp_src_rank_with_outputs():
             metrics = tensordict_utils.get(output, "metrics")
             metrics["timing/step_seconds"] = seconds
             metrics["timing/save_seconds"] = self.ckpt_handler.save_seconds  # of the save after the step before
             metrics["perf/tokens_per_second"] = tokens * self.engine.get_data_parallel_size() / seconds
+            metrics |= saved
         self.ckpt_handler.save_seconds = 0.0
         self.step += 1
-        self.stopping, due = self._all_asked()
         # verl's loop logs and validates first, then saves this very step.
         self.save_freq = 1 if self.stopping or due else self.save_every
         return output
 
-    def _all_asked(self) -> tuple[bool, bool]:
-        """Whether to stop and whether a save is due, as rank 0 sees it, on every rank: the moments differ."""
-        asked = (False, False)
+    def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
+        """Whether it sees a reason to stop and whether a save is due, which the ranks would see at different moments,
+        and the metrics of a checkpoint that has become whole: another rank may be the one that logs."""
+        said = [None] * 3
         if self.rank == 0:
             requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
-            asked = (requested or not self.schedule.another_fits(), self.schedule.due())
-        flags = torch.tensor(asked, dtype=torch.int32, device=self.device_name)
-        torch.distributed.broadcast(flags, src=0)
-        stopping, due = flags.tolist()
-        return bool(stopping), bool(due)
+            said = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
+            self.ckpt_handler.saved = {}
+        torch.distributed.broadcast_object_list(said, src=0)
+        return tuple(said)
 
 
 def main(config_path: str) -> None:

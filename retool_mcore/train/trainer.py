@@ -1,7 +1,7 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ray
@@ -22,6 +22,7 @@ from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
 from retool_mcore.train import alarms, checkpoints, mini_batches
+from retool_mcore.train.async_save import Save
 from retool_mcore.train.audited_loss import AuditingWorker
 from retool_mcore.train.critic import CriticWorker
 from retool_mcore.train.observer import StepObserver
@@ -47,13 +48,13 @@ class WorkerGroup(RayWorkerGroup):
 
 
 class MarkComplete(CheckpointCallback):
-    """Called by verl after the last file of a checkpoint is written or, with async_save, scheduled."""
+    """Called by verl after the last file of a checkpoint is written or, with async_save, lies in memory."""
 
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
-        if async_save:
-            trainer.being_written = True
-        else:
-            checkpoints.mark_complete(Path(checkpoint_dir))
+        parts = sum(group.world_size for group in trainer.saving_groups()) if async_save else 0
+        trainer.being_written = Save(Path(checkpoint_dir), trainer.save_started, parts)
+        if not async_save:
+            trainer.finish_saves(blocking=True)
 
 
 class Steps(Phases):
@@ -63,7 +64,8 @@ class Steps(Phases):
     of checkpoints.rotate.
     """
 
-    being_written = False  # whether a checkpoint's writes are under way
+    being_written: Save | None = None
+    saved: Mapping[str, float] = {}  # metrics of the checkpoint that has become whole since the last step was logged
     fetched = 0  # prompts since the last checkpoint
     ending: alarms.Ended | None = None  # by an alarm that was known only after the step
     pushes = 0
@@ -153,6 +155,7 @@ class Steps(Phases):
             return print(f"Step {self.global_steps} is not saved: the next may have to go back behind it.", flush=True)
         clock = time.monotonic()
         self.finish_saves(blocking=True)
+        self.save_started = time.monotonic()
         super()._save_checkpoint()
         self.saved_step, self.fetched = self.global_steps, 0
         self.schedule.save_ended(time.monotonic() - clock)
@@ -181,14 +184,17 @@ class Steps(Phases):
             alarms.go_back(stage_dir, self.global_steps, self.saved_step, self.fetched, str(ending))
         raise ending
 
+    def saving_groups(self) -> list:
+        return [self.actor_rollout_wg, *([self.critic_wg] if self.use_critic else [])]
+
     def finish_saves(self, blocking: bool) -> None:
-        """Declare the checkpoints whole whose writes have ended on every rank (blocking: wait for them), and rotate."""
-        stage_dir = Path(self.config.retool.stage_dir)
-        if self.being_written:
-            for step in self.actor_rollout_wg.finish_saves(blocking)[0]:
-                checkpoints.mark_complete(stage_dir / "checkpoints" / f"global_step_{step}")
-                self.being_written = False
-        checkpoints.rotate(stage_dir, **self.config.retool.rotation)
+        """Rotate the whole checkpoints (blocking: after the one in the making). Raises what a rank could not write."""
+        if self.being_written is not None:
+            for group in self.saving_groups():
+                group.finish_saves(blocking)
+            if found := self.being_written.ended(blocking):
+                self.saved, self.being_written = found, None
+        checkpoints.rotate(Path(self.config.retool.stage_dir), **self.config.retool.rotation)
 
     def step(self, metrics, timing_raw):
         self.observer.begin_step()
@@ -238,6 +244,8 @@ class Steps(Phases):
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         metrics |= {f"push/{'verify_' * (name == 'seconds')}{name}": value for name, value in self.pushed.items()}
+        metrics |= self.saved
+        self.saved = {}
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()

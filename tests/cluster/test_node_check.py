@@ -141,7 +141,7 @@ def test_two_good_nodes_pass_every_check():
         ({"run_dir_free": 0}, "disk of run_dir", "0.0 GiB free, 1.0 needed"),
         ({"scratch_free": 2**30}, "disk of /tmp", "1.0 GiB free, 10.0 needed"),
         ({"shm_free": 64 * 2**20}, "shared memory", "0.1 GiB free, 1.0 needed"),
-        ({"memory_available": 2**30}, "memory", "1.0 GiB free, 6.0 needed"),
+        ({"memory_available": 2**30}, "memory", "1.0 GiB free, 70.0 needed"),
         ({"limits": {"RLIMIT_MEMLOCK": -1, "RLIMIT_NOFILE": 1024}}, "open files", "1024, 4096 needed"),
         ({"limits": {"RLIMIT_MEMLOCK": 65536, "RLIMIT_NOFILE": -1}}, "locked memory", "65536, 1073741824 needed"),
         ({"ports_busy": [6379, 8265]}, "ports", "6379, 8265 in use"),

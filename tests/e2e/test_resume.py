@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from e2e_runs import SMALL, metrics_of, started, succeed
 
+from retool_mcore import staging
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.train import checkpoints
@@ -53,6 +54,8 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
     undisturbed = metrics_of(succeed("rl", undisturbed_runs, *MIXED_REWARDS, *VALIDATED) / "rl")
     assert sorted(undisturbed) == [1, 2, 3, 4]
     assert any(values["actor/grad_norm"] > 1e-3 for values in undisturbed.values())
+    saves = [values for values in undisturbed.values() if "checkpoint/bytes" in values]
+    assert saves and all(save["checkpoint/pause_s"] <= save["checkpoint/complete_s"] for save in saves)
 
     runs = tmp_path / "killed"
     (runs / "t").mkdir(parents=True)
@@ -61,7 +64,7 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
     root, log = runs / "t/rl/checkpoints", runs / "t/rl/log.txt"
     with started("rl", runs, *SMALL, *MIXED_REWARDS, *VALIDATED) as process:
         wait_for(lambda: log.exists() and "RL starts at step 0" in log.read_text(), process)  # what it cleans is clean
-        # Where Megatron writes the first shard of the optimizer: opening it for writing waits for a reader, for ever.
+        # Where the optimizer's first shard belongs: opening it for writing waits for a reader, for ever.
         half = root / "global_step_2/actor/optimizer/dist_ckpt"
         half.mkdir(parents=True)
         os.mkfifo(half / "__0_0.distcp")
@@ -95,3 +98,4 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
     best = checkpoints.best(root)
     assert checkpoints.unfinished(root) is None and best["metric"] == "val/accuracy"
     assert best == pytest.approx(checkpoints.best(undisturbed_runs / "t/rl/checkpoints"), rel=1e-6)
+    assert not list(staging.ROOT.glob("retool-checkpoint-*"))  # the killed run's save lay there

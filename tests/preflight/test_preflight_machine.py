@@ -70,3 +70,12 @@ def test_rollout_engines_of_their_own_need_devices_beside_the_trainers():
     check(ahead | {"hybrid": True}, 12)
     message = refusal(check, ahead, 15)
     assert all(words in message for words in ("pipeline=async needs 4", "trainer's 12", "nvidia-smi lists 15"))
+
+
+def test_the_time_to_write_a_large_checkpoint_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(machine, "TRIAL_BYTES", 2**24)
+    machine.tell_write_time(tmp_path / "runs/new", machine.checkpoint_bytes(600_000))
+    assert capsys.readouterr().out == ""  # the tiny model's
+    machine.tell_write_time(tmp_path / "runs/new", machine.checkpoint_bytes(32_763_876_352))
+    assert "A checkpoint of 459 GB takes one writer" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -77,12 +77,6 @@ def test_the_policys_type_is_one_that_the_device_trains():
     assert "model.dtype=int8" in refusal(parallel.check_dtype, device="cpu", dtype="int8")
 
 
-def test_asynchronous_saving_is_refused_where_megatron_cannot_do_it():
-    parallel.check_async_save(device="cpu", async_save=True)
-    parallel.check_async_save(device="cuda", async_save=False)
-    assert "train.async_save=true" in refusal(parallel.check_async_save, device="cuda", async_save=True)
-
-
 def test_batches_are_multiples_of_the_data_parallel_ranks():
     parallel.check_sft_batch(batch=32, dp=4)
     assert "train.batch=30" in refusal(parallel.check_sft_batch, batch=30, dp=4)

@@ -25,6 +25,11 @@ def prepared(tmp_path_factory):
     return runs / "good"
 
 
+@pytest.fixture(autouse=True)
+def _large_machine(monkeypatch):
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
+
+
 @functools.cache
 def composed(stage, *overrides):
     return compose(stage, overrides)
@@ -185,3 +190,14 @@ def test_check_looks_at_the_machine_first(prepared, monkeypatch):
     OmegaConf.update(gpu, "parallel.gpus_per_node", 1000)
     with pytest.raises(UserError, match="parallel.gpus_per_node=1000"):
         run.check("sft", gpu)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_a_node_without_memory_for_a_gpu_run_is_refused(prepared, monkeypatch, stage):
+    gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
+    STAGES[stage](config(stage, prepared, *gpu, "train.async_save=true"))
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 12 * machine.GIB)
+    assert "12 GiB are available" in refusal(stage, prepared, *gpu)
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 2**20 if folder == "/dev/shm" else 2**40)
+    assert "/dev/shm" in refusal(stage, prepared, "train.async_save=true")

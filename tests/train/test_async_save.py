@@ -1,34 +1,65 @@
-"""Checkpoints written beside the next steps: Megatron's real queue and its forked writers, one rank, no model."""
+"""Checkpoints written beside the next steps: verl's manager with a save of its own in the place of Megatron's, and the
+real files, threads and locks."""
 
 import multiprocessing
 import os
-import signal
-import socket
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
-from safetensors.torch import load_file
+from verl.trainer.config import CheckpointConfig
+from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 
-from retool_mcore.train import async_save
-from retool_mcore.train.async_save import AsyncCheckpointManager, in_writer, one_after_another, staged, weights_request
+from retool_mcore import staging
+from retool_mcore.train import checkpoints
+from retool_mcore.train.async_save import Save, StagedCheckpointManager
 
 DEADLINE_S = 60
+FILES = {"model/huggingface/model.safetensors": b"w" * 5000, "optimizer/dist_ckpt/__0_0.distcp": b"o" * 70000}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_rank():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        patch.setattr(torch.cuda, "current_device", lambda: "cpu")
-        patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         yield
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(staging, "ROOT", folder)
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "checkpoints/global_step_4"
+
+
+def save_files(manager, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None):
+    for name, content in FILES.items():
+        path = Path(local_path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def make_manager(monkeypatch, async_save: bool, rank: int = 0) -> StagedCheckpointManager:
+    monkeypatch.setattr(MegatronCheckpointManager, "save_checkpoint", save_files)
+    manager = object.__new__(MegatronCheckpointManager)
+    manager.checkpoint_config, manager.rank = CheckpointConfig(async_save=async_save), rank
+    StagedCheckpointManager.take_over(SimpleNamespace(checkpoint_mananager=manager))
+    assert not manager.checkpoint_config.async_save  # Megatron's own would schedule writes that nobody finishes
+    return manager
+
+
+def found(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def wait_for(condition) -> None:
@@ -38,152 +69,93 @@ def wait_for(condition) -> None:
         time.sleep(0.01)
 
 
-def gated(write, gate: Path):
-    """`write`, begun when `gate` exists."""
-
-    def wait_and_write(*args):
-        wait_for(gate.exists)
-        write(*args)
-
-    return wait_and_write
-
-
-def write_buckets(rank, buckets, results):
-    for path, _, (_, tensors) in buckets:
-        torch.save([tensor for _, tensor in tensors], path)
-
-
-def shard_request(tensor: torch.Tensor, path: Path, write=write_buckets) -> AsyncRequest:
-    """As Megatron's FileSystemWriterAsync makes it."""
-    return AsyncRequest(write, [0, [(path, "key", ([], [("item", tensor)]))], None], [], preload_fn=lambda: None)
-
-
-@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared memory"])
-def test_shards_hold_the_state_of_the_save_whatever_the_next_step_does(tmp_path, shared):
-    tensor = torch.arange(4.0)
-    if shared:
-        tensor.share_memory_()
-    request = shard_request(tensor, tmp_path / "shard", gated(write_buckets, tmp_path / "gate"))
-    queue = AsyncCallsQueue()
-    queue.schedule_async_request(one_after_another([staged(request)]))
-    tensor.fill_(7)
-    assert queue.maybe_finalize_async_calls(blocking=False) == [] and not (tmp_path / "shard").exists()
-    (tmp_path / "gate").touch()
-    assert queue.maybe_finalize_async_calls(blocking=True) == [0]
-    assert torch.load(tmp_path / "shard")[0].tolist() == [0, 1, 2, 3]
+def test_a_save_returns_before_its_files_are_on_the_disk_and_is_whole_after(memory, target, monkeypatch):
+    manager, gate, move = make_manager(monkeypatch, async_save=True), memory.parent / "gate", staging.move
+    monkeypatch.setattr(staging, "move", lambda *folders: (wait_for(gate.exists), move(*folders))[1])
+    manager.save_checkpoint(str(target), None, 4)
+    target.mkdir(parents=True)
+    (target / "data.pt").write_bytes(b"d")  # the trainer's own
+    save = Save(target, time.monotonic(), parts=1)
+    manager.finish(blocking=False)
+    assert save.ended(blocking=False) is None and checkpoints.latest(target.parent) is None
+    assert found(target).keys() == {"data.pt"} and len(found(memory)) == len(FILES)
+    gate.touch()
+    metrics = save.ended(blocking=True)  # without another call of the ranks: a step may take an hour
+    manager.finish(blocking=True)
+    assert checkpoints.latest(target.parent) == target and not list(memory.iterdir())
+    assert found(target) == FILES | {"data.pt": b"d", checkpoints.MARK: b""}
+    assert metrics["checkpoint/bytes"] == 75001
+    assert metrics["checkpoint/pause_s"] <= metrics["checkpoint/complete_s"]
 
 
-def test_one_process_writes_in_order_and_the_finalisers_keep_theirs(tmp_path):
-    def note(name):
-        with open(tmp_path / "log", "a") as file:
-            file.write(f"{name} {os.getpid()}\n")
-
-    finalised = []
-    requests = [AsyncRequest(note, (name,), [partial(finalised.append, name)]) for name in "ab"]
-    requests.insert(1, AsyncRequest(None, (), [partial(finalised.append, "nothing to write")]))
-    queue = AsyncCallsQueue()
-    queue.schedule_async_request(one_after_another(requests))
-    queue.maybe_finalize_async_calls(blocking=True)
-    (first, pid), (second, same) = (line.split() for line in (tmp_path / "log").read_text().splitlines())
-    assert (first, second) == ("a", "b") and pid == same != str(os.getpid())
-    assert finalised == ["a", "nothing to write", "b"]
+def test_a_synchronous_save_goes_to_the_disk_at_once(memory, target, monkeypatch):
+    manager = make_manager(monkeypatch, async_save=False)
+    manager.save_checkpoint(str(target), None, 4)
+    assert found(target) == FILES and not list(memory.iterdir())
+    metrics = Save(target, time.monotonic(), parts=0).ended(blocking=True)
+    assert checkpoints.latest(target.parent) == target
+    assert metrics["checkpoint/pause_s"] == metrics["checkpoint/complete_s"]
 
 
-def test_a_rank_with_nothing_to_write_starts_no_process():
-    assert one_after_another([weights_request({}, Path("x"))]).async_fn is None
-    queue = AsyncCallsQueue()
-    queue.schedule_async_request(one_after_another([weights_request({}, Path("x"))]))
-    assert queue.maybe_finalize_async_calls(blocking=False) == [0]
+def test_it_is_not_whole_before_every_rank_has_written(memory, target, monkeypatch):
+    manager = make_manager(monkeypatch, async_save=True, rank=1)
+    manager.save_checkpoint(str(target), None, 4)
+    manager.finish(blocking=True)
+    assert found(target) == FILES | {".written-1": b"75000"}
+    save = Save(target, time.monotonic(), parts=2)
+    time.sleep(0.5)
+    assert save.ended(blocking=False) is None and checkpoints.latest(target.parent) is None
+    (target / "critic").mkdir()
+    (target / "critic/.written-1").write_text("0")  # the critic's ranks count too
+    assert save.ended(blocking=True) and checkpoints.latest(target.parent) == target
+    assert sorted(found(target)) == sorted([*FILES, checkpoints.MARK])
 
 
-def fail(*_):
-    raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("blocking", [True, False], ids=["waited for", "polled"])
+def test_a_disk_that_is_full_is_told_and_leaves_no_memory_behind(memory, target, monkeypatch, blocking):
+    manager = make_manager(monkeypatch, async_save=True)
+    target.parent.mkdir()
+    target.symlink_to("/dev/full")  # every write fails, as on a full disk
+    monkeypatch.setattr(staging, "move", lambda source, target: target.write_text("x"))
+    manager.save_checkpoint(str(target), None, 4)
+    wait_for(lambda: not manager.writer.is_alive())
+    with pytest.raises(RuntimeError, match=r"global_step_4 could not be written: .*No space left on device"):
+        manager.finish(blocking)
+    assert not list(memory.iterdir()) and checkpoints.latest(target.parent) is None
 
 
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
+def test_all_ranks_of_a_node_share_the_files_and_none_is_left_or_written_twice(tmp_path):
+    source, target = tmp_path / "memory", tmp_path / "disk"
+    contents = {f"optimizer/dist_ckpt/__{rank}_{part}.distcp": os.urandom(3000) for rank in range(8) for part in (0, 1)}
+    for name, content in contents.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(content)
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        moved = pool.starmap(staging.move, [(source, target)] * 4)
+    assert sum(moved) == 16 * 3000 and found(target) == contents and not found(source)
 
 
-@pytest.mark.parametrize(("write", "words"), [(fail, "No space left on device"), (die, "the writing process died")])
-def test_weights_that_could_not_be_written_are_an_error(tmp_path, monkeypatch, write, words):
-    monkeypatch.setattr(async_save, "save_torch_state_dict", write)
-    queue = AsyncCallsQueue()
-    queue.schedule_async_request(one_after_another([weights_request({"w": torch.zeros(2)}, tmp_path)]))
-    with pytest.raises(RuntimeError, match=words):
-        queue.maybe_finalize_async_calls(blocking=True)
+def hold_and_wait(ready) -> None:
+    folder, _ = staging.hold("a checkpoint")
+    (folder / "shard").write_bytes(b"x")
+    ready.send(str(folder))
+    time.sleep(10 * DEADLINE_S)
 
 
-def make_manager(monkeypatch, weights: dict) -> AsyncCheckpointManager:
-    """A manager of rank 0 with a bridge that gathers `weights`; the rest of verl's engine is not there."""
-    manager = object.__new__(AsyncCheckpointManager)
-    AsyncCheckpointManager.take_over(SimpleNamespace(checkpoint_mananager=manager))
-    manager.rank, manager.model, manager.peft_cls, manager.vanilla_bridge = 0, None, None, True
-    manager.bridge = SimpleNamespace(export_weights=lambda model: iter(weights.items()))
-    manager.checkpoint_config = SimpleNamespace(async_save=True)
-    monkeypatch.setattr(manager, "_write_checkpoint_manifest", lambda *_: None, raising=False)
-    return manager
-
-
-def test_a_step_is_reported_once_and_only_when_its_last_part_is_written(tmp_path, monkeypatch):
-    weights = {"a": torch.arange(3.0), "tied": torch.arange(6.0).view(2, 3).T}
-    manager = make_manager(monkeypatch, weights)
-    manager._save_model_as_hf_via_bridge(str(tmp_path))
-    shard = shard_request(torch.zeros(1), tmp_path / "shard", gated(write_buckets, tmp_path / "gate"))
-    manager._dispatch_finalize(
-        [shard], partial(manager._finalize_save, local_path=tmp_path, global_step=5, saved_any_dist_ckpt=True)
-    )
-    for weight in weights.values():
-        weight.zero_()
-    wait_for((tmp_path / "model.safetensors").exists)
-    assert manager.finish(blocking=False) == []
-    (tmp_path / "gate").touch()
-    assert manager.finish(blocking=True) == [5] and (tmp_path / "shard").exists()
-    assert manager.finish(blocking=True) == []
-    found = load_file(tmp_path / "model.safetensors")
-    assert found["a"].tolist() == [0, 1, 2] and found["tied"].tolist() == [[0, 3], [1, 4], [2, 5]]
-
-
-def fork_and_wait(report) -> None:
-    """As Megatron's writer, which has a process for each file."""
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(10 * DEADLINE_S)
-        os._exit(0)
-    report.send((os.getpid(), pid))
-    os.waitpid(pid, 0)
-
-
-def rank(port: int, report) -> None:
-    """A process with a connection to a peer and a writer that does not end."""
-    peer = socket.create_connection(("127.0.0.1", port))
-    pid = os.fork()
-    if pid == 0:
-        in_writer([(fork_and_wait, (report,))])
-        os._exit(0)
-    os.waitpid(pid, 0)
-    peer.close()
-
-
-def ended(process: Path) -> bool:
-    try:
-        return (process / "stat").read_text().split()[2] == "Z"
-    except OSError:
-        return True
-
-
-def test_a_writer_holds_no_connection_and_dies_with_its_rank():
+def test_a_killed_ranks_memory_is_given_back_and_a_living_ones_is_not(memory):
     here, there = multiprocessing.Pipe(duplex=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        process = multiprocessing.get_context("fork").Process(target=rank, args=(server.getsockname()[1], there))
-        process.start()
-        peer, _ = server.accept()
-        assert here.poll(DEADLINE_S)
-        writers = [Path(f"/proc/{pid}") for pid in here.recv()]
-        open_files = [os.readlink(entry) for writer in writers for entry in (writer / "fd").iterdir()]
-        assert open_files and not [name for name in open_files if name.startswith("socket:")]
-        process.kill()
-        peer.settimeout(DEADLINE_S)
-        assert peer.recv(1) == b""
-        process.join()
-        wait_for(lambda: all(map(ended, writers)))
-        peer.close()
+    process = multiprocessing.get_context("fork").Process(target=hold_and_wait, args=(there,))
+    process.start()
+    assert here.poll(DEADLINE_S)
+    folder = Path(here.recv())
+    staging.sweep()
+    same, lock = staging.hold("a checkpoint")
+    assert same == folder and (folder / "shard").exists()
+    os.close(lock)
+    process.kill()
+    process.join()
+    other, lock = staging.hold("another checkpoint")
+    assert list(memory.iterdir()) == [other]
+    os.close(lock)
+    staging.sweep()
+    assert not list(memory.iterdir())

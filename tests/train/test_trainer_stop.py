@@ -15,6 +15,7 @@ from verl.utils import tensordict_utils
 from retool_mcore import stop
 from retool_mcore.rollout.worker import KeepingManager
 from retool_mcore.train import alarms, checkpoints, schedule
+from retool_mcore.train.async_save import WRITTEN
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
@@ -47,6 +48,8 @@ class Engine:
     With async_save the writes of one end at the second poll, or when they are waited for.
     """
 
+    world_size = 1
+
     def __init__(self, async_save: bool):
         self.async_save, self.checkpoint_mananager = async_save, self
         self.written, self.polls = None, 0
@@ -67,18 +70,18 @@ class Engine:
         assert self.written is None, "one save at a time"
         (Path(local_path) / "model/huggingface").mkdir(parents=True)
         if self.async_save:
-            self.written, self.polls = Path(str(local_path).removesuffix("/actor")), 0
+            self.written, self.polls = Path(local_path), 0
 
     def finish(self, blocking):
         self.polls += 1
-        if self.written is None or (self.polls < 2 and not blocking):
-            return []
-        assert not (self.written / checkpoints.MARK).exists(), "declared whole before its writes ended"
-        step, self.written = checkpoints.step_of(self.written), None
-        return [step]
+        if self.written is not None and (self.polls >= 2 or blocking):
+            checkpoint = self.written if self.written.name != "actor" else self.written.parent
+            assert not (checkpoint / checkpoints.MARK).exists(), "declared whole before its writes ended"
+            (self.written / f"{WRITTEN}0").touch()
+            self.written = None
 
     def finish_saves(self, blocking):
-        return [self.finish(blocking)]
+        self.finish(blocking)
 
     def load_checkpoint(self, *_, **__):
         pass

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
-from retool_mcore.sandbox.concurrency import PerLoopSemaphore
+from retool_mcore.sandbox.concurrency import PerLoopSemaphore, default_workers
 from retool_mcore.sandbox.isolation.levels import LEVELS
 from retool_mcore.sandbox.local.launch import Server, launch
 from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_files
@@ -51,7 +51,7 @@ class LocalSandbox:
         self.min_isolation = min_isolation
         self.level: str | None = None
         self.level_reason = ""
-        workers = workers or max(2, os.cpu_count() or 2)
+        workers = workers or default_workers()
         self._options = {
             "max_output_bytes": max_output_bytes,
             "preload": list(preload),

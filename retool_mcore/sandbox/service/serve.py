@@ -1,7 +1,6 @@
 """From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is."""
 
 import asyncio
-import os
 import signal
 import socket
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from aiohttp import web
 
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
+from retool_mcore.sandbox.concurrency import default_workers
 from retool_mcore.sandbox.create import create_sandbox, probe, without_cache
 from retool_mcore.sandbox.service.app import MAX_TIMEOUT_S, Service
 from retool_mcore.sandbox.service.schema import Limits
@@ -46,7 +46,7 @@ async def serve(
             f"A service runs programs on its own machine: sandbox.kind must be local, not {config['kind']}."
         )
     config = dict(config)
-    slots = config.setdefault("workers", max(2, os.cpu_count() or 2))
+    slots = config["workers"] = config.get("workers") or default_workers()
     sandbox = create_sandbox(config)
     try:
         await probe(sandbox)
