@@ -110,7 +110,7 @@ class Steps(Phases):
                 raise getattr(error, "cause", error) from error
             self.pushed = found | {"verified": self.pushed.get("verified", 0) + 1}
         else:
-            self.pushed |= {"seconds": 0.0}
+            self.pushed = self.pushed | {"seconds": 0.0}
 
     def _verify_push(self) -> dict[str, float]:
         return ray.get(self.actor_rollout_wg.verify_push())[0]

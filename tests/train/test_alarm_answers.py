@@ -68,6 +68,7 @@ def run(tmp_path, monkeypatch):
                     "stage_dir": str(tmp_path),
                     "rotation": {"keep_last": 9, "keep_best": None, "best_is": "highest"},
                     "alarms": OmegaConf.merge(defaults, changes),
+                    "verify_push_every": 0,
                 },
                 "actor_rollout_ref": {"actor": {"checkpoint": {}, "ppo_mini_batch_size": BATCH, "ppo_epochs": 1}},
                 "global_profiler": {"steps": None},
@@ -76,7 +77,7 @@ def run(tmp_path, monkeypatch):
         made.use_critic, made.trainer_mode, made.actor_rollout_wg = False, "sync", Engine()
         made.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
         made.checkpoint_callback, made.tokenizer = MarkComplete(), None
-        made.parameter_sync_step = 1
+        made.parameter_sync_step = made.pushes = 1  # the first push was verified
         made.observer = SimpleNamespace(begin_step=lambda: None, started=time.time(), end_step=lambda *_: None)
         made.train_dataloader = StatefulDataLoader(
             range(200), batch_size=1, collate_fn=lambda items: {"raw_prompt": np.array(items, dtype=object)}
