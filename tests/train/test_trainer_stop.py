@@ -155,19 +155,12 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.config = OmegaConf.create(
         {
             "trainer": settings,
-<<<<<<< ours
-=======
-            "data": {"train_batch_size": 4},
->>>>>>> theirs
             "retool": {
                 "stage_dir": str(folder),
                 "rotation": ROTATION,
                 "alarms": alarms.IGNORED,
-<<<<<<< ours
                 "save_minutes": journal.save_minutes,
-=======
                 "verify_push_every": 0,
->>>>>>> theirs
             },
             "actor_rollout_ref": {
                 "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
@@ -178,12 +171,8 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
             "global_profiler": {"steps": None},
         }
     )
-<<<<<<< ours
     (folder / "agent_loop.yaml").write_text("- {name: retool, sandbox: {kind: local}}")
-    trainer.use_critic, trainer.trainer_mode = False, "sync"
-=======
     trainer.use_critic, trainer.trainer_mode, trainer.pushes = False, "sync", 1  # the first push was verified
->>>>>>> theirs
     trainer.actor_rollout_wg = Engine(async_save)
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.checkpoint_callback = MarkComplete()
