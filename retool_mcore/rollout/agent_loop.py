@@ -111,6 +111,7 @@ class RetoolAgentLoop(AgentLoopBase):
                 f"{self.rollout_config.prompt_length}: filter it out or raise data.max_prompt_length."
             )
         outputs = []
+        known, resent = 0, [0, 0]  # tokens that later turns sent again, and those of them that the cache no longer had
         place = (self.seed, int(kwargs["global_steps"]), int(kwargs["index"]), int(kwargs["session_id"]))
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
@@ -130,6 +131,11 @@ class RetoolAgentLoop(AgentLoopBase):
             if output.stop_reason in ABORTED:
                 raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
             outputs.append(output)
+            nonlocal known
+            if known and (cached := output.extra_fields.get("num_cached_tokens")) is not None:
+                resent[0] += known
+                resent[1] += max(0, known - cached)
+            known = len(ids) + len(output.token_ids)
             TURNS.turn(len(output.token_ids), time.monotonic() - clock, self.limits.max_turn_tokens)
             logprobs = list(output.log_probs) if output.log_probs else None
             return Generation(list(output.token_ids), logprobs, versions)
@@ -169,6 +175,7 @@ class RetoolAgentLoop(AgentLoopBase):
                 "finish": trajectory.finish,
                 "num_calls": len(trajectory.calls),
                 "response_length": len(trajectory.response_ids),
+                "resent": resent,
                 "training_step": place[1],  # which asked for it; the engine's `global_steps` counts its weights
             },
         )

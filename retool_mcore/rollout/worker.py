@@ -1,4 +1,5 @@
-"""verl's agent loop workers, which keep what they finish and take over what an attempt before this one had finished.
+"""verl's agent loop workers, which begin no more than the engines' caches hold (rollout/live.py), keep what they finish
+and take over what an attempt before this one had finished.
 
 The trainer says where (train/take_over.py): rows of a batch that have a column `unfinished` name the folder of their
 step. Rows without it, of a validation or of a pipeline whose rollouts run ahead of the training, are run as by verl;
@@ -16,8 +17,10 @@ import ray
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.packed import pack, unpack
 from retool_mcore.rollout.unfinished import Unfinished
+from retool_mcore.sandbox.base import Status
 
 COLUMN = "unfinished"
 # The tokens and their log-probabilities are in extra_fields["trajectory"].
@@ -38,6 +41,14 @@ class KeepingWorker(_Worker):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.opened: dict[str, asyncio.Future] = {}  # the newest folder
+        retool, rollout, workers = self.config.retool, self.rollout_config, self.rollout_config.agent.num_workers
+        trajectories = self.config.data.train_batch_size * rollout.n
+        self.live = Live(
+            retool.cache_tokens and retool.cache_tokens // workers,
+            longest=rollout.prompt_length + rollout.response_length,
+            window=trajectories // workers,
+            most=retool.live and retool.live // workers,
+        )
 
     async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
         folder = kwargs.pop(COLUMN, None)
@@ -49,12 +60,18 @@ class KeepingWorker(_Worker):
             if record is not None:
                 return await self._agent_loop_postprocess(restore(record), trajectory["validate"], **kwargs)
             _PLACE.set((unfinished, key))
-        return await super()._run_agent_loop(sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs)
+        async with self.live.trajectory():
+            return await super()._run_agent_loop(
+                sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs
+            )
 
     async def _agent_loop_postprocess(self, output, validate, **kwargs):
+        self.live.ended(len(output.prompt_ids) + len(output.response_ids))
         await super()._agent_loop_postprocess(output, validate, **kwargs)
-        # The experts of a trajectory (router replay) are larger than all the rest: it is generated again.
-        if (place := _PLACE.get()) is not None and output.routed_experts is None:
+        # Router replay's experts are larger than all the rest: such a trajectory is generated again, as is one that the
+        # sandbox itself spoilt.
+        lost = output.routed_experts is not None or output.extra_fields.get("finish") == Status.SANDBOX
+        if (place := _PLACE.get()) is not None and not lost:
             unfinished, key = place
             await asyncio.to_thread(unfinished.append, key, output.model_dump(include=_KEPT))
 

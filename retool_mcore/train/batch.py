@@ -50,6 +50,7 @@ def _notes(key: str, extra: dict, reward_model: dict, source: str, index: int) -
         | {name: _plain(value) for name, value in outcome.items() if name not in _OUTCOME}
         | {"uid": uid, "sample": int(sample), "index": int(index), "data_source": str(source)}
         | ({"stages": json.loads(extra["stages"])} if "stages" in extra else {})
+        | ({"resent": list(extra["resent"])} if "resent" in extra else {})
         | {"acc": float(outcome["acc"]), "pred": str(outcome["pred"])}
         | {"ground_truth": str(reward_model["ground_truth"])}
     )

@@ -115,6 +115,9 @@ class StepObserver:
         metrics |= {f"stages/{name}": value for name, value in stages.items()}
         # Of an average trajectory: the sum over all of them says nothing about the step.
         metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
+        if sent := sum(record["resent"][0] for record in records if "resent" in record):
+            lost = sum(record["resent"][1] for record in records if "resent" in record)
+            metrics["rollout/resent_missed_share"] = lost / sent
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
         trace = chrome_trace(step, self.started, timing, records, gpus)
         write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)

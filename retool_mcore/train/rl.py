@@ -71,6 +71,8 @@ def verl_config(config, stage_dir: Path):
             "trajectories": str(stage_dir / "trajectories"),
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
+            "live": config.rollout.get("live"),
+            "cache_tokens": None,  # the trainer tells, once the engines are there
             "rotation": checkpoints.rotation(config.train),
             "stop_after_worse": config.train.get("stop_after_worse"),
             "verify_push_every": config.train.get("verify_push_every", 0),

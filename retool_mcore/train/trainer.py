@@ -21,6 +21,7 @@ from retool_mcore.algo.staleness import token_staleness
 from retool_mcore.algo.step import RecipeStep
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
+from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.train import alarms, checkpoints, mini_batches
 from retool_mcore.train.async_save import Save
 from retool_mcore.train.audited_loss import AuditingWorker
@@ -94,6 +95,10 @@ class Steps(Phases):
         self._push(super().on_init_end)
         told = "Weight push: {tensors:,} tensors, {bytes:,} bytes, verified in {seconds:.2f} s"
         print(told.format(**self.pushed))
+        servers = [server for manager in self._rollout_server_managers() for server in manager.server_handles]
+        held = ray.get([server.__ray_call__.remote(cache_tokens) for server in servers])
+        self.config.retool.cache_tokens = sum(held)
+        print(f"KV caches: {sum(held):,} tokens in {len(held)} engines")
 
     def _push(self, push: Callable[[], None]) -> None:
         """verl's `push`, verified where it is due: the first of an attempt, and every so many."""

@@ -12,6 +12,7 @@ from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.workers.rollout.replica import TokenOutput
 
+from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.packed import unpack
 from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.rollout.worker import COLUMN, KeepingWorker
@@ -34,6 +35,7 @@ class Attempt:
 
     def __init__(self, monkeypatch):
         self.generated, self.judged, self.rows, self.tags = [], 0, {}, {}
+        self.cache_tokens = None
         self.fail = lambda session: False
         monkeypatch.setattr(agent_loop_tq.tq, "async_kv_put", self._status)
         monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", self._put)
@@ -66,7 +68,7 @@ class Attempt:
         made.config = OmegaConf.create({"actor_rollout_ref": {"rollout": ROLLOUT}, "data": {}})
         made.llm_client, made.tokenizer, made.processor, made.hf_model_type = self, TOKENIZER, None, "qwen2"
         made.dataset_cls, made.tools, made.opened, made.mm_processor_kwargs = None, [], {}, {}
-        made.distillation_enabled = False
+        made.distillation_enabled, made.live = False, Live(self.cache_tokens, longest=500, window=2)
         made.reward_loop_worker_handles = [SimpleNamespace(compute_score=SimpleNamespace(remote=self.compute_score))]
         return made
 
@@ -152,3 +154,44 @@ def test_another_problem_with_the_same_index_is_not_taken_for_it(tmp_path, monke
 def test_validation_is_not_kept(tmp_path, monkeypatch):
     attempt = Attempt(monkeypatch)
     assert len(attempt.run(tmp_path / "step", [1], validate=True)) == 2 and not (tmp_path / "step").exists()
+
+
+def test_no_more_are_at_work_than_the_engines_caches_hold(monkeypatch, tmp_path):
+    attempt = Attempt(monkeypatch)
+    attempt.cache_tokens = 2 * 500 // 3  # of two trajectories, as long as they are taken to be at first
+    at_work, most = 0, 0
+    sample = attempt.generate
+
+    async def generate(*args, **kwargs):
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.01)
+        at_work -= 1
+        return await sample(*args, **kwargs)
+
+    attempt.generate = generate
+    attempt.run(tmp_path, [1, 2, 3])
+    assert len(attempt.generated) == 6 and 1 <= most < 6
+
+
+def test_what_the_sandbox_spoilt_is_generated_again(monkeypatch, tmp_path):
+    first = Attempt(monkeypatch)
+    first.run(tmp_path, [1])
+    (file,) = tmp_path.glob("*")
+    worker = first.worker()
+    spoilt = SimpleNamespace(
+        routed_experts=None, extra_fields={"finish": "sandbox_error"}, prompt_ids=[1], response_ids=[2]
+    )
+    kept = []
+    monkeypatch.setattr(KeepingWorker.__mro__[1], "_agent_loop_postprocess", lambda *_, **__: asyncio.sleep(0))
+    place = SimpleNamespace(append=lambda *record: kept.append(record))
+
+    async def post():
+        from retool_mcore.rollout import worker as module
+
+        module._PLACE.set((place, "key"))
+        await worker._agent_loop_postprocess(spoilt, False)
+
+    asyncio.run(post())
+    assert kept == [] and file.stat().st_size > 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
+from trainer_double import surround
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
@@ -29,6 +30,9 @@ class Engine:
         (Path(local_path) / "model/huggingface").mkdir(parents=True)
 
     def load_checkpoint(self, *_, **__):
+        pass
+
+    def finish_saves(self, blocking):
         pass
 
 
@@ -60,25 +64,21 @@ def run(tmp_path, monkeypatch):
         settings |= {"save_freq": SAVE_EVERY, "default_local_dir": str(tmp_path / "checkpoints"), "device": "cpu"}
         settings |= {"val_before_train": False, "resume_mode": "auto", "del_local_ckpt_after_load": False}
         settings |= {"default_hdfs_dir": None, "v1": {"sampler": {"max_off_policy_threshold": 1}}}
-        made.config = OmegaConf.create(
-            {
-                "trainer": settings,
-                "data": {"train_batch_size": BATCH},
-                "retool": {
-                    "stage_dir": str(tmp_path),
-                    "rotation": {"keep_last": 9, "keep_best": None, "best_is": "highest"},
-                    "alarms": OmegaConf.merge(defaults, changes),
-                    "verify_push_every": 0,
-                },
-                "actor_rollout_ref": {"actor": {"checkpoint": {}, "ppo_mini_batch_size": BATCH, "ppo_epochs": 1}},
-                "global_profiler": {"steps": None},
-            }
-        )
-        made.use_critic, made.trainer_mode, made.actor_rollout_wg = False, "sync", Engine()
+        retool = {
+            "rotation": {"keep_last": 9, "keep_best": None, "best_is": "highest"},
+            "alarms": OmegaConf.merge(defaults, changes),
+        }
+        actor = {"actor": {"ppo_mini_batch_size": BATCH}}
+        given = {"trainer": settings, "data": {"train_batch_size": BATCH}, "retool": retool, "actor_rollout_ref": actor}
+        manager = surround(made, tmp_path, given)
+        made.actor_rollout_wg = Engine()
         made.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
         made.checkpoint_callback, made.tokenizer = MarkComplete(), None
-        made.parameter_sync_step = made.pushes = 1  # the first push was verified
-        made.observer = SimpleNamespace(begin_step=lambda: None, started=time.time(), end_step=lambda *_: None)
+        made.observer.begin_step, made.observer.end_step, made.observer.started = (
+            lambda: None,
+            lambda *_: None,
+            time.time(),
+        )
         made.train_dataloader = StatefulDataLoader(
             range(200), batch_size=1, collate_fn=lambda items: {"raw_prompt": np.array(items, dtype=object)}
         )
@@ -98,7 +98,7 @@ def run(tmp_path, monkeypatch):
             monkeypatch.setattr(alarms, "left_out", lambda *_: 0)
         made._load_checkpoint()
         try:
-            made.fit(agent_loop_manager=None)
+            made.fit(manager)
         except Ended as ended:
             alarms.honour(tmp_path, ended)
             return ended.answer, trained

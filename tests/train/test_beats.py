@@ -78,14 +78,18 @@ def test_micro_batches_are_counted_as_they_are_taken(told, monkeypatch):
 def test_the_engines_count_whether_they_pack_or_not(engine, told, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     taken = []
-    verls = engine.__mro__[engine.__mro__.index(_Packs) + 1]
-    monkeypatch.setattr(verls, "forward_step", lambda self, batches, *_, **__: taken.append(next(batches)))
+    below = engine.__mro__[engine.__mro__.index(_Packs) + 1 :]
+
+    def forward_step(self, batches, *_, **__):
+        taken.append(next(batches))
 
     def forward_backward_batch(self, data, loss_function, forward_only):
         for _ in data:
             self.forward_step(batches, None)
 
-    monkeypatch.setattr(verls, "forward_backward_batch", forward_backward_batch)
+    for method in (forward_step, forward_backward_batch):
+        verls = next(cls for cls in below if method.__name__ in vars(cls))
+        monkeypatch.setattr(verls, method.__name__, method)
     given = [tensordict_utils.get_tensordict({"x": torch.ones(1)}, {"num_micro_batch": 2}) for _ in range(2)]
     batches = iter(given)
     one = object.__new__(engine)

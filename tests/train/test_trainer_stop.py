@@ -8,19 +8,18 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
+from trainer_double import ROTATION, surround
 from verl.trainer import sft_trainer
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore import stop
-from retool_mcore.rollout.worker import KeepingManager
-from retool_mcore.train import alarms, checkpoints, schedule
+from retool_mcore.train import checkpoints, schedule
 from retool_mcore.train.async_save import WRITTEN
 from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
 STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
-ROTATION = {"keep_last": 2, "keep_best": None, "best_is": "highest"}
 
 
 class Journal:
@@ -152,27 +151,9 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     settings = {"project_name": "p", "experiment_name": "e", "logger": [], "total_epochs": 99, "test_freq": -1}
     settings |= {"save_freq": SAVE_EVERY, "default_local_dir": str(folder / "checkpoints"), "default_hdfs_dir": None}
     settings |= {"val_before_train": False, "resume_mode": "auto", "del_local_ckpt_after_load": False}
-    trainer.config = OmegaConf.create(
-        {
-            "trainer": settings,
-            "retool": {
-                "stage_dir": str(folder),
-                "rotation": ROTATION,
-                "alarms": alarms.IGNORED,
-                "save_minutes": journal.save_minutes,
-                "verify_push_every": 0,
-            },
-            "actor_rollout_ref": {
-                "actor": {"checkpoint": {"async_save": async_save}, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
-                "model": {"path": str(folder)},
-                "rollout": {"agent": {"agent_loop_config_path": str(folder / "agent_loop.yaml")}},
-            },
-            "data": {"train_batch_size": 4},
-            "global_profiler": {"steps": None},
-        }
-    )
-    (folder / "agent_loop.yaml").write_text("- {name: retool, sandbox: {kind: local}}")
-    trainer.use_critic, trainer.trainer_mode, trainer.pushes = False, "sync", 1  # the first push was verified
+    retool = {"rotation": ROTATION, "save_minutes": journal.save_minutes}
+    actor = {"actor": {"checkpoint": {"async_save": async_save}}}
+    manager = surround(trainer, folder, {"trainer": settings, "retool": retool, "actor_rollout_ref": actor})
     trainer.actor_rollout_wg = Engine(async_save)
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.checkpoint_callback = MarkComplete()
@@ -191,7 +172,7 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
 
     trainer.step = step
     trainer._load_checkpoint()
-    trainer.fit(object.__new__(KeepingManager))
+    trainer.fit(manager)
 
 
 def batches_of(trainer):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from omegaconf import OmegaConf
+from trainer_double import surround
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
@@ -27,6 +27,9 @@ class Engine:
         (Path(local_path) / "model/huggingface").mkdir(parents=True)
 
     def load_checkpoint(self, *_, **__):
+        pass
+
+    def finish_saves(self, blocking):
         pass
 
 
@@ -74,15 +77,8 @@ def one_attempt(
     settings |= {"save_freq": save, "default_local_dir": str(folder / "checkpoints"), "default_hdfs_dir": None}
     settings |= {"val_before_train": False, "resume_mode": "auto", "del_local_ckpt_after_load": False}
     rotation = checkpoints.rotation(compose("rl", ["data=math", "train.keep_checkpoints=1"]).train)
-    trainer.config = OmegaConf.create(
-        {
-            "trainer": settings,
-            "retool": {"stage_dir": str(folder), "rotation": rotation, "stop_after_worse": limit},
-            "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
-            "global_profiler": {"steps": None},
-        }
-    )
-    trainer.use_critic, trainer.trainer_mode = False, "sync"
+    retool = {"rotation": rotation, "stop_after_worse": limit}
+    manager = surround(trainer, folder, {"trainer": settings, "retool": retool})
     trainer.actor_rollout_wg, trainer.checkpoint_callback = Engine(), MarkComplete()
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.train_dataloader = Loader()
@@ -103,7 +99,7 @@ def one_attempt(
     trainer.step = step
     trainer._load_checkpoint()
     try:
-        trainer.fit(agent_loop_manager=None)
+        trainer.fit(manager)
     except stop.StopRequested as stopped:
         stop.honour(folder, stopped.step)
     return ran

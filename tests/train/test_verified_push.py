@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from trainer_double import surround
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -14,6 +14,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from retool_mcore.train import separate, trainer
 from retool_mcore.train.fingerprint import Whole, difference, fingerprint
 from retool_mcore.train.push import PushError, VerifyingWorker
+from retool_mcore.train.schedule import Schedule
 from retool_mcore.train.separate import SeparateTrainer
 from retool_mcore.train.trainer import RetoolTrainer, WorkerGroup
 
@@ -25,6 +26,9 @@ class Holder:
 
     def __init__(self, wrong: int):
         self.wrong, self.pushes, self.held, self.compared = wrong, 0, {}, 0
+        config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=10, block_size=16))
+        server = SimpleNamespace(engine=SimpleNamespace(vllm_config=config))
+        self.__ray_call__ = SimpleNamespace(remote=lambda function: function(server))
         self.collective_rpc = SimpleNamespace(remote=lambda method, kwargs: self.verify(**kwargs))
 
     def load(self, weights) -> None:
@@ -62,7 +66,7 @@ class Group(WorkerGroup):
 
 
 @pytest.fixture(params=["naive", "host"])
-def made(request, monkeypatch):
+def made(request, monkeypatch, tmp_path):
     """(a trainer of the mode, its engine) whose weights change with every step; made(every, wrong)."""
 
     def make(every: int, wrong: int = 0):
@@ -87,9 +91,11 @@ def made(request, monkeypatch):
             monkeypatch.setattr(stock, "on_init_end", push)
             monkeypatch.setattr(stock, "on_step_end", push)
         made = object.__new__(RetoolTrainer if request.param == "naive" else SeparateTrainer)
-        made.config = OmegaConf.create({"retool": {"verify_push_every": every, "stage_dir": "nowhere"}})
-        made.actor_rollout_wg, made.global_steps = Group(worker), 1
-        made.saved_step, made.pushed = 1, {}
+        surround(made, tmp_path, {"retool": {"verify_push_every": every}})
+        made.actor_rollout_wg, made.global_steps, made.pushes = Group(worker), 1, 0
+        made.saved_step, made.pushed, made.schedule = 1, {}, Schedule(None, 1)
+        made.schedule.begin_step(1)
+        made._rollout_server_managers = lambda: [SimpleNamespace(server_handles=[engine])]
         replicas = [SimpleNamespace(server_handle=engine)]
         made.standalone_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
         return made, engine
@@ -101,7 +107,9 @@ def made(request, monkeypatch):
 def test_the_first_and_every_nth_push_is_verified(made, capsys, every, compared):
     trainer, engine = made(every)
     trainer.on_init_end()
-    assert "Weight push: 2 tensors, 44 bytes, verified in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Weight push: 2 tensors, 44 bytes, verified in" in said and "KV caches: 160 tokens in 1 engines" in said
+    assert trainer.config.retool.cache_tokens == 160
     seen = [engine.compared]
     for _ in range(4):
         trainer.on_step_end()
