@@ -90,8 +90,8 @@ def updates(engine, advantages, ids) -> dict:
     for given, guarded in ((advantages, True), (broken, True), (advantages, True), (broken, False)):
         switches["watch_updates"] = guarded
         with engine.train_mode():
-            metrics = engine.train_batch(batch(given, ids), loss)["metrics"]
-        skipped.append(metrics["skipped_updates"].aggregate() if "skipped_updates" in metrics else None)
+            metrics = engine.train_batch(batch(given, ids), loss).get("metrics", {})
+        skipped.append(int(metrics["skipped_updates"].aggregate()) if "skipped_updates" in metrics else None)
         moments.append(state(engine))
     sound = all(bool(torch.isfinite(tensor).all()) for tensor in moments[2])
     everyone = torch.tensor([not differs(moments[0], moments[1]), differs(moments[1], moments[2]), sound]).int()
