@@ -8,8 +8,9 @@ with a tool's wait and its observation in between; each turn sends all of it aga
 turns of a set length; the same trajectories go through each policy:
 
     fcfs      a turn queues behind every turn that came before it: verl's default
-    priority  a turn goes before those of trajectories that began later (rollout.scheduling: what `retool rl` does)
-    bounded   first come first served, but only as many trajectories at once as the cache holds when they are whole
+    priority  a turn goes before those of trajectories that began later
+    bounded   first come first served, but only as many trajectories at once as the cache holds when they are
+              whole: what `retool rl` does (rollout/live.py)
 """
 
 import argparse
@@ -143,7 +144,7 @@ def main() -> None:
 
         written = {"command": " ".join(["python", "benchmarks/live.py", *sys.argv[1:]]), "facts": facts(), "rows": rows}
         given.result.write_text(json.dumps(written, indent=1) + "\n")
-        before, after = rows[0], rows[1]
+        before, after = rows[0], rows[-1]
         print(
             f"tokens computed over tokens needed: {before['computed_over_needed']} -> {after['computed_over_needed']}; "
             f"of the tokens sent again missed: {before['missed_share']:.1%} -> {after['missed_share']:.1%}; "
