@@ -21,13 +21,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore import heartbeat, processes, stop
+from retool_mcore import heartbeat, processes, stop, template
 from retool_mcore.config import STAGE_POLICIES, config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
@@ -203,7 +203,9 @@ def run_process(
     limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))
     watchdog = Watchdog([log, metrics], limit_s, folder)
     progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder))
-    watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
+    here = command[0] == sys.executable  # else the command starts others' on several nodes
+    with template.forked(env, command) if here else nullcontext((env, command)) as (env, command):
+        watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
 
 
 def watch(

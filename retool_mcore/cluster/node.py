@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore import processes
+from retool_mcore import processes, template
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.launch import stage_command
@@ -96,7 +96,8 @@ def ray_command(
 
 def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of this node's part: ours, with what NCCL must know of the network where we do not say."""
-    kept = {name: value for name, value in env.items() if name not in FOREIGN}
+    foreign = {*FOREIGN, *template.VARIABLES}  # another node's template forks nothing here
+    kept = {name: value for name, value in env.items() if name not in foreign}
     return network.nccl_env(interface) | kept
 
 

@@ -17,7 +17,7 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from retool_mcore import stop
+from retool_mcore import stop, template
 from retool_mcore.plan import derived
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.platform.env import worker_env
@@ -57,6 +57,7 @@ def verl_config(config, stage_dir: Path):
     write_agent_loop(config, agent_loop)
     with open_dict(config):
         verl = config.verl
+        verl.ray_kwargs.ray_init.runtime_env = template.ray_runtime_env()
         verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
         verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = "retool_mcore.rollout.worker.KeepingManager"
         verl.reward.custom_reward_function.reward_kwargs = {

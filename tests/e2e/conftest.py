@@ -2,10 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_runs import succeed
+
+from retool_mcore import template
+from retool_mcore.platform.env import stage_env
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +28,16 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.fixture(scope="session")
+def shared_template() -> Iterator[dict[str, str]]:
+    """The variables of one template that the processes of every test's stages are forked from."""
+    with template.forked(stage_env({"parallel": {"device": "cpu"}}), []) as (env, _):
+        yield {name: env[name] for name in template.VARIABLES}
+
+
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
+def _clean_environment(monkeypatch, shared_template):
     for name in [n for n in os.environ if n.startswith(("RETOOL_", "VERL_", "TENSORBOARD_"))]:
         monkeypatch.delenv(name)
+    for name, value in shared_template.items():
+        monkeypatch.setenv(name, value)
