@@ -2,6 +2,6 @@
 
 import os
 
-# A stage of the fast tests is a line of Python: a template that imports torch for it would take longer than all of them.
+# A stage of the fast tests is a line of Python: a template that imports torch for it would take longer than they do.
 # The end-to-end tests have one for all their stages (tests/e2e/conftest.py).
 os.environ.setdefault("RETOOL_TEMPLATE", "off")

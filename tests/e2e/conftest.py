@@ -31,7 +31,8 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
 @pytest.fixture(scope="session")
 def shared_template() -> Iterator[dict[str, str]]:
     """The variables of one template that the processes of every test's stages are forked from."""
-    with template.forked(stage_env({"parallel": {"device": "cpu"}}), []) as (env, _):
+    given = {name: value for name, value in stage_env({"parallel": {"device": "cpu"}}).items() if "RETOOL" not in name}
+    with template.forked(given, []) as (env, _):
         yield {name: env[name] for name in template.VARIABLES}
 
 
