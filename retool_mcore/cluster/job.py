@@ -28,7 +28,7 @@ from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import last_start, nccl_check, network, slurm
 from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
-from retool_mcore.cluster.node import ray_service_ports
+from retool_mcore.cluster.node import FOREIGN, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
 from retool_mcore.cluster.retry import Decision, record_failure
@@ -217,6 +217,8 @@ def decide(folder: Path, error: str, site: Site) -> Decision:
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:
     from retool_mcore.preflight.run import check  # reads data and models
 
+    for name in FOREIGN:  # the processes of a job of one node have this environment, not that of node.py
+        os.environ.pop(name, None)
     path = Path(config.run_dir) / "slurm" / f"{allocation.job_id}-{stage}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)

@@ -281,6 +281,19 @@ def test_an_alarm_sends_the_job_back_or_ends_it(monkeypatch, program, tmp_path, 
 TASKS = 'for i in 0 1; do SLURM_PROCID=$i SLURMD_NODENAME=n$((i + 1)) "$@"; done'  # in the place of srun
 
 
+def test_a_job_of_one_node_keeps_slurms_names_of_other_devices_from_its_stage(monkeypatch, tmp_path):
+    """verl refuses ROCR_VISIBLE_DEVICES beside CUDA_VISIBLE_DEVICES, and Slurm sets both on a node with GPUs."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(job, "check_nodes", lambda *_, **__: None)
+    monkeypatch.setattr("retool_mcore.preflight.run.check", lambda *_: None)
+    seen = {}
+    monkeypatch.setattr(job, "run_attempt", lambda *_, **__: seen.update(os.environ))
+    config = configure("sft", [f"runs_dir={tmp_path}", "name=t"], ONE)
+    job.run_on_nodes("sft", config, ONE, Site("default"), Signals("sft", tmp_path))
+    assert "ROCR_VISIBLE_DEVICES" not in seen and seen["CUDA_VISIBLE_DEVICES"] == "0"
+
+
 def test_the_stacks_of_a_stage_that_hangs_are_written_on_every_node(tmp_path):
     sleeping = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.STAGE_ID: node_mark(TWO.mark, 1)})
     try:
