@@ -30,6 +30,11 @@ class TrajectoryWriter:
         self._raise()
         self._steps.put((step, records, after))
 
+    def flush(self) -> None:
+        """Wait until everything that was handed over is on the disk. Raises what a write has met."""
+        self._steps.join()
+        self._raise()
+
     def close(self) -> None:
         """Wait until everything is on the disk, at the end or after a crash. Raises what a write has met."""
         if self._thread.is_alive():
@@ -46,6 +51,7 @@ class TrajectoryWriter:
                     after()
                 except BaseException as error:
                     self._error = error
+            self._steps.task_done()
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -103,10 +103,11 @@ class Save:
     Args:
         started: time.monotonic() when the step began to wait for it.
         parts: how many ranks write a part beside the steps; 0: all is written.
+        until: returns when the checkpoint may be declared whole; called in a thread of its own.
     """
 
-    def __init__(self, checkpoint: Path, started: float, parts: int):
-        self.checkpoint, self.started, self.parts = checkpoint, started, parts
+    def __init__(self, checkpoint: Path, started: float, parts: int, until: Callable[[], None] = lambda: None):
+        self.checkpoint, self.started, self.parts, self.until = checkpoint, started, parts, until
         self.metrics = {"checkpoint/pause_s": time.monotonic() - started}
         self.task = Task(self._complete)
 
@@ -120,10 +121,13 @@ class Save:
         for part in written:
             part.unlink()
         size = sum(path.stat().st_size for path in self.checkpoint.rglob("*") if path.is_file())
+        clock = time.monotonic()
+        self.until()
+        waited = time.monotonic() - clock
         checkpoints.mark_complete(self.checkpoint)
         seconds = time.monotonic() - self.started
         if not self.parts:
-            self.metrics["checkpoint/pause_s"] = seconds
+            self.metrics["checkpoint/pause_s"] = seconds - waited
         self.metrics |= {"checkpoint/bytes": float(size), "checkpoint/complete_s": seconds}
         told = "{name} is whole: {size:.3g} GB, the step waited {pause:.1f} s, COMPLETE after {seconds:.1f} s"
         pause = self.metrics["checkpoint/pause_s"]

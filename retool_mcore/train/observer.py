@@ -128,6 +128,10 @@ class StepObserver:
             self.writer.write(step, records)
         metrics["timing_s/observe"] = time.perf_counter() - clock
 
+    def flush(self) -> None:
+        """Wait until the trajectories that were handed to the writer are on the disk."""
+        self.writer.flush()
+
     def close(self) -> None:
         """Wait until the trajectories of all steps are on the disk. To be called however the training ends."""
         self.writer.close()

@@ -1,5 +1,6 @@
 """verl's V1 trainers, seen into: every step's trajectories on disk, behaviour metrics, whole checkpoints."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,13 +50,21 @@ class WorkerGroup(RayWorkerGroup):
 
 
 class MarkComplete(CheckpointCallback):
-    """Called by verl after the last file of a checkpoint is written or, with async_save, lies in memory."""
+    """Called by verl after the last file of a checkpoint is written or, with async_save, lies in memory.
+
+    It counts once the step's metrics and trajectories are on the disk as well: a run that is killed in between makes
+    the step again, from trajectories that it has, instead of going on behind a step that nobody has a record of.
+    """
 
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
         parts = sum(group.world_size for group in trainer.saving_groups()) if async_save else 0
-        trainer.being_written = Save(Path(checkpoint_dir), trainer.save_started, parts)
-        if not async_save:
-            trainer.finish_saves(blocking=True)
+        trainer.recorded = recorded = threading.Event()
+
+        def until() -> None:
+            recorded.wait()
+            trainer.observer.flush()
+
+        trainer.being_written = Save(Path(checkpoint_dir), trainer.save_started, parts, until)
 
 
 class Steps(Phases):
@@ -66,6 +75,7 @@ class Steps(Phases):
     """
 
     being_written: Save | None = None
+    recorded = threading.Event()  # set once the step of `being_written` is logged
     saved: Mapping[str, float] = {}  # metrics of the checkpoint that has become whole since the last step was logged
     fetched = 0  # prompts since the last checkpoint
     ending: alarms.Ended | None = None  # by an alarm that was known only after the step
@@ -122,6 +132,7 @@ class Steps(Phases):
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
+        self.recorded.set()
         self.finish_saves(blocking=True)
 
     def on_train_begin(self):
@@ -135,6 +146,7 @@ class Steps(Phases):
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
+        self.recorded.set()
         if self.ending is not None:
             self._end(self.ending)
         self.schedule.begin_step(self.global_steps, parts=optimizer_steps(self))

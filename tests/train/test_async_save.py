@@ -3,6 +3,7 @@ real files, threads and locks."""
 
 import multiprocessing
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +95,20 @@ def test_a_synchronous_save_goes_to_the_disk_at_once(memory, target, monkeypatch
     assert found(target) == FILES and not list(memory.iterdir())
     metrics = Save(target, time.monotonic(), parts=0).ended(blocking=True)
     assert checkpoints.latest(target.parent) == target
-    assert metrics["checkpoint/pause_s"] == metrics["checkpoint/complete_s"]
+    assert metrics["checkpoint/pause_s"] == pytest.approx(metrics["checkpoint/complete_s"], abs=0.01)
+
+
+def test_it_is_not_whole_before_it_may_be_and_the_wait_is_no_pause(target):
+    target.mkdir(parents=True)
+    (target / "model/huggingface").mkdir(parents=True)
+    allowed = threading.Event()
+    save = Save(target, time.monotonic(), parts=0, until=allowed.wait)
+    time.sleep(0.3)
+    assert save.ended(blocking=False) is None and checkpoints.latest(target.parent) is None
+    allowed.set()
+    metrics = save.ended(blocking=True)
+    assert checkpoints.latest(target.parent) == target
+    assert metrics["checkpoint/pause_s"] < 0.3 <= metrics["checkpoint/complete_s"]
 
 
 def test_it_is_not_whole_before_every_rank_has_written(memory, target, monkeypatch):

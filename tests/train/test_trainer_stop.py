@@ -1,5 +1,6 @@
 """Stopping at a step, in verl's own training loops and data loaders, with a stand-in for the engine."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,6 +257,25 @@ def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, mo
     undisturbed = Journal()
     assert attempt(undisturbed, "undisturbed") is None
     assert journal.trained == undisturbed.trained and journal.logged == undisturbed.logged
+
+
+def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch):
+    """A run that was killed in between would go on behind a step that nobody knows the figures of."""
+    for async_save in (False, True):
+        journal, early = Journal(), []
+        journal.stage_dir = tmp_path / str(async_save)
+
+        def log(data, step, journal=journal, early=early):
+            time.sleep(0.2)  # the push of the weights
+            journal.logged.append(step)
+            last = checkpoints.latest(journal.stage_dir / "checkpoints")
+            early.append(last is not None and checkpoints.step_of(last) >= step)
+
+        monkeypatch.setattr(journal, "tracking", lambda log=log, **_: SimpleNamespace(log=log))
+        (journal.stage_dir / "checkpoints").mkdir(parents=True)
+        reinforce(journal.stage_dir, journal, monkeypatch, async_save)
+        assert journal.logged == list(range(1, STEPS + 1)) and not any(early)
+        assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == STEPS
 
 
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):

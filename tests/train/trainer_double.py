@@ -29,5 +29,5 @@ def surround(trainer, folder: Path, config: dict) -> KeepingManager:
     trainer.config = OmegaConf.merge(defaults, config)
     trainer.use_critic, trainer.trainer_mode, trainer.parameter_sync_step = False, "sync", 1
     trainer.pushes = 1
-    trainer.observer = SimpleNamespace(batches=[])
+    trainer.observer = SimpleNamespace(batches=[], flush=lambda: None)
     return object.__new__(KeepingManager)
