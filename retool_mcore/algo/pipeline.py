@@ -20,7 +20,7 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
     if pipeline["updates"] * mini_batch != batch:
         raise UserError(
             f"{name} makes {pipeline['updates']} update(s) a batch, but train.batch={batch} holds "
-            f"{batch / mini_batch:g} of recipe.mini_batch={mini_batch}: set recipe.mini_batch={batch}, or take "
+            f"{batch / mini_batch:g} of train.mini_batch={mini_batch}: leave train.mini_batch out, or take "
             "pipeline=async."
         )
     gpus = pipeline["rollout_nodes"] * pipeline["rollout_gpus"]

@@ -23,7 +23,7 @@ def check(*overrides):
 def test_each_pipeline_sets_verls_trainer_and_bound():
     seen = {}
     for name in ("sync", "one_step_off", "async"):
-        verl = check(f"pipeline={name}", "recipe.mini_batch=4" if name == "async" else "recipe.mini_batch=16")
+        verl = check(f"pipeline={name}")
         v1 = verl.trainer.v1
         ahead = v1.separate_async.num_warmup_batches, v1.separate_async.parameter_sync_step
         seen[name] = v1.trainer_mode, *ahead, v1.sampler.max_off_policy_threshold, verl.ray_kwargs.ray_init.num_gpus
@@ -38,7 +38,10 @@ def test_each_pipeline_sets_verls_trainer_and_bound():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("pipeline=one_step_off", "recipe.mini_batch=8"), "set recipe.mini_batch=16, or take pipeline=async"),
+        (
+            ("pipeline=one_step_off", "train.mini_batch=8"),
+            "holds 2 of train.mini_batch=8: leave train.mini_batch out, or take",
+        ),
         (("pipeline=async", "pipeline.staleness=0"), "pipeline=sync"),
         (("pipeline=one_step_off", "pipeline.rollout_gpus=0"), "not filled by rollout engines"),
         (("pipeline=one_step_off", "parallel.rollout_tp=2", "pipeline.rollout_gpus=3"), "parallel.rollout_tp=2"),

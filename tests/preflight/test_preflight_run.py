@@ -141,7 +141,7 @@ def test_weights_are_asked_for_where_they_are_read(prepared, tmp_path, stage):
 
 def test_rollouts_ahead_need_devices_of_their_own(prepared, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ahead = ["pipeline=one_step_off", "train.mini_batch=16"]
+    ahead = ["pipeline=one_step_off"]
     STAGES["rl"](config("rl", prepared, *ahead))
     message = refusal("rl", prepared, *ahead, "parallel.ray.num_gpus=2")
     assert "trainer's 2" in message and "parallel.ray.num_gpus gives 2" in message
@@ -163,7 +163,7 @@ def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
     STAGES["rl"](config("rl", prepared, *gpu, "recipe.advantage=gae"))
     monkeypatch.setattr(machine, "cuda_devices", lambda: ["GPU 0", "GPU 1", "GPU 2"])
-    ahead = ["pipeline=one_step_off", "train.mini_batch=16"]
+    ahead = ["pipeline=one_step_off"]
     STAGES["rl"](config("rl", prepared, *gpu, *ahead, "recipe.kl_loss=true"))
     wanted = [(kwargs["critic"], kwargs["reference"], kwargs["engine"]) for kwargs in seen]
     assert wanted == [(True, False, True), (False, True, False)]

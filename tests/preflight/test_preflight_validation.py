@@ -43,7 +43,7 @@ def test_the_cost_is_told():
 
 
 def test_without_validation_there_is_no_best_and_nothing_to_tell():
-    for overrides in ([], ["data=math", "train.eval_every=-1"], ["pipeline=one_step_off", "data.rl.mini_batch=16"]):
+    for overrides in ([], ["data=math", "train.eval_every=-1"], ["pipeline=one_step_off"]):
         assert train(*overrides).keep_best is None
         assert told_cost(train(*overrides), problems=64) == ""
     assert train("data=math", "train.keep_best=reward/accuracy").keep_best == "reward/accuracy"
