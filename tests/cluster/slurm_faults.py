@@ -43,7 +43,9 @@ PARTS = {
     "Ray head (gcs_server)": re.compile(r"^\S*gcs_server "),
     "raylet": re.compile(r"^\S*raylet/raylet "),
     "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
-    "agent-loop worker": re.compile(r"^ray::AgentLoopWorker"),
+    "agent-loop worker": re.compile(r"^ray::(KeepingWorker|AgentLoopWorker)"),
+    "trainer": re.compile(r"^ray::TaskRunner"),
+    "driver": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl "),
 }
 
 
