@@ -1,4 +1,4 @@
-"""What docs/cluster.md tells of benchmarks/results/faults.json and checkpoint.json.
+"""What docs/cluster.md tells of benchmarks/results/faults.json, checkpoint.json and rehearsal.json.
 
 python benchmarks/cluster_tables.py             print it
 python benchmarks/cluster_tables.py --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
@@ -67,9 +67,40 @@ def checkpoint(result: dict) -> str:
     return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def rehearsal(result: dict) -> str:
+    """What the rehearsal came to, and a row for each fault in the order in which they came."""
+    rows, end, clock = result["rows"], result["end"] or {}, result["clock"]
+    limits = sum(row["what"] == "time limit" for row in rows)
+    text = (
+        f"{len(rows)} of {result['planned']} planned faults in {result['minutes']:.0f} minutes: {limits} time limits "
+    )
+    text += f"and {len(rows) - limits} `kill -9`. "
+    if end:
+        told = "each once in the metrics"
+        if end["steps_missing"] or end["steps_twice"]:
+            told = f"missing in the metrics {end['steps_missing']}, twice {end['steps_twice']}"
+        text += f"Steps 1 to {end['steps']}: {told}; the largest difference to the undisturbed run's figures is "
+        text += f"{end['largest_difference']:.1e}. {end['trajectories_finished']} trajectories were finished, "
+        text += f"{len(end['generated_twice'])} of them twice, {end['taken_over']} of them were trained on by a later "
+        text += f"start; {len(end['trained_on_others'])} are not, token for token, what their step trained on. "
+    text += f"{sum(row['orphans'] for row in rows) + end.get('orphans_at_the_end', 0)} processes were left. "
+    text += f"A step took {clock['step_s']:.0f} s, the signal's lead {clock['lead_s']:.1f} s and the watchdog's limit "
+    text += f"{clock['watchdog_s']:.0f} s on that clock (1:{clock['scale']:.0f}). {result['machine']['cores']} cores"
+    loads = [row["load"] for row in rows]
+    text += f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else "."
+    head = ("step", "phase", "fault", "detected (s)", "generates again (s)", "kept of the step", "cause, as told")
+    lines = [head, ("---",) * len(head)]
+    for row in rows:
+        cause = f"`{row['cause'].replace('`', chr(39))}`".replace("|", "\\|") if row["cause"] else "-"
+        fault = row["what"] + (" (given up, submitted again)" if row["submitted_again"] else "")
+        times = [_seconds(row["detected_s"]), _seconds(row["resumed_s"])]
+        lines.append((str(row["step"]), row["phase"], fault, *times, str(row["kept"]), cause))
+    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def render(page: str) -> str:
     """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
-    for name, make in {"faults": faults, "checkpoint": checkpoint}.items():
+    for name, make in {"faults": faults, "checkpoint": checkpoint, "rehearsal": rehearsal}.items():
         if not (result := RESULTS / f"{name}.json").exists():
             continue
         block = f"<!-- table {name} -->\n{make(json.loads(result.read_text()))}\n<!-- end -->"

@@ -170,7 +170,8 @@ class Rehearsal:
         return self.folder / "faults"
 
     def undisturbed(self) -> dict[int, dict]:
-        return slurm_jobs.Job(self.cluster, "0", "rl", self.base).attempts()[0]
+        attempts = slurm_jobs.Job(self.cluster, "0", "rl", self.base).attempts()
+        return {step: values for attempt in attempts for step, values in attempt.items()}
 
     def prepare(self) -> None:
         """Data, cold start and the undisturbed run; what is there already is used."""
@@ -235,9 +236,7 @@ class Rehearsal:
     def fault(self, planned: Planned, begun: float) -> tuple[Row, float]:
         """One fault of an attempt whose generation runs since `begun`; the row, and since when the next one's runs."""
         row = Row(planned.what, planned.phase)
-        parts = HELD if planned.what == LIMIT else (planned.what,)
-        pids = {part: [pid for node in NODES for pid in slurm_faults.find(self.cluster, part, node)] for part in parts}
-        if self.wait_for((planned.phase,), begun - 1) in slurm_jobs.ENDS:
+        if self.wait_for((planned.phase,), begun) in slurm_jobs.ENDS:
             return row, begun
         self.wait_within(planned, begun)
         before = slurm_faults.Before.of(self.job)
@@ -245,20 +244,21 @@ class Rehearsal:
         row.phase, row.step, row.load = beat["phase"], before.last + 1, round(os.getloadavg()[0], 1)
         at, start = time.time(), time.monotonic()
         if planned.what == LIMIT:
-            with self.held([pid for found in pids.values() for pid in found], row.phase) as beat_again:
+            with self.held(row.phase) as beat_again:
                 self.cluster.run("scontrol", "update", f"JobId={self.job.id}", "TimeLimit=1")
-                while not before.noticed(self.job) and time.monotonic() - start < 150:
+                while not self.limit_reached(before) and time.monotonic() - start < 150:
                     beat_again()
                     self.poll()
             row.detected_s = round(time.monotonic() - start, 1)
             self.lift_limit()
         else:
-            os.kill(pids[planned.what][len(pids[planned.what]) // 2], signal.SIGKILL)
+            slurm_faults.kill(planned.what, *NODES)(self.job)
         while True:
             seconds = round(time.monotonic() - start, 1)
             if row.detected_s is None and planned.what not in IN_PLACE and before.noticed(self.job):
                 row.detected_s = seconds
-            if self.phase(at) and (planned.what in IN_PLACE or self.phase(at) in PHASES[:4]):
+            again = planned.what in IN_PLACE or len(progress.attempt_files(self.job.folder)) > before.files
+            if again and self.phase(at) in PHASES[: None if planned.what in IN_PLACE else 4]:
                 row.resumed_s = seconds
                 break
             if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
@@ -284,15 +284,18 @@ class Rehearsal:
         longest = statistics.median(value[f"timing_s/{name}"] for value in values) if name else GENERATION_S
         seconds = planned.share * (0.2 if planned.phase == "push" else longest)
         end = time.monotonic() + seconds
-        while time.monotonic() < end and self.phase(begun - 1) == planned.phase:
+        while time.monotonic() < end and self.phase(begun) == planned.phase:
             self.poll(0.02)
 
     @contextmanager
-    def held(self, pids: Sequence[int], phase: str) -> Iterator:
+    def held(self, phase: str) -> Iterator:
         """Processes stand still; yields a function that beats in their place, as a long phase's micro-batches do."""
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        pids = []
+        for part in HELD:  # the trainer first, which would begin the next phase
+            for pid in (pid for node in NODES for pid in slurm_faults.find(self.cluster, part, node)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    pids.append(pid)
         path = self.job.folder / heartbeat.FOLDER / "held.json"
         beats = 0
 
@@ -318,6 +321,12 @@ class Rehearsal:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+
+    def limit_reached(self, before: slurm_faults.Before) -> bool:
+        """Whether Slurm has ended the job for its time: the signal that comes before does not count."""
+        state = self.job.state()
+        gone = state["JobState"] != "RUNNING" or state["Restarts"] != before.restarts
+        return gone or state["Reason"] == "TimeLimit"
 
     def lift_limit(self) -> None:
         """Of the next start, before it asks how long it has."""
@@ -368,11 +377,14 @@ class Rehearsal:
         """The faults, then the rest of the run undisturbed."""
         planned = plan(self.options.faults, self.options.seed)
         began, before = time.monotonic(), self.minutes
-        self.submit()
         begun = time.time()
+        self.submit()
         while len(self.rows) < len(planned) and self.minutes < self.options.minutes:
-            if self.wait_for(PHASES[:4], begun - 1) in slurm_jobs.ENDS:
-                break
+            if (state := self.wait_for(PHASES[:4], begun)) in slurm_jobs.ENDS:
+                if state == "COMPLETED":
+                    break
+                self.submit()  # it gave up between two faults
+                continue
             row, begun = self.fault(planned[len(self.rows)], begun)
             self.minutes = round(before + (time.monotonic() - began) / 60, 1)
             if row.phase:

@@ -35,3 +35,27 @@ def test_a_row_of_faults_and_their_sums(tables):
         "a load of 8 to 8 at the moments of the faults."
     )
     assert table[-1] == "| raylet | rl | 14 | - | 1 / 2 | 3 | `retool: a 'b' \\| c` |"
+
+
+def test_the_rehearsal_tells_what_went_wrong_at_its_end(tables):
+    row = {"what": "raylet", "planned": "push", "phase": "save", "step": 3, "detected_s": 9.6, "resumed_s": None}
+    row |= {"kept": 16, "orphans": 1, "submitted_again": True, "cause": "retool: gone", "load": 4.0}
+    end = {"steps": 4, "steps_missing": [3], "steps_twice": [], "largest_difference": 0.002, "taken_over": 5}
+    end |= {
+        "trajectories_finished": 20,
+        "generated_twice": ["step 3: a"],
+        "trained_on_others": [],
+        "orphans_at_the_end": 1,
+    }
+    clock = {"step_s": 30.0, "lead_s": 5.5, "watchdog_s": 16.7, "scale": 108.0}
+    result = {"rows": [row], "end": end, "clock": clock, "planned": 2, "minutes": 3.2, "machine": {"cores": 2}}
+    told, _, *table = tables.rehearsal(result).split("\n")
+    for words in (
+        "1 of 2 planned faults in 3 minutes",
+        "missing in the metrics [3], twice []",
+        "difference",
+        "2.0e-03",
+    ):
+        assert words in told
+    assert "20 trajectories were finished, 1 of them twice" in told and "2 processes were left" in told
+    assert table[-1] == "| 3 | save | raylet (given up, submitted again) | 10 | - | 16 | `retool: gone` |"
