@@ -55,6 +55,7 @@ VICTIMS = (
     "slurmstepd of the batch script",
     "job process",
     "driver",
+    "template",
     "sandbox server",
 )
 IN_PLACE = ("sandbox server",)

@@ -45,6 +45,7 @@ PARTS = {
     "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
     "agent-loop worker": re.compile(r"^ray::(KeepingWorker|AgentLoopWorker)"),
     "trainer": re.compile(r"^ray::TaskRunner"),
+    "template": re.compile(r"-m retool_mcore\.template "),
     "driver": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl "),
 }
 
