@@ -5,7 +5,7 @@ python benchmarks/sandbox.py --quick         about a minute
 python benchmarks/sandbox.py --fusion URL    also a running SandboxFusion service
 python benchmarks/sandbox.py neighbours      p99 beside programs that take all they can get
 python benchmarks/sandbox.py soak --runs N   mixed programs, and what has grown after them
-python benchmarks/sandbox.py table           the tables out of benchmarks/results (--write: into docs/measured/sandbox.md)
+python benchmarks/sandbox.py table           tables of benchmarks/results (--write: into docs/measured/sandbox.md)
 """
 
 import argparse
