@@ -1,20 +1,24 @@
 """Links, anchors, paths, dotted names and commands of README.md, CONTRIBUTING.md and docs/ lead somewhere."""
 
+import functools
+import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 import typer
 
-from retool_mcore import cli
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 STAGES = ("prepare", "sft", "rl", "eval", "export", "doctor")
+# The command line, by the door that the shell takes.
+SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["retool"]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -23,13 +27,18 @@ def prose(text: str) -> str:
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def code(text: str) -> list[str]:
-    """Lines of code: those of blocks and, one each, what stands between backticks; a backslash joins lines."""
+def blocks(text: str) -> list[str]:
+    """Lines of blocks of code, fenced or indented; a backslash joins lines."""
     text = re.sub(r"\\\n\s*", " ", text)
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in fenced for line in block.splitlines()]
     lines += [line for line in prose(text).splitlines() if line.startswith("    ")]
-    return [line.strip().removeprefix("$ ") for line in lines] + re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(text))
+    return [line.strip().removeprefix("$ ") for line in lines]
+
+
+def mentions(text: str) -> list[str]:
+    """What stands between backticks."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(text))
 
 
 def anchors(page: Path) -> set[str]:
@@ -50,34 +59,47 @@ def broken_links(page: Path) -> list[str]:
     return found
 
 
-def parse(words: list[str]) -> None:
-    """Raises for a subcommand, option or key that does not exist; runs nothing."""
-    command = typer.main.get_command(cli.app)
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        if not words or words[0] not in command.commands:
-            raise UserError(f"no command {words[:1]}")
+@functools.cache
+def composed(stage: str, overrides: tuple[str, ...]) -> None:
+    compose(stage, overrides)
+
+
+def parse(words: list[str], whole: bool = True) -> None:
+    """Raises for a subcommand, option or key that does not exist; runs nothing. not whole: arguments may be missing."""
+    command = typer.main.get_command(importlib.import_module(SCRIPT.partition(":")[0]).app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            raise UserError(f"no command {words[0]}")
         command, words = command.commands[words[0]], words[1:]
-    name = command.name
-    if "--help" in words:
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    if given - known and not command.ignore_unknown_options:
+        raise UserError(f"{command.name} has no {given - known}")
+    if "--help" in words or hasattr(command, "commands"):
         return
-    context = command.make_context(name, list(words))
-    overrides = [word for word in words if re.match(r"[\w.+]+=", word) and not word.startswith("--")]
-    if name == "submit":
-        for stage in [word for word in context.params["words"] if word in STAGES]:
-            compose(stage, overrides)
-    elif name in STAGES:
-        compose(name, overrides)
+    if whole:
+        command.make_context(command.name, list(words))
+    overrides = tuple(word for word in words if re.match(r"[\w.+]+=", word) and not word.startswith("name="))
+    for stage in [word for word in words if word in STAGES] if command.name == "submit" else [command.name]:
+        if stage in STAGES and overrides:
+            composed(stage, overrides)
 
 
-def commands(page: Path) -> list[str]:
-    """`retool ...` of a page, without comments; those with placeholders (capitals, dots) are forms and no commands."""
-    found = []
-    for line in code(page.read_text()):
-        line = re.sub(r"\s+#.*", "", line)
-        line = re.sub(r"^(?:watch -n \d+ |\.venv/bin/)", "", line)
-        if line.startswith("retool ") and not re.search(r"\.\.\.|\b[A-Z]{3,}\b|=N\b|\bN$|\|", line):
-            found.append(line)
-    return list(dict.fromkeys(found))
+def commands(page: Path) -> dict[str, bool]:
+    """`retool ...` of a page, and whether it stands in a block, where it is to be typed. Without comments; what has
+    placeholders (capitals, dots) is a form and no command."""
+    found: dict[str, bool] = {}
+    for lines, whole in ((blocks(page.read_text()), True), (mentions(page.read_text()), False)):
+        for line in lines:
+            line = re.sub(r"\s+#.*", "", line)
+            line = re.sub(r"^(?:watch -n \d+ |\.venv/bin/)", "", line)
+            if line.startswith("retool ") and not re.search(r"\.\.\.|\b[A-Z]{3,}\b|=N\b|\bN$|\|", line):
+                found.setdefault(line, whole)
+    return found
+
+
+def has_commands(page: Path) -> bool:
+    return bool(commands(page)) and "Generated by" not in page.read_text()[:200]  # those are tested with their source
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -85,15 +107,15 @@ def test_links_lead_somewhere(page):
     assert not broken_links(page)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if has_commands(page)], ids=lambda page: page.name)
 def test_commands_are_understood(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     failed = {}
-    for line in commands(page):
+    for line, whole in commands(page).items():
         if "unknown key" in page.read_text().partition(line)[2][:200]:  # shown for its error
             continue
         try:
-            parse(shlex.split(line)[1:])
+            parse(shlex.split(line)[1:], whole)
         except (UserError, typer.exceptions.TyperException, click.ClickException, SystemExit) as error:
             failed[line] = str(error)
     assert not failed
@@ -102,11 +124,15 @@ def test_commands_are_understood(page, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_programs_tests_and_files_are_there(page):
     missing = []
-    for line in code(page.read_text()):
+    for line in blocks(page.read_text()) + mentions(page.read_text()):
         for pattern in (r"python (benchmarks/[\w/]+\.py)", r"pytest .*?(tests/[\w/.]+)", r"((?:\./)?launch/\w+\.sh)"):
-            missing += [path for path in re.findall(pattern, line) if not (ROOT / path).exists()]
-        for path in re.findall(r"^((?:retool_mcore|configs|docs|tests|benchmarks|slurm)/[\w./-]+)$", line):
-            if not (ROOT / path).exists() and "NAME" not in path:
+            missing += [
+                path
+                for path in re.findall(pattern, line)
+                if not (ROOT / path).exists() and not re.search("[A-Z]{3}", path)
+            ]
+        for path in re.findall(r"^((?:retool_mcore|configs|docs|tests|benchmarks|slurm)/[\w./-]+\.\w+)$", line):
+            if not (ROOT / path).exists() and not re.search("[A-Z]{3}", path):
                 missing.append(path)
     assert not missing
 
@@ -150,7 +176,7 @@ def test_what_is_broken_is_found(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("# A page\n[a](#a-page) [b](none.md) [c](#no-such)\n\n    retool rl train.stepp=1\n")
     assert broken_links(page) == ["none.md", "#no-such"]
-    assert commands(page) == ["retool rl train.stepp=1"]
+    assert commands(page) == {"retool rl train.stepp=1": True}
     for words in (["rl", "train.stepp=1"], ["rll"], ["plan", "--modell", "x"]):
         with pytest.raises((UserError, typer.exceptions.TyperException, click.ClickException)):
             parse(words)
