@@ -125,6 +125,9 @@ def test_commands_are_understood(page, monkeypatch):
 def test_programs_tests_and_files_are_there(page):
     missing = []
     for line in blocks(page.read_text()) + mentions(page.read_text()):
+        module = re.search(r"python -m ((?:benchmarks|tests)[\w.]+)", line)
+        if module and not (ROOT / f"{module[1].replace('.', '/')}.py").exists():
+            missing.append(module[1])
         for pattern in (r"python (benchmarks/[\w/]+\.py)", r"pytest .*?(tests/[\w/.]+)", r"((?:\./)?launch/\w+\.sh)"):
             missing += [
                 path
