@@ -73,7 +73,7 @@ def parse(words: list[str], whole: bool = True) -> None:
         command, words = command.commands[words[0]], words[1:]
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    if given - known and not command.ignore_unknown_options:
+    if given - known and not command.context_settings.get("ignore_unknown_options"):
         raise UserError(f"{command.name} has no {given - known}")
     if "--help" in words or hasattr(command, "commands"):
         return
