@@ -1,4 +1,4 @@
-"""What docs/cluster.md tells of benchmarks/results/faults.json, checkpoint.json and rehearsal.json.
+"""What docs/measured/cluster.md tells of benchmarks/results/faults.json, checkpoint.json and rehearsal.json.
 
 python benchmarks/cluster_tables.py             print it
 python benchmarks/cluster_tables.py --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "cluster.md"
+PAGE = ROOT / "docs" / "measured" / "cluster.md"
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = (
     "fault",
@@ -117,7 +117,7 @@ def _seconds(value: float | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="into docs/cluster.md")
+    parser.add_argument("--write", action="store_true", help="into docs/measured/cluster.md")
     options = parser.parse_args(arguments)
     page = render(PAGE.read_text())
     if options.write:

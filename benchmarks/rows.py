@@ -5,7 +5,8 @@
 Each time: ids, labels and temperatures into Megatron's packed buffer, log-probabilities and entropies out of it, both
 cut to the responses for the loss, and the gradient back to the buffer. No model: the GPU has nothing to do meanwhile
 where the host has to wait for it, as verl does before each copy. That wait is not in these figures, because the two
-ways run on the CPU here (docs/reshard.md has verl's on a GPU). Both give the same bits (tests/train/test_rows.py).
+ways run on the CPU here (docs/measured/rollout.md has verl's on a GPU). Both give the same bits
+(tests/train/test_rows.py).
 """
 
 import argparse

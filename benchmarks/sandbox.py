@@ -5,7 +5,7 @@ python benchmarks/sandbox.py --quick         about a minute
 python benchmarks/sandbox.py --fusion URL    also a running SandboxFusion service
 python benchmarks/sandbox.py neighbours      p99 beside programs that take all they can get
 python benchmarks/sandbox.py soak --runs N   mixed programs, and what has grown after them
-python benchmarks/sandbox.py table           the tables out of benchmarks/results (--write: into docs/sandbox.md)
+python benchmarks/sandbox.py table           tables of benchmarks/results (--write: into docs/measured/sandbox.md)
 """
 
 import argparse
@@ -143,13 +143,13 @@ def main() -> None:
     parser.add_argument("--fusion", metavar="URL", help="also measure the SandboxFusion service there")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--runs", type=int, default=100_000, help="programs of a soak")
-    parser.add_argument("--write", action="store_true", help="table: put the tables into docs/sandbox.md")
+    parser.add_argument("--write", action="store_true", help="table: put the tables into docs/measured/sandbox.md")
     parser.add_argument("--result", default=None, help="name of the JSON file in benchmarks/results")
     arguments = parser.parse_args()
     arguments.cell_s = 0.5 if arguments.quick else 5.0
     arguments.longest_cell_s = 6.0 if arguments.quick else 120.0
     if arguments.task == "table":
-        print_tables(ROOT / "docs" / "sandbox.md", arguments.write)
+        print_tables(ROOT / "docs" / "measured" / "sandbox.md", arguments.write)
         return
     result = {"facts": facts()}
     if arguments.task == "soak":

@@ -1,4 +1,4 @@
-"""Markdown tables out of benchmarks/results/sandbox*.json, and into docs/sandbox.md between its markers."""
+"""Markdown tables out of benchmarks/results/sandbox*.json, and into docs/measured/sandbox.md between its markers."""
 
 import json
 import re

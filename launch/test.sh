@@ -17,6 +17,8 @@ case ${1:-} in
     *) parts=(fast e2e) ;;
 esac
 ./launch/setup.sh
+"${RETOOL_VENV:-.venv}/bin/ruff" check --quiet . # seconds, and tests are code too
+"${RETOOL_VENV:-.venv}/bin/ruff" format --check --quiet .
 
 for part in "${parts[@]}"; do
     folder=tests

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,22 @@ app = typer.Typer(
     help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
     epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"retool_mcore {version('retool-mcore')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
 
 Overrides = Annotated[
     list[str] | None,

@@ -24,7 +24,10 @@ from omegaconf.errors import OmegaConfBaseException
 from retool_mcore import overrides as ov
 from retool_mcore.errors import UserError
 
+# At the top of a checkout; an installed wheel has them inside the package (setup.py).
 CONFIG_DIR = Path(__file__).parent.parent / "configs"
+if not (CONFIG_DIR / "base.yaml").is_file():
+    CONFIG_DIR = Path(__file__).parent / "configs"
 
 # verl's packaged configuration of each stage: file and group choices (verl/trainer/{sft_trainer,main_ppo}.py).
 VERL_BASE = {

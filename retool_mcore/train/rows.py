@@ -1,8 +1,8 @@
 """A micro-batch's sequences into Megatron's packed buffer and out of it, each way by one index and without waiting.
 
 verl 0.9.1 copies ids, labels, temperatures, log-probabilities and the loss's rows sequence by sequence, and before each
-it waits for the GPU, to which it then gives no work: 130 times for ten sequences (docs/reshard.md). But all lengths are
-known before a micro-batch leaves the host. So every token's place is worked out there.
+it waits for the GPU, to which it then gives no work: 130 times for ten sequences (docs/measured/rollout.md). But all
+lengths are known before a micro-batch leaves the host. So every token's place is worked out there.
 
 Adapted places: the four names below, verl release 0.9.1, for as long as an engine works on a micro-batch. Not with
 context parallelism, which splits the sequences: train/engine.py leaves that to verl.

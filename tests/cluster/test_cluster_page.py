@@ -1,4 +1,4 @@
-"""docs/cluster.md is what the results say, and its table what a job may ask of it."""
+"""docs/measured/cluster.md is what the results say, and its table what a job may ask of it."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,7 @@ def tables():
 
 def test_the_page_is_up_to_date(tables):
     page = tables.PAGE.read_text()
-    assert page == tables.render(page), "run `python benchmarks/cluster_tables.py --write` and commit docs/cluster.md"
+    assert page == tables.render(page), "run `python benchmarks/cluster_tables.py --write`, and commit what it writes"
 
 
 def test_a_page_without_a_place_for_a_table_is_refused(tables):

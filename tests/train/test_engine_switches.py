@@ -1,4 +1,4 @@
-"""Which modules of the engine the switches reach; what they do on a GPU: docs/performance.md."""
+"""Which modules of the engine the switches reach; what they do on a GPU: docs/measured/training.md."""
 
 import inspect
 from types import SimpleNamespace

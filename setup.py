@@ -1,0 +1,9 @@
+"""What pyproject.toml cannot say: configs/, at the top of the repository, travels in the wheel as package data."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages(include=["retool_mcore*"]), "retool_mcore.configs"],
+    package_dir={"retool_mcore.configs": "configs"},
+    package_data={"retool_mcore.view": ["page/*"], "retool_mcore.configs": ["*.yaml", "*/*.yaml"]},
+)

@@ -1,0 +1,41 @@
+"""What a wheel holds is enough to work outside the repository: its configurations travel in it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from retool_mcore.config import CONFIG_DIR
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_built_package_works_in_an_empty_folder(tmp_path):
+    built, empty = tmp_path / "built", tmp_path / "empty"
+    empty.mkdir()
+    build = [sys.executable, "setup.py", "--quiet", "build_py", f"--build-lib={built}"]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    inside = built / "retool_mcore" / "configs"
+    ours = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob("*.yaml")}
+    assert {path.relative_to(inside) for path in inside.rglob("*.yaml")} == ours
+    program = "import sys; from retool_mcore.cli import main; sys.exit(main())"
+    for words in (["prepare", "--dry-run", "name=x"], ["plan", "--help"]):
+        run = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            cwd=empty,
+            env=os.environ | {"PYTHONPATH": str(built)},
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, run.stderr
+    command = "import retool_mcore.config as config; print(config.CONFIG_DIR)"
+    run = subprocess.run(
+        [sys.executable, "-c", command],
+        cwd=empty,
+        env=os.environ | {"PYTHONPATH": str(built)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(run.stdout.strip()) == inside
+    assert not any(empty.iterdir())
