@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -79,7 +79,7 @@ def raw_leaves(path: Path) -> Iterator[tuple[str, object]]:
     yield from leaves(node)
 
 
-def table(rows: Iterator[tuple[str, object, str]]) -> list[str]:
+def table(rows: Iterable[tuple[str, object, str]]) -> list[str]:
     lines = ["| key | value | why |", "|---|---|---|"]
     for key, value, why in rows:
         lines.append(f"| `{key}` | `{_yaml(value)}` | {why.replace('|', chr(92) + '|')} |")
