@@ -44,12 +44,13 @@ def test_every_result_is_named_by_a_script_or_a_page():
     assert [path.stem for path in provenance.RESULTS.glob("*.json") if path.stem not in text] == []
 
 
-def test_no_benchmark_imports_a_test():
-    for path in FOLDER.rglob("*.py"):
+@pytest.mark.parametrize(("folder", "above"), [("benchmarks", {"tests"}), ("retool_mcore", {"tests", "benchmarks"})])
+def test_arrows_go_from_tests_to_benchmarks_to_the_package(folder, above):
+    for path in (provenance.ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not [name for name in names if name.split(".")[0] in ("tests", "conftest")], path
+            assert not [name for name in names if name.split(".")[0] in above], path
 
 
 def test_mentioned_benchmarks_exist():

@@ -3,7 +3,7 @@
     python -m benchmarks.coldstart.verification   # 1,000 rewrites, 300 reasonings and 300 judge's replies
     python -m benchmarks.coldstart.verification --rewrites 250
 
-Rewrites (tests/coldstart/recorded_rewrites.py), reasonings and replies are made by generators, which label them by what
+Rewrites (recorded_rewrites.py), reasonings and replies are made by generators, which label them by what
 they did to them; half are close to the line on either side. A stage's positives are the rows that it drops. Its recall
 is over the rows that are labelled for it and reach it; its precision over all that it drops. `all` is over the three
 stages that a rewrite passes. Beside it stands the plain way: keep what has <code> and the right number in its box.

@@ -3,8 +3,8 @@
     python -m benchmarks.rewards.grader              # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
     python -m benchmarks.rewards.grader --pairs 500 --hostile 100 --others math_dapo,prime_math
 
-The pairs: Math-Verify's own suite (tests/reward/math_verify_pairs.py) and the metamorphic generator
-(tests/reward/metamorphic.py) with a seed of its own. Each grader runs in a process of its own, which is killed, and
+The pairs: Math-Verify's own suite (math_verify_pairs.py) and the metamorphic generator
+(metamorphic.py) with a seed of its own. Each grader runs in a process of its own, which is killed, and
 counted as hung, when one comparison takes longer than --limit. Times are of single calls, in that process.
 """
 
