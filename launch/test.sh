@@ -21,9 +21,12 @@ esac
 "${RETOOL_VENV:-.venv}/bin/ruff" format --check --quiet .
 
 for part in "${parts[@]}"; do
-    folder=tests
+    folder=tests options=()
     case $part in
-        fast) marker="not e2e and not hostile and not cluster and not gpu" ;;
+        fast)
+            marker="not e2e and not hostile and not cluster and not gpu"
+            options=(-n 2 --dist loadfile) # two workers; a file's tests share its fixtures, so they stay together
+            "${RETOOL_VENV:-.venv}/bin/python" -m mypy ;;
         e2e) marker="e2e and not nightly and not cluster and not gpu" ;;
         cluster) marker="cluster and not nightly and not gpu" folder=tests/cluster ;;
         hostile) marker="hostile" folder=tests/sandbox/hostile ;;
@@ -31,7 +34,7 @@ for part in "${parts[@]}"; do
     esac
     echo "== tests: $part =="
     status=0
-    "${RETOOL_VENV:-.venv}/bin/python" -m pytest "$folder" -m "$marker" "$@" || status=$?
+    "${RETOOL_VENV:-.venv}/bin/python" -m pytest "$folder" -m "$marker" "${options[@]}" "$@" || status=$?
     # 5: nothing collected, which is no failure for the part that a selection such as -k leaves empty.
     if ((status != 0 && !(status == 5 && $# > 0))); then
         exit "$status"

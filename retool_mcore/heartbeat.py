@@ -25,7 +25,8 @@ class Writer:
     """One process's file. Facts stay until they are given again; a new phase is written at once."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.record, self.written = name, {"writer": name, "phase": "", "beats": 0}, 0.0
+        self.name, self.written = name, 0.0
+        self.record: dict[str, Any] = {"writer": name, "phase": "", "beats": 0}
 
     def beat(self, phase: str, done: float = 0, total: float = 0, **facts: Any) -> None:
         """Say that something of `phase` has ended: `done` of `total`, 0 where that is not known.

@@ -67,7 +67,7 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
     if not path.is_file() or not files:
         raise UserError(f"{run_dir} holds no trajectories: give the folder of a run whose RL has ended a step.")
     if step not in files:
-        raise UserError(f"{run_dir} has no trajectories of step {step}: it has {_ranges(files)}.")
+        raise UserError(f"{run_dir} has no trajectories of step {step}: it has {_ranges(sorted(files))}.")
     register_resolvers()
     text = path.read_text()
     # A run that was moved or copied since.

@@ -20,8 +20,12 @@ ROWS = (
 )
 OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
 # Right panel of the picture: legend, metric of the RL steps (names: train/observer.py, metrics/validation.py).
-RL_CURVES = (("reward", "critic/score/mean"), ("accuracy", "reward/accuracy"), ("code ratio", "code_ratio"))
-RL_CURVES += (("validation", "val/accuracy"),)
+RL_CURVES = (
+    ("reward", "critic/score/mean"),
+    ("accuracy", "reward/accuracy"),
+    ("code ratio", "code_ratio"),
+    ("validation", "val/accuracy"),
+)
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:

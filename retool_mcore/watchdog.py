@@ -131,10 +131,10 @@ def dump_stacks(processes: Iterable[Process], folder: Path) -> None:
 def _dump(py_spy: str | None, pid: int, path: Path) -> None:
     text = ""
     with suppress(OSError):  # it ended meanwhile
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         status = Path(f"/proc/{pid}/status").read_text()
         state = next(line for line in status.splitlines() if line.startswith("State:"))
-        text = f"{command}\n{state}\n\n"
+        text = f"{words}\n{state}\n\n"
     if py_spy is None:
         text += "no stacks: py-spy is not installed\n"
     else:

@@ -164,11 +164,11 @@ def _enough(report: Mapping, config: Mapping, needs: host_memory.Needs) -> Itera
             yield check, ok, detail, advice
     limits = report.get("limits", {})
     advice = "raise the hard limit (nofile in /etc/security/limits.conf)"
-    needs = {"open files": (machine.MIN_OPEN_FILES, "RLIMIT_NOFILE", advice)}
+    limited = {"open files": (machine.MIN_OPEN_FILES, "RLIMIT_NOFILE", advice)}
     if report.get("infiniband"):
         advice = "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf"
-        needs["locked memory"] = (MIN_LOCKED_BYTES, "RLIMIT_MEMLOCK", advice)
-    for check, (needed, name, advice) in needs.items():
+        limited["locked memory"] = (MIN_LOCKED_BYTES, "RLIMIT_MEMLOCK", advice)
+    for check, (needed, name, advice) in limited.items():
         if name in limits:
             unlimited = limits[name] == resource.RLIM_INFINITY
             ok = unlimited or limits[name] >= needed

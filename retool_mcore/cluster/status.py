@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,11 @@ def _doing(folder: Path, steps: dict, now_s: float) -> str:
 
 def _last_sign(folder: Path) -> float:
     paths = [folder / "log.txt", *(folder / "metrics").glob("*"), *(folder / "heartbeat").glob("*")]
-    return max((_quietly(lambda path=path: path.stat().st_mtime, 0.0) for path in paths), default=0.0)
+    return max((_quietly(partial(_changed, path), 0.0) for path in paths), default=0.0)
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _last(steps: dict[int, dict[str, float]]) -> str:

@@ -166,7 +166,7 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
         if missing := OmegaConf.missing_keys(merged):
             raise UserError(f"{path} lacks {', '.join(sorted(missing))}: set it there or as KEY=VALUE.")
         for key, choices in _CHOICES.items():
-            _check(merged, key, lambda value, choices=choices: value in choices, " or ".join(choices))
+            _check(merged, key, choices.__contains__, " or ".join(choices))
         for key in _AT_LEAST_ONE:
             _check(merged, key, lambda value: value >= 1, "at least 1")
         for key in _SHARES:

@@ -16,12 +16,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retool_mcore.data.function_schema import argument_error
 from retool_mcore.errors import UserError
 
 TOOL_NAME = "code_interpreter"
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": TOOL_NAME,
@@ -283,7 +284,7 @@ def _read_lines(body: str) -> list | None:
         return None
 
 
-def _check_call(call, start: int, parameters: Mapping[str, dict]) -> ToolCall:
+def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCall:
     name = call.get("name") if isinstance(call, dict) else None
     arguments = call.get("arguments") if isinstance(call, dict) else None
     arguments = arguments if isinstance(arguments, dict) else None

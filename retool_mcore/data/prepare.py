@@ -191,7 +191,7 @@ def _source(name: str, purpose: str, template: str, validation_fraction: float) 
     return source
 
 
-def _progress(source: Source, location: str | Path | None) -> Iterable[Problem | Trace | Malformed]:
+def _progress(source: Source, location: str | Path | None) -> Iterable[Any]:  # of what the source's parser makes
     # disable=None: no bar where nobody watches.
     return tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None)
 
@@ -206,7 +206,7 @@ def _write(
 ) -> Report:
     malformed = tuple(sorted(counts.malformed, key=lambda m: m.row))
     path = output_dir / "report.json"
-    splits = {counts.source.split: kept}
+    splits: dict[str, list] = {counts.source.split: kept}
     if kept and validation_fraction:
         train, validation = split_by_problem(kept, validation_fraction, seed)
         splits = {"train": train, "validation": validation}

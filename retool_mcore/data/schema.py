@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -124,7 +125,7 @@ def _type_mismatch(actual: pa.DataType, wanted: pa.DataType, name: str) -> str |
     return None if same else f"{name} is {actual}, expected {wanted}"
 
 
-def _hole(value: object, wanted: pa.DataType, name: str) -> str | None:
+def _hole(value: Any, wanted: pa.DataType, name: str) -> str | None:
     """Where a value is null, or a list empty, although the schema's readers index into it; None when it is whole."""
     if value is None:
         return f"{name} is null"

@@ -122,7 +122,7 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             yield Malformed(index, str(row))
             continue
         try:
-            made = source.parse(row, source.data_source, index)
+            made: Any = source.parse(row, source.data_source, index)
             yield from made if isinstance(made, list) else [made]
         except MalformedRow as reason:
             yield Malformed(index, str(reason))

@@ -121,7 +121,7 @@ def _messages(row: dict) -> list[tuple[str, dict]]:
 def _split_tags(text: str) -> list[Segment]:
     """One assistant text -> segments, by a walk over its tags that knows which tag may come next."""
     segments: list[Segment] = []
-    inside = "text"  # or "code", "gap" (between </code> and <interpreter>), "observation"
+    inside: Any = "text"  # or "code", "gap" (between </code> and <interpreter>), "observation"
     step = {
         ("text", "<code>"): "code",
         ("code", "</code>"): "gap",

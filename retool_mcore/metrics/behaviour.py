@@ -53,7 +53,7 @@ def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
     coded = [[run for run in ran if run["code"]] for ran in runs]
     last = [(record["acc"], ran[-1]) for record, ran in zip(records, coded, strict=True) if ran]
     voids = [void_turns(record) for record in records]
-    fakes = [sum(len(turn["fakes"]) for turn in record["turn_notes"]) for record in records]
+    fakes: list[float] = [sum(len(turn["fakes"]) for turn in record["turn_notes"]) for record in records]
     repeated = [repeated_share(record["response_ids"], policy_spans(record), NGRAM) for record in records]
     return {
         "response_length": [len(record["response_ids"]) for record in records],

@@ -10,7 +10,7 @@ from retool_mcore.plan.memory import GIB
 class Constants:
     """What is measured, not read off a data sheet.
 
-    The first three are what benchmarks/plan.py fits, to three rows of 2 x H200.
+    The first three are what benchmarks/planner/predictions.py fits, to three rows of 2 x H200.
     """
 
     matmul: float = 0.649  # share of the peak that a large bf16 product reaches inside a training step

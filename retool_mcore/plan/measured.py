@@ -1,8 +1,8 @@
 """Measured steps beside predicted ones, and the fit of the constants that only a measurement can give.
 
-A row, as benchmarks/train.py writes it: {"shape": name or sizes, "layers", "layout": fields of Layout, "lengths":
-{"count", "tokens"} or {"spread": [sequences, longest, mean]}, "gpu", "settings": verl's, "peak_memory_gb" (10^9 bytes)
-or "peak_memory_gib", "step_s"}.
+A row, as benchmarks/train/update.py writes it: {"shape": name or sizes, "layers", "layout": fields of Layout,
+"lengths": {"count", "tokens"} or {"spread": [sequences, longest, mean]}, "gpu", "settings": verl's,
+"peak_memory_gb" (10^9 bytes) or "peak_memory_gib", "step_s"}.
 """
 
 import json
@@ -48,7 +48,9 @@ def read(path: Path) -> list[Case]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no file of measured rows ({error}): expected benchmarks/train.py's.") from error
+        raise UserError(
+            f"{path} is no file of measured rows ({error}): expected rows of benchmarks.train.update."
+        ) from error
     return [case(row) for row in rows if covered(row)]
 
 

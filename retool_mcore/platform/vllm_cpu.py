@@ -29,7 +29,7 @@ def register() -> None:
     def keep_weight(layer, remove_weight):
         return dispatch(layer, remove_weight=False)
 
-    keep_weight.retool = True
+    keep_weight.retool = True  # type: ignore[attr-defined]
     layer_utils.dispatch_cpu_unquantized_gemm = keep_weight
     shm_broadcast.sched_yield = lambda: time.sleep(POLL_S)
 

@@ -61,7 +61,7 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     verl (utils/megatron_utils.py, release 0.9.1) copies the weights' one buffer and each tensor of the optimizer, both
     pinned; gradients are dropped, not copied.
     """
-    found = {}
+    found: dict[str, float] = {}
     if megatron.get("param_offload", False):
         found["weights"] = pinned(BF16 * stage_parameters(shape, layout, stage))
     if megatron.get("optimizer_offload", False):

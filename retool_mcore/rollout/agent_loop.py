@@ -104,7 +104,7 @@ class RetoolAgentLoop(AgentLoopBase):
         request_id = f"det-{priority}" if self.rollout_config.get("full_determinism", False) else uuid4().hex
         row = kwargs.get("extra_info") or {}
         tools = self._tools(row)
-        prompt_ids = self.format.prompt_ids(kwargs["raw_prompt"], tools and tools.schemas)
+        prompt_ids = self.format.prompt_ids(kwargs["raw_prompt"], tools.schemas if tools else None)
         if len(prompt_ids) > self.rollout_config.prompt_length:
             raise UserError(
                 f"A prompt has {len(prompt_ids)} tokens, more than rollout.prompt_length="
@@ -183,7 +183,7 @@ class RetoolAgentLoop(AgentLoopBase):
     def _tools(self, row: Mapping) -> Toolbox | None:
         if self.format.name == "none":
             return None
-        sandbox = _shared_sandbox(self.sandbox_json)
+        sandbox: Any = _shared_sandbox(self.sandbox_json)
         return _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines).for_row(row)
 
     def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int, seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
@@ -204,7 +205,13 @@ def _note(call: ToolCall, reply: Reply | None, turn: int, start: int, truncated:
         arguments = None if call.code is not None or call.arguments is None else json.dumps(call.arguments)
     except (RecursionError, ValueError):
         arguments = None
-    called = {"turn": turn, "start": start, "truncated": truncated, "tool": call.name, "arguments": arguments}
+    called: dict[str, Any] = {
+        "turn": turn,
+        "start": start,
+        "truncated": truncated,
+        "tool": call.name,
+        "arguments": arguments,
+    }
     if reply is None:
         return Call(None, True, "malformed", "", call.error, None, 0.0, **called)
     stdout, stderr = reply.stdout, reply.stderr

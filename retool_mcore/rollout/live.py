@@ -2,7 +2,7 @@
 
 Between two turns a trajectory is not in the engine, and what waits there takes its place in the cache: of 2,048
 trajectories in a cache of 454,000 tokens, 99 % of what a turn sends again is computed again, 5 % where only as many are
-begun as fit (benchmarks/live.py). Going by age (vLLM's priorities) hardly helps: 96 %.
+begun as fit (benchmarks/rollout/live.py). Going by age (vLLM's priorities) hardly helps: 96 %.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ assert {"_run_agent_loop", "_agent_loop_postprocess"} <= vars(_Worker).keys() | 
 )
 
 
-class KeepingWorker(_Worker):
+class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
     """verl's worker with `Unfinished` around every trajectory of training."""
 
     def __init__(self, *args, **kwargs):

@@ -79,7 +79,9 @@ async def probe(sandbox: Sandbox) -> None:
 def describe(sandbox: Sandbox) -> str:
     """What answered a probe, in words."""
     sandbox = without_cache(sandbox)
-    return sandbox.describe() if isinstance(sandbox, PoolSandbox) else f"isolation: {sandbox.level}"
+    if isinstance(sandbox, PoolSandbox):
+        return sandbox.describe()
+    return f"isolation: {sandbox.level}"  # type: ignore[attr-defined]
 
 
 def without_cache(sandbox: Sandbox) -> Sandbox:

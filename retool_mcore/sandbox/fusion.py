@@ -8,6 +8,7 @@ are done here. Reply: {status: "Success" | "Failed" | "SandboxError", message, r
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
@@ -111,7 +112,8 @@ def with_marked_value(code: str, marker: str) -> str:
     """
     try:
         displayed(code, "_")
-        last = final_expression(compile(code, "<code>", "exec", flags=0x400, dont_inherit=True), code)
+        tree: Any = compile(code, "<code>", "exec", flags=0x400, dont_inherit=True)
+        last = final_expression(tree, code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return code
     if last is None:

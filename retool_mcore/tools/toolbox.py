@@ -100,7 +100,9 @@ class Toolbox:
             else:
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
-        texts = {field: _as_text(getattr(reply, field)) for field in ("text", "stdout", "stderr", "value")}
+        texts: dict[str, Any] = {
+            field: _as_text(getattr(reply, field)) for field in ("text", "stdout", "stderr", "value")
+        }
         spent = time.perf_counter() - clock if reply.duration_s is None else reply.duration_s
         return replace(reply, **texts, duration_s=spent)
 

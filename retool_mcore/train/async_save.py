@@ -32,7 +32,8 @@ class Task(threading.Thread):
 
     def __init__(self, work: Callable[[], None]):
         super().__init__(daemon=True)
-        self.work, self.error = work, None
+        self.work = work
+        self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:

@@ -129,7 +129,7 @@ async def run_all(config, folder: Path) -> list[dict]:
         async with places:
             trajectory = await with_sandbox(
                 lambda: run_episode(
-                    fmt.prompt_ids(row["prompt"], tools and tools.schemas),
+                    fmt.prompt_ids(row["prompt"], tools.schemas if tools else None),
                     generate=sampler(engine, config, fmt, index, sample),
                     sandbox=None,
                     fmt=fmt,

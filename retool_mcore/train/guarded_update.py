@@ -5,6 +5,8 @@ The norm is known before they move, between `ChainedOptimizer.get_grad_norm` and
 (megatron/core/optimizer/optimizer.py, 0.16 to 0.18). An update that is left out changes neither weights nor Adam's
 moments and step counts; the learning rate's schedule counts the trainer's steps and goes on.
 """
+# The mix-ins use attributes of verl's classes, which they are mixed into.
+# mypy: disable-error-code="attr-defined"
 
 import math
 from collections import deque

@@ -1,7 +1,7 @@
 """A mini-batch's sequences into full micro-batches (plan/packing.py) where verl's Megatron engine makes its own.
 
 verl 0.9.1 balances the micro-batches by Karmarkar and Karp and starts over with one more until each keeps to the token
-budget: seconds for 512 sequences, a minute for 1,024, and 4 to 12 % more micro-batches (benchmarks/packing.py).
+budget: seconds for 512 sequences, a minute for 1,024, and 4 to 12 % more micro-batches (benchmarks/planner/packing.py).
 
 Adapted place: the name `prepare_micro_batches` of verl/workers/engine/megatron/transformer_impl.py, release 0.9.1, for
 as long as an engine works on a mini-batch. train/engine.py asks for it where

@@ -73,7 +73,7 @@ class StepObserver:
             metrics |= found
             if fault is not None:
                 raise self._refusal(seen, fault)
-            policy, _ = spans
+            policy, _ = spans  # type: ignore[misc]  # without a fault they are spans
             kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
             rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
             return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)

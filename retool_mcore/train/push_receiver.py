@@ -53,8 +53,8 @@ def fingerprints(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, list[B
         shares.append(fingerprint(piece.to(dtype), row, column))
     values = torch.stack(shares).tolist()  # one wait for the device
     found: dict[str, list[Block]] = {}
-    for (name, *place), value in zip(places, values, strict=True):
-        found.setdefault(name, []).append(Block(*place, value))
+    for (name, row, column, rows, columns), value in zip(places, values, strict=True):
+        found.setdefault(name, []).append(Block(row, column, rows, columns, value))
     return found
 
 

@@ -129,13 +129,13 @@ class ColdStart(SFTTrainer):
     def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
         """Whether it sees a reason to stop and whether a save is due, which the ranks would see at different moments,
         and the metrics of a checkpoint that has become whole: another rank may be the one that logs."""
-        said = [None] * 3
+        said: list = [None] * 3
         if self.rank == 0:
             requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
             said = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
             self.ckpt_handler.saved = {}
         torch.distributed.broadcast_object_list(said, src=0)
-        return tuple(said)
+        return said[0], said[1], said[2]
 
 
 def main(config_path: str) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm_here
-from slurm_cluster import NODES, Cluster
+
+from benchmarks.cluster import slurm_here
+from benchmarks.cluster.slurm_cluster import NODES, Cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,8 @@
 """The rehearsal's plan of faults, and what it makes of a run's record."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-import rehearsal  # noqa: E402
-import slurm_faults  # noqa: E402
+from benchmarks.cluster import rehearsal, slurm_faults
 
 
 def test_every_phase_gets_limits_and_kills_and_every_victim_its_turn():

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_cluster import NODES
+
+from benchmarks.cluster.slurm_cluster import NODES
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-import slurm_faults
-import slurm_here
-from slurm_jobs import fork, prepare, retool, submit, wrong_steps
+
+from benchmarks.cluster import slurm_faults, slurm_here
+from benchmarks.cluster.slurm_jobs import fork, prepare, retool, submit, wrong_steps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from model_double import MODEL
-
+from benchmarks.coldstart.model_double import MODEL
 from retool_mcore.coldstart.config import Columns, Config, Execution, Judge, Model, Rewrite, Source
 
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from model_double import MODEL, serving
 
+from benchmarks.coldstart.model_double import MODEL, serving
 from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.client import Client
 from retool_mcore.coldstart.config import Config, Judge, Model, Rewrite

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from recorded_rewrites import block
 
+from benchmarks.coldstart.recorded_rewrites import block
 from retool_mcore.coldstart import select
 from retool_mcore.coldstart.config import EvaluationFile, Execution, Select
 from retool_mcore.coldstart.decontaminate import Decontaminate

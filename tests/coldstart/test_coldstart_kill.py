@@ -9,12 +9,12 @@ import os
 import signal
 
 from coldstart_runs import config
-from model_double import recorded_replies, serving
-from recorded_rewrites import KINDS, recorded, write_source
 
 # Loaded before the forks, which would each take seconds for it.
 from transformers import AutoTokenizer  # noqa: F401
 
+from benchmarks.coldstart.model_double import recorded_replies, serving
+from benchmarks.coldstart.recorded_rewrites import KINDS, recorded, write_source
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.store import Store
 

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 from coldstart_runs import config
-from model_double import recorded_replies, serving
-from recorded_rewrites import KINDS, recorded, write_source
 
+from benchmarks.coldstart.model_double import recorded_replies, serving
+from benchmarks.coldstart.recorded_rewrites import KINDS, recorded, write_source
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.pipeline import run
 from retool_mcore.data.schema import check_sft

@@ -239,7 +239,7 @@ def test_the_hub_loader_reads_a_repository_copy_and_says_so_when_offline(tmp_pat
     write(tmp_path / "copy" / "data" / "train-00000-of-00001.parquet", [{"problem": "P?", "answer": "5"}])
     environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command = [sys.executable, "-c", HUB_SCRIPT, str(tmp_path / "copy")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     rows, message = done.stdout.strip().splitlines()
     assert rows == "['5']"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_runs import succeed
+from e2e_runs import RESUMABLE, succeed
 
 from retool_mcore import template
 from retool_mcore.platform.env import stage_env
@@ -18,6 +18,16 @@ def cold_started(tmp_path_factory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
     succeed("prepare", runs)
     succeed("sft", runs)
+    return runs
+
+
+@pytest.fixture(scope="session")
+def trained(cold_started, tmp_path_factory) -> Path:
+    """A runs folder whose run `t` went on to the end of RL, RESUMABLE and undisturbed, in the layout of the cold start.
+    Tests may add evaluations and exports to it, and change nothing else."""
+    runs = tmp_path_factory.mktemp("trained") / "runs"
+    shutil.copytree(cold_started, runs, symlinks=True)
+    succeed("rl", runs, *RESUMABLE)
     return runs
 
 

@@ -32,6 +32,21 @@ SMALL = (
 )
 
 
+# Four steps of RL as two tests look at them: the pipeline's middle, and what an interrupted run must equal. The reward
+# grows worse with every token above 10, so that even this untrained policy's groups have advantages and the optimizer
+# has a state to lose.
+RL_STEPS = 4
+RESUMABLE = (
+    "recipe.overlong_buffer=150",
+    f"data.rl.steps={RL_STEPS}",
+    "data.rl.save_every=1",
+    "train.async_save=true",
+    "data.rl.eval_every=1",
+    "train.eval_samples=2",
+    "train.eval_share=1",
+)
+
+
 def retool(*args: str, timeout_s: float = 900) -> subprocess.CompletedProcess:
     """Run the installed command with `args`; the output is kept for assertion messages."""
     return subprocess.run([COMMAND, *args], capture_output=True, text=True, timeout=timeout_s)

@@ -6,6 +6,7 @@ import math
 import pyarrow.parquet as parquet
 import pytest
 from e2e_runs import metrics_of, retool
+from recipe_cases import FUNCTIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -33,16 +34,12 @@ def succeed(stage, runs, *overrides):
     return runs / "t"
 
 
-# Tool-N1 gives nothing for a call that is nearly right, which the short cold start's all are: lengths must differ then.
-DIFFERENT_LENGTHS = {"tool_n1": ("recipe.overlong_buffer=150",)}
-
-
 @pytest.mark.parametrize(("recipe", "style"), [("tool_n1", "list"), ("toolrl", "lines")])
 def test_three_steps(tmp_path, recipe, style):
     written = f"data.functions.style={style}"
     succeed("prepare", tmp_path, written)
     succeed("sft", tmp_path, written)
-    run = succeed("rl", tmp_path, written, f"recipe={recipe}", *DIFFERENT_LENGTHS.get(recipe, ()))
+    run = succeed("rl", tmp_path, written, f"recipe={recipe}", *FUNCTIONS[recipe])
     metrics = metrics_of(run / "rl")
     assert sorted(metrics) == list(range(1, STEPS + 1))
     for values in metrics.values():

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from e2e_runs import SFT_STEPS, metrics_of, succeed
+from e2e_runs import RL_STEPS, SFT_STEPS, metrics_of, succeed
 
 from retool_mcore.metrics.records import read_step, step_files
 
@@ -26,29 +26,32 @@ def assert_rl_is_sound(run, steps: int) -> None:
     records = [record for path in step_files(run / "rl/trajectories").values() for record in read_step(path)]
     assert len(records) == 16 * steps
     for record in records:
+        punishment = record.get("overlong") or 0.0
         sampled = [i for span in record["spans"] if span["kind"] == "policy" for i in range(span["start"], span["end"])]
         assert [i for i, bit in enumerate(record["response_mask"]) if bit] == sampled
-        assert record["score"] in (-1.0, 1.0)
+        assert record["acc"] in (0.0, 1.0)
+        assert record["score"] == pytest.approx(2 * record["acc"] - 1 + punishment, abs=1e-6)
     # So early in its training the policy's calls may all be malformed: then it has read why.
     assert any(span["kind"] == "observation" for record in records for span in record["spans"])
     assert (run / "rl/policy/config.json").is_file()
     assert list((run / "rl/tensorboard").glob("events.*"))
 
 
-def test_tp2_text_from_cold_start_to_export(fork_of_cold_start):
-    """TP=2 with sequence parallelism: evaluation, RL, evaluation of its result, export."""
-    runs = fork_of_cold_start
+def test_tp2_text_from_cold_start_to_export(trained):
+    """TP=2 with sequence parallelism: cold start, RL, evaluation of its result, export."""
+    runs = trained
     sft = metrics_of(runs / "t/sft")
     assert sft[SFT_STEPS]["train/loss"] < 0.7 * sft[1]["train/loss"]
     assert sft[SFT_STEPS]["val/loss"] < 0.7 * sft[1]["train/loss"]
-    succeed("rl", runs, "data.rl.steps=3")
     run = succeed("eval", runs, "policy=rl", "problems=8")
-    assert_rl_is_sound(run, steps=3)
+    assert_rl_is_sound(run, steps=RL_STEPS)
     result = json.loads((run / "eval/rl/metrics.json").read_text())
-    assert result["samples"] == 8 and result["step"] == 3 and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
+    assert (
+        result["samples"] == 8 and result["step"] == RL_STEPS and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
+    )
     succeed("export", runs, "policy=rl")
     report = json.loads((run / "export/policy/export.json").read_text())
-    assert report["max_log_prob_difference"] < 1e-4 and report["step"] == 3
+    assert report["max_log_prob_difference"] < 1e-4 and report["step"] == RL_STEPS
 
 
 def test_pp2_with_function_calls(tmp_path):

@@ -6,6 +6,7 @@ import math
 import pyarrow.parquet as parquet
 import pytest
 from e2e_runs import SMALL, metrics_of, retool, succeed
+from recipe_cases import REPOSITORIES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -67,7 +68,7 @@ def test_skyrl_edits_repositories(tmp_path):
     size = ("data.rl.batch=4", "data.rl.mini_batch=4", "data.rl.n=4", f"data.rl.steps={STEPS}", "data.rl.save_every=3")
     task = ("data=repo_bugs", "data.repo_bugs.train=8", "data.repo_bugs.validation=2", *size)
     small = ("name=t", f"runs_dir={tmp_path}", *task)
-    for words in (("prepare", *small), ("rl", *small, "recipe=skyrl", "recipe.overlong_buffer=400")):
+    for words in (("prepare", *small), ("rl", *small, "recipe=skyrl", *REPOSITORIES["skyrl"])):
         done = retool(*words)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = tmp_path / "t"

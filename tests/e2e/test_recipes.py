@@ -4,33 +4,11 @@ import math
 
 import pytest
 from e2e_runs import metrics_of, succeed
+from recipe_cases import EVERY_CHANGE, NIGHTLY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 STEPS = 3
-# The policy is cold-started for a minute: nearly all its answers are wrong, and no accuracy range could be filled.
-ANY_ACCURACY = "recipe.filters.accuracy=null"
-PATIENT = "recipe.filters.refill_limit=50"
-LEAVE_ONE_OUT = (
-    "recipe.advantage=rloo",
-    "recipe.loss_aggregation=seq-mean-token-sum-norm",
-    "recipe.loss_scale=160",
-)
-# DAPO's punishment makes rewards differ although no answer is right.
-DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
-
-EVERY_CHANGE = {
-    "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
-    "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS),  # global normalisation, left-out samples
-    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1"),  # refill, predicted observations
-}
-NIGHTLY = {
-    "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations
-    "retool": (),
-    "grpo": (DIFFERENT_LENGTHS,),
-    "artist": (),
-    "dapo": ("recipe.filters.all_equal=false", DIFFERENT_LENGTHS),
-}
 CASES = [
     *EVERY_CHANGE.items(),
     *(pytest.param(name, overrides, marks=pytest.mark.nightly) for name, overrides in NIGHTLY.items()),

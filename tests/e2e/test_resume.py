@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e_runs import SMALL, metrics_of, started, succeed
+from e2e_runs import RESUMABLE, SMALL, metrics_of, started, succeed
 
 from retool_mcore import staging
 from retool_mcore.metrics.records import read_step
@@ -16,10 +16,6 @@ from retool_mcore.train import checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
-# The reward grows worse with every token above 10, so that even this untrained policy's groups have advantages and the
-# optimizer has a state to lose.
-MIXED_REWARDS = ("recipe.overlong_buffer=150", "data.rl.steps=4", "data.rl.save_every=1", "train.async_save=true")
-VALIDATED = ("data.rl.eval_every=1", "train.eval_samples=2", "train.eval_share=1")
 COMPARED = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean", "actor/entropy")
 COMPARED += ("val/accuracy", "val/accuracy_se")
 
@@ -49,9 +45,9 @@ def wait_for(condition, process) -> None:
         time.sleep(0.05)
 
 
-def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp_path):
-    undisturbed_runs = fork_of_cold_start
-    undisturbed = metrics_of(succeed("rl", undisturbed_runs, *MIXED_REWARDS, *VALIDATED) / "rl")
+def test_killed_while_saving_resumes_and_continues_alike(trained, tmp_path):
+    undisturbed_runs = trained
+    undisturbed = metrics_of(trained / "t/rl")
     assert sorted(undisturbed) == [1, 2, 3, 4]
     assert any(values["actor/grad_norm"] > 1e-3 for values in undisturbed.values())
     saves = [values for values in undisturbed.values() if "checkpoint/bytes" in values]
@@ -62,7 +58,7 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
     for part in ("data", "model", "sft"):
         (runs / "t" / part).symlink_to(undisturbed_runs / "t" / part)
     root, log = runs / "t/rl/checkpoints", runs / "t/rl/log.txt"
-    with started("rl", runs, *SMALL, *MIXED_REWARDS, *VALIDATED) as process:
+    with started("rl", runs, *SMALL, *RESUMABLE) as process:
         wait_for(lambda: log.exists() and "RL starts at step 0" in log.read_text(), process)  # what it cleans is clean
         # Where the optimizer's first shard belongs: opening it for writing waits for a reader, for ever.
         half = root / "global_step_2/actor/optimizer/dist_ckpt"
@@ -81,7 +77,7 @@ def test_killed_while_saving_resumes_and_continues_alike(fork_of_cold_start, tmp
 
     kept = {step: finished(runs / "t/rl", step) for step in (1, 2, 3, 4)}  # now that the last worker is gone
     assert kept[1] == kept[4] == 0 and kept[2] == 16 and kept[3] > 0  # the checkpoint covers step 1
-    resumed = metrics_of(succeed("rl", runs, *MIXED_REWARDS, *VALIDATED) / "rl")
+    resumed = metrics_of(succeed("rl", runs, *RESUMABLE) / "rl")
     assert "RL starts from global_step_1" in log.read_text()
     assert sorted(resumed) == [1, 2, 3, 4]
     for step in (2, 3, 4):

@@ -284,7 +284,7 @@ assert grader.compare_in_worker("6", "6") is True and grader.pool.worker_pids ==
 
 
 def test_a_forked_child_uses_a_grader_of_its_own():
-    subprocess.run([sys.executable, "-c", FORK, SCRIPTED_BOOT], check=True, timeout=110)
+    subprocess.run([sys.executable, "-c", FORK, SCRIPTED_BOOT], check=True, timeout=90)
 
 
 def test_everything_ends_with_the_parents_sockets(scripted):

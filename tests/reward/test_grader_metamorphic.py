@@ -1,10 +1,10 @@
 """Rewriting keeps the verdict, perturbation turns it: thousands of generated pairs, decided in front."""
 
-import metamorphic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.rewards import metamorphic
 from retool_mcore.reward.grader.structure import decide
 from retool_mcore.reward.grader.text import normal_form
 

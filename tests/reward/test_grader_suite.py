@@ -1,11 +1,11 @@
 """Math-Verify's own cases, and the pairs on which a careful human grader and a lenient one part."""
 
 import pytest
-from math_verify_pairs import DISPUTED, PAIRS
 
+from benchmarks.rewards.math_verify_pairs import DISPUTED, PAIRS
 from retool_mcore.reward.grader.structure import decide
 
-# What is left to math-verify: `benchmarks/grader.py` runs the suite through it.
+# What is left to math-verify: `benchmarks/rewards/grader.py` runs the suite through it.
 OPEN = 8
 
 

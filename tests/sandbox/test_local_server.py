@@ -40,42 +40,43 @@ def alive(pid):
         return False
 
 
-def test_many_runs_at_once_do_not_mix_and_do_not_block_the_loop(box):
+def released(name):
+    """A program's beginning: it waits, under a name, until it gets SIGUSR1."""
+    return f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [10])\n{name}signal.sigwait([10])\n"
+
+
+def test_many_runs_at_once_do_not_mix_and_do_not_block_the_loop(box, take_name, named_below):
     async def main():
         await box.run("1")
-        longest_gap_s, running = 0.0, True
+        runs = [asyncio.create_task(box.run(released(take_name("many")) + str(i))) for i in range(32)]
+        # The loop itself looks: if a run blocked it, no other would begin.
+        while len(waiting := named_below(box._server.process.pid, "many")) < 32:
+            await asyncio.sleep(0.02)
+        assert not any(run.done() for run in runs)
+        for pid in waiting:
+            os.kill(pid, signal.SIGUSR1)
+        return await asyncio.gather(*runs)
 
-        async def tick():
-            nonlocal longest_gap_s
-            while running:
-                before = time.monotonic()
-                await asyncio.sleep(0.005)
-                longest_gap_s = max(longest_gap_s, time.monotonic() - before)
-
-        ticker = asyncio.create_task(tick())
-        started = time.monotonic()
-        results = await asyncio.gather(*[box.run(f"import time\ntime.sleep(1)\n{i}") for i in range(32)])
-        elapsed_s = time.monotonic() - started
-        running = False
-        await ticker
-        return results, elapsed_s, longest_gap_s
-
-    results, elapsed_s, longest_gap_s = asyncio.run(main())
-    assert [result.value for result in results] == [str(i) for i in range(32)]
-    assert elapsed_s < 25  # one after another it would be more than 32
-    assert longest_gap_s < 1.0
+    assert [result.value for result in asyncio.run(main())] == [str(i) for i in range(32)]
 
 
-def test_workers_bound_the_runs_at_once():
-    box = LocalSandbox(workers=1, preload=(), timeout_s=60)
+def test_workers_bound_the_runs_at_once(take_name, named_below):
+    box = LocalSandbox(workers=2, preload=(), timeout_s=60)
 
     async def main():
-        started = time.monotonic()
-        await asyncio.gather(*[box.run("import time\ntime.sleep(0.4)") for _ in range(3)])
+        await box.run("1")
+        runs = [asyncio.create_task(box.run(released(take_name("bound")))) for _ in range(5)]
+        most = 0
+        while not all(run.done() for run in runs):
+            waiting = named_below(box._server.process.pid, "bound")
+            most = max(most, len(waiting))
+            for pid in waiting if most == 2 else ():
+                os.kill(pid, signal.SIGUSR1)
+            await asyncio.sleep(0.02)
         await box.close()
-        return time.monotonic() - started
+        return most
 
-    assert asyncio.run(main()) > 1.2
+    assert asyncio.run(main()) == 2
 
 
 def test_loops_one_after_another_and_other_threads_share_one_server(box):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transfer_queue
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from memory_queue import MemoryQueue
 
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.metrics.records import index, read_step
@@ -16,23 +16,6 @@ from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN
 from retool_mcore.train.observer import StepObserver
 
 MASK = [1, 1, 0, 0, 1]
-
-
-class Queue:
-    """TransferQueue's two functions, in memory."""
-
-    def __init__(self, rows: dict[str, dict]) -> None:
-        self.rows = rows
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        rows = [self.rows[key] for key in keys]
-        return list_of_dict_to_tensordict([{f: row[f] for f in select_fields if f in row} for row in rows])
-
-    def kv_batch_put(self, keys, partition_id, fields):
-        for name, column in fields.items():
-            for key, value in zip(keys, column.unbind(), strict=True):
-                self.rows[key][name] = value
-        return SimpleNamespace(keys=keys, tags=self.tags, partition_id=partition_id)
 
 
 def row(score: float, source: str) -> dict:
@@ -75,15 +58,16 @@ def row(score: float, source: str) -> dict:
 @pytest.fixture
 def step(monkeypatch, tmp_path):
     """(observer, queue, batch) of two trajectories and one row of verl's padding, step 3."""
-    queue = Queue({"u_1_0": row(1.0, "aime"), "u_0_0": row(-1.0, "math"), "pad_0_0": row(0.0, "aime")})
-    queue.tags = [{"response_len": 5}, {"response_len": 5}, {"response_len": 1, "is_padding": True}]
+    rows = {"u_1_0": row(1.0, "aime"), "u_0_0": row(-1.0, "math"), "pad_0_0": row(0.0, "aime")}
+    tags = [{"response_len": 5}, {"response_len": 5}, {"response_len": 1, "is_padding": True}]
+    queue = MemoryQueue(rows, dict(zip(rows, tags, strict=True)))
     for name in ("kv_batch_get", "kv_batch_put"):
         monkeypatch.setattr(transfer_queue, name, getattr(queue, name))
     recipe = SimpleNamespace(observation_weight=0.0)
     texts = SimpleNamespace(every=3, count=3)
     folders = {"stage_dir": str(tmp_path), "trajectories": str(tmp_path / "trajectories")}
     observer = StepObserver(SimpleNamespace(recipe=recipe, keep_trajectory_bytes=None, texts=texts, **folders))
-    yield observer, queue, SimpleNamespace(keys=list(queue.rows), tags=queue.tags, partition_id="train")
+    yield observer, queue, SimpleNamespace(keys=list(rows), tags=tags, partition_id="train")
     observer.close()
 
 

@@ -1,5 +1,5 @@
 """Which micro-batches overlap, how they are padded, and what Transformer Engine's layers are told; the buffers
-themselves need GPUs (benchmarks/train.py --only tp-overlap)."""
+themselves need GPUs (benchmarks/train/update.py --only tp-overlap)."""
 
 from types import SimpleNamespace
 

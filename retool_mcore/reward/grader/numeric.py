@@ -98,7 +98,7 @@ def _evaluate(tree: tuple, at: dict, kind: dict):
     if head == "div":
         return args[0] / args[1]
     if head == "pow":
-        return _power(*args, lib)
+        return _power(args[0], args[1], lib)
     return _apply(tree[1], args, lib, make)
 
 

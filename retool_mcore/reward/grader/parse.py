@@ -323,7 +323,8 @@ class _Parser:
             inner = self.atom("")
             if self.peek() == "^" and not self.text.startswith(r"^\circ", self.at):
                 self.doubtful = True
-                inner = ("pow", inner, (self.expect("^"), self.exponent())[1])
+                self.expect("^")
+                inner = ("pow", inner, self.exponent())
         else:
             inner = self.signed_power()
             while (token := self.peek()) and self.starts_factor(token, "|") and not self.at_function():

@@ -155,8 +155,8 @@ def _same_quantity(a: units.Quantity, t: units.Quantity) -> bool | None:
         if as_value is not False:
             return as_value
         # A question that asks for a percentage takes the bare number; a plain truth below 1 is a fraction.
-        value = form(t.number)
-        value = value.rational() if value is not None else None
+        found = form(t.number)
+        value = found.rational() if found is not None else None
         return False if t.kind == "" and value is not None and abs(value) < 1 else same
     if "degree" in kinds and same is not True:
         degrees, other = (a, t) if a.kind == "degree" else (t, a)
@@ -203,8 +203,8 @@ def _based(a: str, t: str) -> bool | None:
 def _ratio(a: str, t: str) -> bool | None:
     times = _TIME.fullmatch(a), _TIME.fullmatch(t)
     if all(times):
-        left, right = ((int(m[1]), m[2], (m[3] or "").lower()) for m in times)
-        return left[:2] == right[:2] and (left[2] == right[2] or not left[2] or not right[2])
+        one, other = ((int(m[1]), m[2], (m[3] or "").lower()) for m in times)
+        return one[:2] == other[:2] and (one[2] == other[2] or not one[2] or not other[2])
     left, right = a.split(":"), t.split(":")
     if len(left) != len(right) or len(left) < 2:
         return None if 1 in (len(left), len(right)) else False

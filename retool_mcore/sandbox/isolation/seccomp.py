@@ -119,9 +119,9 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
         on_call(FCNTL, refuse_if(1, _JUMP_EQUAL, SIGNAL_OWNER_FCNTL, errno.EPERM))
         for numbers in LEAVES_GROUP.values():
             on_call(numbers, refuse(0))
-        for *numbers, index in REACHES_OTHERS.values():
+        for *those, index in REACHES_OTHERS.values():
             denied = refuse(errno.EPERM)
-            on_call(numbers, denied if index is None else refuse_unless(index, _JUMP_EQUAL, 0, errno.EPERM))
+            on_call(those, denied if index is None else refuse_unless(index, _JUMP_EQUAL, 0, errno.EPERM))
         targets = [-1, *protected, *[-pid for pid in protected]]
         for numbers in KILLS.values():
             body = refuse_if(0, _JUMP_EQUAL, targets, errno.EPERM)

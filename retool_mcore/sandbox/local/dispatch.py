@@ -225,7 +225,7 @@ class Dispatcher:
         run.begin(place)
         self.running[place] = caller
         for fd in (place.stdout, place.stderr):
-            self.loop.watch(fd, lambda _, fd=fd: self._on_output(place, fd))
+            self.loop.watch(fd, lambda _, fd=fd: self._on_output(place, fd))  # type: ignore[misc]
         self.loop.watch(place.control.fileno(), lambda _: self._on_report(place))
         reason = f"the program ran longer than {run.timeout_s:g} s and was stopped"
         run.timer = self.loop.after(run.timeout_s, lambda: self._stop(run, Status.TIMEOUT, reason))

@@ -3,6 +3,8 @@
 The process was forked from a warm server, so everything that the server shares with all runs and that a program could
 notice (random state, streams, module search path) is renewed here.
 """
+# It replaces the interpreter's own streams, and calls its shutdown.
+# mypy: disable-error-code="attr-defined, misc, operator"
 
 import builtins
 import io

@@ -91,5 +91,6 @@ def decode_reply(header: dict, body: bytes) -> tuple[Result, bool]:
         texts.append(None if size < 0 else body[start : start + size].decode())
         start += max(size, 0)
     files = unpack_files(header["files"], body[start:])
-    result = Result(Status(header["status"]), *texts, header["duration_s"], header["exit_code"], files)
+    stdout, stderr, value = texts
+    result = Result(Status(header["status"]), stdout, stderr, value, header["duration_s"], header["exit_code"], files)
     return result, header["new_session"]

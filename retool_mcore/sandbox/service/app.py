@@ -131,7 +131,7 @@ class Service:
         session = request.match_info["id"]
         if session in self._sessions:
             del self._sessions[session]
-            await self.sandbox.end_session(session)
+            await self.sandbox.end_session(session)  # type: ignore[attr-defined]
         return web.json_response({"session": session})
 
     def _come_back(self, reason: str, status: int = 503) -> web.Response:

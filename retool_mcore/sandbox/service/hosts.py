@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +121,7 @@ class Fleet:
                 self._http = reached.value
         return self._http
 
-    async def _keep(self) -> AsyncIterator[aiohttp.ClientSession]:
+    async def _keep(self) -> AsyncGenerator[aiohttp.ClientSession, None]:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:

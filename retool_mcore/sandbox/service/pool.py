@@ -155,9 +155,10 @@ class PoolSandbox:
         states = self._states.all()
         counts = sum((state.counts for state in states), self._past.copy())
         hosts = [host for state in states[-1:] for host in state.fleet.hosts.values()]
-        return {name: counts[name] for name in COUNTERS} | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
+        found: dict[str, float] = {name: counts[name] for name in COUNTERS}
+        return found | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
 
-    async def health(self) -> dict | None:
+    async def health(self) -> dict | None:  # type: ignore[return]
         """What the first host says of itself at /health; None when it has no such page."""
         fleet = self._states.get().fleet
         for url in fleet.hosts:

@@ -66,8 +66,8 @@ class FairQueue:
         self.running -= 1
 
     def _leave(self, key: Hashable, turn: asyncio.Future) -> None:
-        line = self._lines.get(key, ())
-        if turn in line:
+        line = self._lines.get(key)
+        if line and turn in line:
             line.remove(turn)
             self.waiting -= 1
             if not line:

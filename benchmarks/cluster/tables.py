@@ -1,0 +1,129 @@
+"""What docs/measured/cluster.md tells of benchmarks/results/faults.json, checkpoint.json and rehearsal.json.
+
+python -m benchmarks.cluster.tables             print it
+python -m benchmarks.cluster.tables --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
+"""
+
+import argparse
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from benchmarks import provenance
+
+PAGE = provenance.ROOT / "docs" / "measured" / "cluster.md"
+HEAD = (
+    "fault",
+    "stage",
+    "detected (s)",
+    "resumed (s)",
+    "steps lost / doubled",
+    "orphans",
+    "cause, as the user finds it",
+)
+
+
+def faults(result: dict) -> str:
+    """A row for each fault that was tried, by stage and name, and what they add up to."""
+    rows = sorted(result["rows"], key=lambda row: (row["stage"] != "sft", row["fault"]))
+    lines = [HEAD, ("---",) * len(HEAD)]
+    for row in rows:
+        steps = f"{row['steps_lost']} / {row['steps_doubled']}"
+        cause = f"`{row['cause'].replace('`', chr(39))}`" if row["cause"] else "-"
+        times = [_seconds(row["detected_s"]), _seconds(row["resumed_s"])]
+        lines.append((row["fault"], row["stage"], *times, steps, str(row["orphans"]), cause.replace("|", "\\|")))
+    kills = sum("kill -9" in row["hit"] for row in rows)
+    stages = Counter(row["stage"] for row in rows)
+    sums = {name: sum(row[name] for row in rows) for name in ("steps_lost", "steps_doubled", "orphans")}
+    loads = [row["load"] for row in rows if row.get("load")]
+    shown = [f"{len(rows)} faults ({stages['sft']} of SFT, {stages['rl']} of RL), {kills} of them `kill -9`: "]
+    shown.append(f"{sums['steps_lost']} steps lost, {sums['steps_doubled']} doubled, {sums['orphans']} orphans. ")
+    shown.append(f"{result['made']['machine']['cores']} cores")
+    shown.append(f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else ".")
+    return "".join(shown) + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def checkpoint(result: dict) -> str:
+    """What saving costs a step."""
+    step, save, ratio = (result[name] for name in ("seconds_a_step", "seconds_a_save_holds_up", "step_against_none"))
+    complete = result["seconds_to_complete"]
+    lines = [
+        ("saving", "a step (s)", "against none", "a save holds the step up (s)", "COMPLETE after (s)"),
+        ("---",) * 5,
+    ]
+    words = {"none": "none", "sync": "`train.async_save=false`", "async": "`train.async_save=true`"}
+    for mode, word in words.items():
+        against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
+        waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
+        lines.append((word, f"{step[mode]:.2f}", against, *waits))
+    loads, cores = result["load_before"].values(), result["made"]["machine"]["cores"]
+    size = f"{result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} MB"
+    text = (
+        f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {cores} cores, a load of "
+        f"{min(loads):.0f} to {max(loads):.0f} before the three runs."
+    )
+    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def rehearsal(result: dict) -> str:
+    """What the rehearsal came to, and a row for each fault in the order in which they came."""
+    rows, end, clock = result["rows"], result["end"] or {}, result["clock"]
+    limits = sum(row["what"] == "time limit" for row in rows)
+    text = (
+        f"{len(rows)} of {result['planned']} planned faults in {result['minutes']:.0f} minutes: {limits} time limits "
+    )
+    text += f"and {len(rows) - limits} `kill -9`. "
+    if end:
+        told = "each once in the metrics"
+        if end["steps_missing"] or end["steps_twice"]:
+            told = f"missing in the metrics {end['steps_missing']}, twice {end['steps_twice']}"
+        text += f"Steps 1 to {end['steps']}: {told}; the largest difference to the undisturbed run's figures is "
+        text += f"{end['largest_difference']:.1e}. {end['trajectories_finished']} trajectories were finished, "
+        text += f"{len(end['generated_twice'])} of them twice, {end['taken_over']} of them were trained on by a later "
+        text += f"start; {len(end['trained_on_others'])} are not, token for token, what their step trained on. "
+    text += f"{sum(row['orphans'] for row in rows) + end.get('orphans_at_the_end', 0)} processes were left. "
+    text += f"A step took {clock['step_s']:.0f} s, the signal's lead {clock['lead_s']:.1f} s and the watchdog's limit "
+    text += f"{clock['watchdog_s']:.0f} s on that clock (1:{clock['scale']:.0f}). {result['machine']['cores']} cores"
+    loads = [row["load"] for row in rows]
+    text += f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else "."
+    head = ("step", "phase", "fault", "detected (s)", "generates again (s)", "kept of the step", "cause, as told")
+    lines = [head, ("---",) * len(head)]
+    for row in rows:
+        cause = f"`{row['cause'].replace('`', chr(39))}`".replace("|", "\\|") if row["cause"] else "-"
+        fault = row["what"] + (" (given up, submitted again)" if row["submitted_again"] else "")
+        times = [_seconds(row["detected_s"]), _seconds(row["resumed_s"])]
+        lines.append((str(row["step"]), row["phase"], fault, *times, str(row["kept"]), cause))
+    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def render(page: str) -> str:
+    """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
+    for name, make in {"faults": faults, "checkpoint": checkpoint, "rehearsal": rehearsal}.items():
+        if not (result := provenance.RESULTS / f"{name}.json").exists():
+            continue
+        block = f"<!-- table {name} -->\n{make(json.loads(result.read_text()))}\n<!-- end -->"
+        place = re.compile(rf"<!-- table {name} -->\n.*?<!-- end -->", re.DOTALL)
+        page, count = place.subn(lambda _, block=block: block, page)
+        if count != 1:
+            raise ValueError(f"{PAGE.name} has {count} places for the table {name}, not one")
+    return page
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="into docs/measured/cluster.md")
+    options = parser.parse_args(arguments)
+    page = render(PAGE.read_text())
+    if options.write:
+        PAGE.write_text(page)
+    else:
+        print("\n\n".join(re.findall(r"<!-- table \w+ -->\n(.*?)\n<!-- end -->", page, re.DOTALL)))
+
+
+if __name__ == "__main__":
+    main()

