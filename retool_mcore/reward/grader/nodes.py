@@ -12,6 +12,11 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
+_MODULUS = re.compile(
+    rf"\(? ?(?:\\[pb]?mod|{OPEN_TEXT}\s*mod(?:ulo)?\s*{CLOSE_TEXT}|(?<![A-Za-z\\])mod(?:ulo)?) ?"
+    r"(\{[^{}]*\}|[0-9]+|[A-Za-z]|\([^()]*\)) ?\)?$"
+)
+_RESIDUE = re.compile(r".*(?:\\equiv|=)\s*", re.DOTALL)
 _OPENERS, _CLOSERS = "([{", ")]}"
 _FRENCH = re.compile(r"([\[\]])([^\[\]]*)([\[\]])")
 
@@ -22,7 +27,7 @@ class Node:
 
     kind: "scalar"; "list" (bare `1, 2`; join is ",", "and" or "or"), "set" (`\{1, 2\}`), "bracket" (`(1, 2]`, brackets
     its two ends), "union", "matrix" (items are rows), "relation" (`x = 5`; operators between the items).
-    text: its source, in normal form.
+    "residue" (`3 \pmod 7`: value and modulus). text: its source, in normal form.
     """
 
     kind: str
@@ -122,6 +127,8 @@ def build(text: str, nesting: int = 0) -> Node:
     if (match := _FRENCH.fullmatch(text)) and (match[1] == "]" or match[3] == "["):
         ends = {"]": "(", "[": "["}[match[1]] + {"]": "]", "[": ")"}[match[3]]
         return _bracket(text, match[2], ends, nesting)
+    if (match := _MODULUS.search(text)) and (value := _RESIDUE.sub("", text[: match.start()]).strip(" ,(")):
+        return Node("residue", text, (build(value, nesting + 1), build(match[1], nesting + 1)))
     if ";" in text:
         groups, _ = _split(text, lambda _text, _at, token: len(token) if token == ";" else 0)
         if len(groups) > 1 and any("," in group for group in groups):
@@ -166,6 +173,8 @@ def _single(text: str, nesting: int) -> Node:
         inner = text[2:-2].strip()
         if not inner:
             return Node("scalar", r"\emptyset")
+        if _enclosed(inner) and inner.startswith(r"\{"):
+            return Node("set", text, (build(inner, nesting + 1),))
         if "|" in inner or ":" in inner or r"\in" in inner or r"\ldots" in inner or r"\dots" in inner:
             raise Unreadable("set by a condition")
         node = build(inner, nesting + 1)

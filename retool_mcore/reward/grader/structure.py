@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from retool_mcore.reward.grader import relations
 from retool_mcore.reward.grader.nodes import Node, Unreadable, build
 from retool_mcore.reward.grader.scalar import parsed, same_scalar
+from retool_mcore.reward.grader.statement import same_claims
 from retool_mcore.reward.grader.text import MAX_CHARS, normal_form, phrase
 
 # (answer, truth), both in normal form -> verdict
@@ -38,7 +39,10 @@ class Comparison:
     """One comparison of an answer with a truth, with a given leaf comparison."""
 
     def __init__(self, leaf: Leaf = _open):
-        self.leaf = leaf
+        self.ask = leaf
+
+    def leaf(self, answer: str, truth: str) -> bool | None:
+        return self.ask(answer, truth) if same_claims(answer, truth) else False
 
     def texts(self, answer: str, truth: str) -> bool | None:
         """The verdict on two normal forms."""
@@ -75,13 +79,17 @@ class Comparison:
     def nodes(self, a: Node, t: Node) -> bool | None:
         if a.text == t.text:
             return True
-        a, t = relations.member(a), relations.member(t)
+        a, t = relations.member(a, t), relations.member(t)
+        if a.kind == t.kind == "residue":
+            return self._residues(a, t)
         if a.kind == "relation" or t.kind == "relation":
             return self._relations(a, t)
         if a.kind == t.kind == "scalar":
             verdict = same_scalar(a.text, t.text)
             return self.leaf(a.text, t.text) if verdict is None else verdict
         pair = {a.kind, t.kind}
+        if "residue" in pair:
+            return False
         if "matrix" in pair or "determinant" in pair:
             return self._matrices(a, t)
         if "union" in pair:
@@ -93,6 +101,8 @@ class Comparison:
     def _with_scalar(self, a: Node, t: Node) -> bool | None:
         scalar, other = (a, t) if a.kind == "scalar" else (t, a)
         plain = scalar.text
+        if other.kind in ("set", "list", "bracket") and len(other.items) == 1 and not _holds_value(other.items[0]):
+            return False
         if other.kind in ("set", "list") and len(other.items) == 1:
             return self.nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
         if other.kind == "bracket" and len(other.items) == 1:
@@ -186,6 +196,14 @@ class Comparison:
             return False
         return self.leaf(a.text, t.text)
 
+    def _residues(self, a: Node, t: Node) -> bool | None:
+        """Classes of one modulus; of integers the representative does not count."""
+        (left, modulus), (right, true_modulus) = a.items, t.items
+        same = self.nodes(modulus, true_modulus)
+        if not same:
+            return same
+        return self.nodes(*(relations.reduced(side, modulus) for side in (left, right)))
+
     # Relations
 
     def _relations(self, a: Node, t: Node) -> bool | None:
@@ -244,6 +262,11 @@ class Comparison:
         return self._unordered(a.items, t.items)
 
 
+def _holds_value(node: Node) -> bool:
+    r"""Of a set's only element: `\{\{5\}\}` is not `\{5\}`, and `\{\emptyset\}` not `\emptyset`."""
+    return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
+
+
 def _values(node: Node) -> tuple[Node, ...]:
     def value(item: Node) -> Node:
         equation = item.kind == "relation" and set(item.operators) == {"="}
@@ -288,6 +311,11 @@ def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
     if max(len(answer), len(truth)) > MAX_CHARS:
         return False
     left, right = normal_form(answer), normal_form(truth)
+    if left.startswith(r"\approx"):
+        if not relations.approximates(right):
+            return False
+        left = left.removeprefix(r"\approx").strip()
+    right = right.removeprefix(r"\approx").strip()
     if not left or not right:
         return False
     return Comparison(leaf).texts(left, right)
