@@ -34,9 +34,9 @@ def leaf(answer: str, truth: str) -> bool:
     return bool(verify(gold, guess, timeout_seconds=None))
 
 
-def compare(answer: str, truth: str) -> bool:
+def compare(answer: str, truth: str, rounded: bool = False) -> bool:
     """The whole comparison, with math-verify for what the forms in front leave open."""
-    return bool(structure.decide(answer, truth, leaf))
+    return bool(structure.decide(answer, truth, leaf, rounded))
 
 
 def warm_up() -> None:

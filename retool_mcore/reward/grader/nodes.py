@@ -12,6 +12,8 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
+_CUP = re.compile(r"\\cup")
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
 _MODULUS = re.compile(
     rf"\(? ?(?:\\[pb]?mod|{OPEN_TEXT}\s*mod(?:ulo)?\s*{CLOSE_TEXT}|(?<![A-Za-z\\])mod(?:ulo)?) ?"
     r"(\{[^{}]*\}|[0-9]+|[A-Za-z]|\([^()]*\)) ?\)?$"
@@ -55,8 +57,7 @@ def _depths(text: str):
             at = end + 1
             continue
         if c == "\\":
-            match = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL).match(text, at)
-            token = match[0]
+            token = _COMMAND.match(text, at)[0]
             if token in (r"\begin", r"\{", r"\lfloor", r"\lceil"):
                 depth += 1
             yield at, token, depth
@@ -74,7 +75,9 @@ def _depths(text: str):
         raise Unreadable("unbalanced")
 
 
-def _split(text: str, separators) -> tuple[list[str], list[str]]:
+def _split(text: str, separators, mark: re.Pattern | None = None) -> tuple[list[str], list[str]]:
+    if mark is not None and not mark.search(text):  # the scan costs as much as everything else
+        return [text], []
     parts, found, start = [], [], 0
     for at, token, depth in _depths(text):
         if depth == 0 and at >= start and (length := separators(text, at, token)):
@@ -136,14 +139,14 @@ def build(text: str, nesting: int = 0) -> Node:
     items, found = _split(text, _list_separator)
     if len(items) > 1:
         return _list(text, items, found, nesting)
-    parts, operators = _split(text, _relation_separator)
+    parts, operators = _split(text, _relation_separator, _RELATION)
     if len(parts) > 1:
         if not all(parts) or r"\pm" in parts[0] + "".join(operators):
             raise Unreadable("relation")
         if r"\pm" in text and set(operators) == {"="}:
             return _signs(text, nesting)
         return Node("relation", text, tuple(build(p, nesting + 1) for p in parts), tuple(operators))
-    pieces, _ = _split(text, _union_separator)
+    pieces, _ = _split(text, _union_separator, _CUP)
     if len(pieces) > 1:
         return Node("union", text, tuple(build(piece, nesting + 1) for piece in pieces))
     return _single(text, nesting)

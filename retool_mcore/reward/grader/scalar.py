@@ -1,6 +1,7 @@
 """Whether two scalars are the same: numbers, expressions, quantities, words. True, False, or None for "not sure"."""
 
 import re
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 
@@ -8,10 +9,13 @@ from retool_mcore.reward.grader import canonical, numeric, units
 from retool_mcore.reward.grader.parse import Parsed, ParseError, parse
 from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
-# A decimal stands for the exact value that it is a rounding of from this many places on, with as many digits that
-# count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
+# Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
+# many digits that count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
 ROUNDED_PLACES = 6
 ROUNDED_DIGITS = 4
+
+# Whether a decimal may stand for the exact value (a recipe's choice, `decimals`); one context a comparison.
+ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
 
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
 _CHOICE = re.compile(rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\].:{CLOSE_TEXT}]*)")
@@ -68,7 +72,7 @@ def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
     """Whether `decimal`, written with so many places, is `exact` rounded or cut off there."""
     places = min(places, 12)  # beyond lies the noise of binary floats
     digits = len(str(abs(int(decimal * 10**places))).lstrip("0"))
-    if places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
+    if not ROUNDED.get() or places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
         return False
     step = Fraction(1, 10**places)
     gap = abs(decimal - exact)
@@ -120,7 +124,7 @@ def same_value(a: str, b: str) -> bool | None:
         if places:
             if (verdict := _rounded(left, right, symbols)) is not None:
                 return verdict
-            if max(places) >= ROUNDED_PLACES - 1:
+            if ROUNDED.get() and max(places) >= ROUNDED_PLACES - 1:
                 return None
         if doubtful:
             return None
@@ -266,7 +270,7 @@ def same_scalar(a: str, t: str) -> bool | None:
     if any(sides) and (all(sides) or parsed(a) is None or parsed(t) is None):
         verdict = _words(a, t)
         # Letters in a row may also be a product, `xy` and `yx`.
-        if verdict is not False or parsed(a) is None or parsed(t) is None:
+        if verdict is not False or parsed(a) is None or parsed(t) is None or set(sides) & {"yes", "no"}:
             return verdict
     letters = units.split_letter(a), units.split_letter(t)
     if (letters[0] is None) != (letters[1] is None):

@@ -33,7 +33,7 @@ _WORD = re.compile(
 _FORMS = (
     frozenset(
         listed(
-            "frac sqrt cdot times pm mp pi infty cup cap setminus mathbb begin end pmatrix bmatrix vmatrix matrix int "
+            "frac sqrt cdot times pm mp pi infty mathbb begin end pmatrix bmatrix vmatrix matrix int "
             "iint sum prod binom emptyset partial circ ell det in lfloor rfloor lceil rceil imath hbar gcd lcm overline"
         )
     )
@@ -41,7 +41,8 @@ _FORMS = (
     | set(GREEK_NAMES)
 )
 _SIGNS = frozenset("+-*/^_()[]{}|,.;!&")
-_ORDER = frozenset(["<", ">", "le", "ge"])
+_ORDER = frozenset(["<", ">", "le", "ge", "ne", ":", "cup", "cap", "setminus"])
+_SET = re.compile(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", re.DOTALL)
 _SHORT = frozenset(listed("or is no if at to so as by vs up"))
 
 
@@ -56,13 +57,15 @@ def claims(text: str) -> Counter:
             if token[1:] not in _FORMS and token not in (r"\{", r"\}", r"\\"):
                 found[token[1:]] += 1
         elif token[0].isalpha():
-            # Two or three letters may be a product, and `dx` no word at all.
-            if token not in _FORMS and (len(token) > 3 or token.lower() in CLAIM_WORDS | _SHORT):
+            # Two letters may be a product, or `dx`.
+            if token not in _FORMS and (len(token) > 2 or token.lower() in CLAIM_WORDS | _SHORT):
                 found[token.lower()] += 1
         elif token not in _SIGNS:
             found[token] += 1
-    if text.startswith("!") or re.search(r"[0-9] +[0-9]|\.\.", text):
+    if text.startswith("!") or re.search(r"[0-9] +[0-9]|\.\.|/\*", text):
         found["unreadable"] += 1
+    if text.count("|") % 2 or (r"\\" in text and r"\begin" not in text):
+        found["separator"] += 1
     if indices := re.findall(r"[0-9})\]] ?_", text):
         found["index of a number"] = len(indices)
     return found
@@ -72,8 +75,8 @@ def same_claims(answer: str, truth: str) -> bool:
     """Whether two normal forms say the same beside their values; an inequality may stand for an interval."""
     left, right = claims(answer), claims(truth)
     if left != right:
-        for ours, other in ((left, truth), (right, answer)):
-            if re.search(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", other):
-                for sign in (*_ORDER, "ne", ":"):
+        for ours, own, other in ((left, answer, truth), (right, truth, answer)):
+            if _SET.search(other) and not re.search(r"[(\[].*,", own):
+                for sign in _ORDER:
                     ours.pop(sign, None)
     return left == right and "unreadable" not in left

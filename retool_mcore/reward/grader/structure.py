@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from retool_mcore.reward.grader import relations
 from retool_mcore.reward.grader.nodes import Node, Unreadable, build
-from retool_mcore.reward.grader.scalar import parsed, same_scalar
+from retool_mcore.reward.grader.scalar import ROUNDED, parsed, same_scalar
 from retool_mcore.reward.grader.statement import same_claims
 from retool_mcore.reward.grader.text import MAX_CHARS, normal_form, phrase
 
@@ -299,9 +299,10 @@ def _name(node: Node) -> str | None:
     return None
 
 
-def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
+def decide(answer: str, truth: str, leaf: Leaf = _open, rounded: bool = False) -> bool | None:
     """Whether `answer` means the same as `truth`; None when `leaf` left open what matters.
 
+    rounded: whether a decimal of enough places stands for the exact value, `1.414214` for the root of 2.
     Equal texts are equal, an empty side is not, and different texts of which one is longer than MAX_CHARS are not.
     """
     if not answer.strip() or not truth.strip():
@@ -318,4 +319,8 @@ def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
     right = right.removeprefix(r"\approx").strip()
     if not left or not right:
         return False
-    return Comparison(leaf).texts(left, right)
+    token = ROUNDED.set(rounded)
+    try:
+        return Comparison(leaf).texts(left, right)
+    finally:
+        ROUNDED.reset(token)
