@@ -227,6 +227,11 @@ def _function(name: str, args: list[Form]) -> Form:
         return Form(_const(Fraction(prod(range(int(values[0]), 0, -1 if name == "factorial" else -2)))))
     if name == "binom" and None not in values and all(v.denominator == 1 and 0 <= v <= 3000 for v in values):
         return Form(_const(Fraction(comb(int(values[0]), int(values[1])))))
+    if name == "binom" and values[1] is not None and values[1].denominator == 1 and 0 <= values[1] <= 6:
+        result = Form(_const(Fraction(1)))
+        for n in range(int(values[1])):
+            result = result.times(args[0].plus(Form(_const(Fraction(n))), -1)).over(Form(_const(Fraction(n + 1))))
+        return result
     if name == "abs" and values[0] is not None:
         return Form(_const(abs(values[0])))
     if name in ("floor", "ceil") and values[0] is not None:

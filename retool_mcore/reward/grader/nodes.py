@@ -12,6 +12,7 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
+_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?([^|:]*[<>lg].*)", re.DOTALL)
 _CUP = re.compile(r"\\cup")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
 _MODULUS = re.compile(
@@ -178,6 +179,8 @@ def _single(text: str, nesting: int) -> Node:
             return Node("scalar", r"\emptyset")
         if _enclosed(inner) and inner.startswith(r"\{"):
             return Node("set", text, (build(inner, nesting + 1),))
+        if match := _BUILDER.fullmatch(inner):
+            return build(match[1], nesting + 1)
         if "|" in inner or ":" in inner or r"\in" in inner or r"\ldots" in inner or r"\dots" in inner:
             raise Unreadable("set by a condition")
         node = build(inner, nesting + 1)

@@ -78,19 +78,10 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ParseError("too deep")
-        negative = False
+        left = ("neg", self.product(stop)) if self.signs() else self.product(stop)
         while (sign := self.peek()) and sign in "+-":
-            self.at += 1
-            negative ^= sign == "-"
-        left = self.product(stop)
-        left = ("neg", left) if negative else left
-        while (sign := self.peek()) and sign in "+-":
-            self.at += 1
-            while (again := self.peek()) and again in "+-":
-                self.at += 1
-                sign = "+" if (sign == "-") == (again == "-") else "-"
-            right = self.product(stop)
-            left = ("add", left, ("neg", right) if sign == "-" else right)
+            right = ("neg", self.product(stop)) if self.signs() else self.product(stop)
+            left = ("add", left, right)
         self.depth -= 1
         return left
 
@@ -115,13 +106,16 @@ class _Parser:
                 return left
         return left
 
-    def signed(self, stop: str) -> tuple:
+    def signs(self) -> bool:
+        """Whether the signs that stand here make a minus."""
         negative = False
         while (sign := self.peek()) and sign in "+-":
             self.at += 1
             negative ^= sign == "-"
-        factor = self.power(stop)
-        return ("neg", factor) if negative else factor
+        return negative
+
+    def signed(self, stop: str) -> tuple:
+        return ("neg", self.power(stop)) if self.signs() else self.power(stop)
 
     def starts_factor(self, token: str, stop: str) -> bool:
         if token == "|":
@@ -154,10 +148,9 @@ class _Parser:
         """n!, or n!! = n (n-2) (n-4)...; what follows a factorial in brackets, (n!)!, is another call of this."""
         marks = _MARKS.match(self.text, self.at)[0]
         self.at += len(marks)
-        count = marks.count("!")
-        if count > 2:
+        if marks.count("!") > 2:
             raise ParseError("multifactorial")
-        return ("fn", "factorial" if count == 1 else "double factorial", base)
+        return ("fn", "factorial" if marks.count("!") == 1 else "double factorial", base)
 
     def exponent(self) -> tuple:
         if self.peek() == "{":
@@ -352,8 +345,7 @@ class _Parser:
             else:
                 self.expect("^")
                 negative = self.take("-")
-                power = self.argument()
-                power = ("neg", power) if negative else power
+                power = ("neg", self.argument()) if negative else self.argument()
         if power == ("neg", ("num", Fraction(1), None)) and name in _INVERSE:
             name, power = _INVERSE[name], None
         self.in_function += 1

@@ -6,7 +6,7 @@ import re
 
 from retool_mcore.reward.grader import canonical, numeric
 from retool_mcore.reward.grader.nodes import Node, build
-from retool_mcore.reward.grader.scalar import form, parsed
+from retool_mcore.reward.grader.scalar import form, parsed, same_value
 from retool_mcore.reward.grader.statement import CLAIM_WORDS
 from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
@@ -67,6 +67,11 @@ def reduced(node: Node, modulus: Node) -> Node:
 def assigned(relation: Node, is_truth: bool) -> Node | None:
     """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
     left, last = relation.items[0], relation.items[-1]
+    constants = [
+        item.text for item in relation.items[:-1] if (tree := parsed(item.text)) and tree.symbols <= {"e", "i"}
+    ]
+    if last.kind == "scalar" and any(same_value(text, last.text) is False for text in constants):
+        return None  # `5 = 6` gives nothing its value
     words = re.findall("[a-z]+", left.text)
     if left.kind not in ("scalar", "bracket") or (phrase(left.text) and phrase(last.text)):
         return None
@@ -130,6 +135,8 @@ def proportional(a: Node, t: Node) -> bool | None:
 def interval(relation: Node) -> tuple[Node, Node] | None:
     """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
     operators, items = relation.operators, relation.items
+    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and _bound(items[1].text) is not None:
+        return items[0], build(rf"(-\infty,{items[1].text})\cup({items[1].text},\infty)")
     if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
         return None
     if operators[0] in (">", r"\ge"):

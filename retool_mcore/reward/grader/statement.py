@@ -40,9 +40,10 @@ _FORMS = (
     | FUNCTION_NAMES
     | set(GREEK_NAMES)
 )
-_SIGNS = frozenset("+-*/^_()[]{}|,.;!&")
-_ORDER = frozenset(["<", ">", "le", "ge", "ne", ":", "cup", "cap", "setminus"])
+_SIGNS = frozenset("+-*/^_()[]{}|,.;&")
+_ORDER = frozenset(["<", ">", "le", "ge", "ne", ":"])
 _SET = re.compile(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", re.DOTALL)
+_BUILDER = re.compile(r"\\\{ ?[a-z] ?(?:\\in[^|]*)?\|")
 _SHORT = frozenset(listed("or is no if at to so as by vs up"))
 
 
@@ -64,7 +65,7 @@ def claims(text: str) -> Counter:
             found[token] += 1
     if text.startswith("!") or re.search(r"[0-9] +[0-9]|\.\.|/\*", text):
         found["unreadable"] += 1
-    if text.count("|") % 2 or (r"\\" in text and r"\begin" not in text):
+    if text.count("|") % 2 > bool(_BUILDER.match(text)) or (r"\\" in text and r"\begin" not in text):
         found["separator"] += 1
     if indices := re.findall(r"[0-9})\]] ?_", text):
         found["index of a number"] = len(indices)
@@ -78,5 +79,8 @@ def same_claims(answer: str, truth: str) -> bool:
         for ours, own, other in ((left, answer, truth), (right, truth, answer)):
             if _SET.search(other) and not re.search(r"[(\[].*,", own):
                 for sign in _ORDER:
+                    ours.pop(sign, None)
+            if _SET.search(other) or re.search(r"[<>]|\\(?:le|ge|ne)(?![a-z])", other):
+                for sign in ("cup", "cap", "setminus"):
                     ours.pop(sign, None)
     return left == right and "unreadable" not in left

@@ -122,6 +122,16 @@ def _words(match: re.Match) -> str:
     return f"{OPEN_TEXT}{words}{CLOSE_TEXT}"
 
 
+def _enclosed(text: str) -> bool:
+    """Whether the brace that opens the text closes at its end."""
+    depth = 0
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end() == len(text)
+    return False
+
+
 def _strip_wrappers(text: str) -> str:
     while True:
         before = text
@@ -133,7 +143,7 @@ def _strip_wrappers(text: str) -> str:
                     text = inner
         if text.endswith((".", ";", ",")) and not text.endswith("..."):
             text = text[:-1]
-        if text[:1] == "{" and text[-1:] == "}" and "{" not in text[1:] and "}" not in text[:-1]:
+        if text[:1] == "{" and text[-1:] == "}" and text.count("{") < 40 and _enclosed(text):
             text = text[1:-1]
         if text == before:
             return text
