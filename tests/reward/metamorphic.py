@@ -38,7 +38,10 @@ def spaced(text: str, r: random.Random) -> str:
         ("-", "- "),
     ):
         # A comma with a space behind it groups no thousands, a minus sign without a left side is none of a difference.
-        fits = {",": "(" in text or "[" in text, "-": text.startswith("-")}.get(old, True)
+        period = "." in text.split("(")[0]
+        fits = {"(": not period, ")": not period, ",": "(" in text or "[" in text, "-": text.startswith("-")}.get(
+            old, True
+        )
         if fits and r.random() < 0.25:
             text = text.replace(old, new)
     return r.choice(["{}", "${}$", r"\({}\)", " {} ", "{}.", r"\displaystyle {}", "$${}$$"]).format(text)

@@ -47,7 +47,7 @@ def member(node: Node, truth: Node | None = None) -> Node:
     exact = parsed(first.text)
     if exact is not None and not exact.symbols and len(node.operators) == at + 1:
         values = _bound(first.text), _bound(last.text)
-        if None in values or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
+        if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
             return node
         return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
     return last if at == 0 and (truth is None or approximates(truth.text)) else node
