@@ -1,23 +1,27 @@
 """Grades pairs with this project's grader and with four published ones, side by side: right, wrong, and how long.
 
-    python -m benchmarks.rewards.grader              # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
+    python -m benchmarks.rewards.grader                              # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
     python -m benchmarks.rewards.grader --pairs 500 --hostile 100 --others math_dapo,prime_math
+    python -m benchmarks.rewards.grader --pairs 100000 --hostile 0 --others ""    # this project's grader alone, counted by kind
 
-The pairs: Math-Verify's own suite (math_verify_pairs.py) and the metamorphic generator
-(metamorphic.py) with a seed of its own. Each grader runs in a process of its own, which is killed, and
-counted as hung, when one comparison takes longer than --limit. Times are of single calls, in that process.
+The pairs: Math-Verify's own suite (math_verify_pairs.py) without its rounded decimals, which are a
+setting, the attempts to cheat (statements.py), and the metamorphic generator (metamorphic.py)
+with a seed of its own. Each grader runs in a process of its own, which is killed, and counted as hung, when one
+comparison takes longer than --limit. Times are of single calls, in that process.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import select
 import signal
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +31,8 @@ OURS = "retool_mcore"
 OTHERS = ("math_dapo", "prime_math", "verl math_verify", "math-verify")
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy", "verl")
 START_LIMIT_S = 300.0
-GOALS = "recall >= 99.5 %, false accepts <= 0.1 %, p50 <= 2 ms, p99 <= 50 ms, kill <= 1 s, none hung"
+GOALS = "recall >= 99.5 %, no false accept, p50 <= 0.3 ms, p99 <= 20 ms, kill <= 1 s, none hung"
+_ROUNDED = re.compile(r"\.[0-9]{6}")
 
 
 def grader(name: str) -> Callable[[str, str], bool]:
@@ -231,7 +236,14 @@ def measure(name: str, cases: list, inputs: list[str], limit_s: float) -> dict:
         "hostile_max_s": round(worst, 2),
         "alive_after": alive,
         "wrong": wrong,
+        "by_kind": by_kind(cases, wrong),
     }
+
+
+def by_kind(cases: list, wrong: list[dict]) -> dict[str, list[int]]:
+    """{rule: [pairs, of which wrong]}."""
+    pairs, failed = Counter(case[3] for case in cases), Counter(item["rule"] for item in wrong)
+    return {rule: [count, failed[rule]] for rule, count in sorted(pairs.items())}
 
 
 def table(rows: list[dict]) -> str:
@@ -262,11 +274,16 @@ def main() -> None:
         child(args.child)
         return
 
-    from benchmarks.rewards import metamorphic
+    from benchmarks.rewards import metamorphic, statements
     from benchmarks.rewards.math_verify_pairs import DISPUTED, PAIRS
 
     head = provenance.made(PACKAGES)
-    cases = [(answer, truth, same, "Math-Verify's suite") for truth, answer, same in [*PAIRS, *DISPUTED]]
+    cases = [
+        (answer, truth, same, "Math-Verify's suite")
+        for truth, answer, same in [*PAIRS, *DISPUTED]
+        if bool(_ROUNDED.search(answer)) is bool(_ROUNDED.search(truth))
+    ]
+    cases += [(answer, truth, False, "cheat") for answer, truth in statements.cheats()]
     cases += [(p.answer, p.truth, p.same, p.rule) for p in metamorphic.pairs(args.seed, args.pairs)]
     inputs = hostile(args.seed, max(args.hostile, args.hostile_others))
     rows = [measure(OURS, cases, inputs[: args.hostile], args.limit)]
@@ -282,6 +299,8 @@ def main() -> None:
             f"{row['recall_percent'] - rows[0]['recall_percent']:+.2f}, false accepts "
             f"{row['false_accepts_percent'] - rows[0]['false_accepts_percent']:+.2f} points"
         )
+    for rule, (count, failed) in rows[0]["by_kind"].items():
+        print(f"{rule}: {count} pairs, {failed} wrong")
     for item in rows[0]["wrong"]:
         print("wrong here:", json.dumps(item))
     for row in rows:

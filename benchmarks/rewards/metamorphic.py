@@ -4,11 +4,14 @@ The value of every answer is known exactly here (integers, fractions, polynomial
 perturbation provably changes it. `pairs(seed, count)` is also a command: `python metamorphic.py 7 20` prints 20.
 """
 
+import math
 import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+
+from benchmarks.rewards import statements
 
 UNITS = [("cm", "m", "kg"), ("kg", "g", "cm"), ("hours", "minutes", "meters"), ("miles", "km", "hours")]
 WORDS = ["Evelyn", "Monday", "even", "odd", "parabola", "red", "increasing", "circle"]
@@ -35,7 +38,10 @@ def spaced(text: str, r: random.Random) -> str:
         ("-", "- "),
     ):
         # A comma with a space behind it groups no thousands, a minus sign without a left side is none of a difference.
-        fits = {",": "(" in text or "[" in text, "-": text.startswith("-")}.get(old, True)
+        period = "." in text.split("(")[0]
+        fits = {"(": not period, ")": not period, ",": "(" in text or "[" in text, "-": text.startswith("-")}.get(
+            old, True
+        )
         if fits and r.random() < 0.25:
             text = text.replace(old, new)
     return r.choice(["{}", "${}$", r"\({}\)", " {} ", "{}.", r"\displaystyle {}", "$${}$$"]).format(text)
@@ -69,10 +75,109 @@ def fraction(q: Fraction, r: random.Random) -> str:
         decimal = f"{float(abs(q)):.12f}".rstrip("0")
         ways += [sign + decimal, sign + (decimal[1:] if decimal.startswith("0.") else decimal)]
     else:
-        ways.append(f"{sign}{float(abs(q)):.9f}")
+        ways.append(sign + repeating(abs(q), r))
     if top > bottom > 1:
         ways += [rf"{sign}{top // bottom}\frac{{{top % bottom}}}{{{bottom}}}"]
     return r.choice(ways)
+
+
+def repeating(q: Fraction, r: random.Random) -> str:
+    """A decimal with its period, by bar, dots or brackets."""
+    digits, seen, rest = "", {}, q % 1
+    while rest not in seen:
+        seen[rest] = len(digits)
+        rest *= 10
+        digits += str(int(rest))
+        rest %= 1
+    fixed, period = digits[: seen[rest]], digits[seen[rest] :]
+    dots = rf"\dot{{{period}}}" if len(period) == 1 else rf"\dot{{{period[0]}}}{period[1:-1]}\dot{{{period[-1]}}}"
+    ways = [rf"\overline{{{period}}}", f"({period})", dots, rf"\bar{{{period}}}"]
+    return f"{int(q)}.{fixed}{r.choice(ways)}"
+
+
+UNDER_20 = str.split(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+TENS = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
+
+
+def spelled(n: int, r: random.Random) -> str:
+    """English words of 0 <= n < 1,000,000."""
+    if n < 20:
+        return UNDER_20[n]
+    if n < 100:
+        return TENS[n // 10 - 2] + (r.choice([" ", "-"]) + UNDER_20[n % 10] if n % 10 else "")
+    if n < 1000:
+        rest = r.choice([" ", " and "]) + spelled(n % 100, r) if n % 100 else ""
+        return f"{UNDER_20[n // 100]} hundred{rest}"
+    rest = r.choice([" ", ", "]) + spelled(n % 1000, r) if n % 1000 else ""
+    return f"{spelled(n // 1000, r)} thousand{rest}"
+
+
+def spellings(r: random.Random) -> Iterator[Pair]:
+    """Number words, residues, the unit of imaginary numbers."""
+    n = r.choice([r.randint(0, 120), r.randint(0, 999_999)])
+    words = spelled(n, r)
+    other = spelled(n + r.randint(1, 9), r)
+    yield Pair(r.choice(["{}", r"\text{{{}}}", r"\textbf{{{}}}."]).format(words), str(n), True, "number words")
+    yield Pair(other, str(n), False, "number words: another")
+    yield Pair(f"{words} or {other}", str(n), False, "number words: two")
+    top, bottom, part = r.choice(
+        [(1, 2, "half"), (2, 3, "thirds"), (3, 4, "quarters"), (4, 5, "fifths"), (7, 10, "tenths")]
+    )
+    glue = r.choice([" ", "-"])
+    yield Pair(f"{spelled(top, r)}{glue}{part}", rf"\frac{{{top}}}{{{bottom}}}", True, "fraction in words")
+    yield Pair(
+        f"{spelled(top + 1, r)}{glue}{part}", rf"\frac{{{top}}}{{{bottom}}}", False, "fraction in words: another"
+    )
+    m = r.randint(3, 30)
+    a = r.randrange(m)
+    mods = [rf"\pmod {m}", rf"\pmod{{{m}}}", f"(mod {m})", rf"\bmod {m}", f"mod {m}", rf"\ (\mathrm{{mod}}\ {m})"]
+    lead = r.choice(["", r"x \equiv ", r"x\equiv", "x = ", "n ≡ "])
+    truth = rf"x \equiv {a} \pmod{{{m}}}"
+    yield Pair(f"{lead}{a} {r.choice(mods)}", truth, True, "residue")
+    yield Pair(f"{lead}{a + m * r.randint(-3, 3)} {r.choice(mods)}", truth, True, "residue: representative")
+    yield Pair(f"{lead}{a + r.randint(1, m - 1)} {r.choice(mods)}", truth, False, "residue: another")
+    yield Pair(f"{lead}{a} \\pmod{{{m + 1}}}", truth, False, "residue: modulus")
+    a, b = r.randint(1, 9), r.randint(2, 9)
+    unit = r.choice([r"\mathrm{i}", "j", "i", r"\,i", r"\text{i}", r"\cdot i"])
+    yield Pair(f"{a}+{b}{unit}", f"{a}+{b}i", True, "imaginary unit")
+    yield Pair(f"{a}-{b}{unit}", f"{a}+{b}i", False, "imaginary unit: sign")
+    power, variable = r.randint(2, 4), r.choice("xyt")
+    name = r.choice([r"\sin", r"\cos", r"\tan", r"\ln", r"\log"])
+    truth = rf"{name}^{power} {variable}"
+    yield Pair(rf"({name} {variable})^{power}", truth, True, "function to a power")
+    yield Pair(rf"{name}^{{{power}}}({variable})", truth, True, "function to a power")
+    yield Pair(rf"{name}^{power} u", truth, False, "function to a power: argument")
+    yield Pair(rf"{name} {variable}", truth, False, "function to a power: power")
+    n = r.randint(4, 6)
+    double = str(math.prod(range(n, 0, -2)))
+    yield Pair(f"{n}!!", double, True, "double factorial")
+    yield Pair(f"({n}!)!", f"{n}!!", False, "double factorial: twice")
+
+
+def stated(r: random.Random) -> Iterator[Pair]:
+    """A true pair in every way of `statements` that keeps its meaning or changes it."""
+    a, b = r.randint(-400, 400), r.randint(2, 60)
+    answer, truth, other, atomic = r.choice(
+        [
+            (str(a), str(a), str(a + b), a > 0),
+            (rf"\frac{{{3 * b + 1}}}{{3}}", rf"\frac{{{6 * b + 2}}}{{6}}", rf"\frac{{{3 * b + 2}}}{{3}}", False),
+            (rf"{b}\sqrt{{3}}", rf"\sqrt{{{3 * b * b}}}", rf"{b + 1}\sqrt{{3}}", False),
+            (rf"{b}\pi", rf"\pi \cdot {b}", rf"{b + 1}\pi", False),
+            (f"x^2+{b}", f"{b}+x^2", f"x^2+{b + 1}", False),
+            (f"({a}, {b})", f"({a},{b})", f"({a}, {b + 1})", False),
+            (f"{a}+{b}i", f"{b}i+{a}", f"{a}-{b}i", False),
+        ]
+    )
+    for kind, templates in statements.CHANGED.items():
+        for template in templates:
+            yield Pair(statements.filled(template, answer, other), truth, False, kind)
+    for template in statements.ATOMIC_CHANGED if atomic else ():
+        yield Pair(statements.filled(template, answer, other), truth, False, "changed")
+    for template in statements.WRAPPED:
+        yield Pair(statements.filled(template, answer, other), truth, True, "wrapped")
 
 
 def _primes(n: int) -> set[int]:
@@ -254,7 +359,7 @@ def words(r: random.Random) -> Iterator[Pair]:
     yield Pair(wrong, r.choice(marked), False, "choice: another")
 
 
-RULES = [numbers, quantities, fractions, radicals, polynomials, collections, intervals, words]
+RULES = [numbers, quantities, fractions, radicals, polynomials, collections, intervals, words, spellings, stated]
 
 
 def pairs(seed: int, count: int) -> list[Pair]:

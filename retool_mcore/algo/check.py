@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from retool_mcore.algo.sample_filters import FILTERS
 from retool_mcore.errors import UserError
 from retool_mcore.reward.named import find_reward
-from retool_mcore.reward.verdict import ANSWERS
+from retool_mcore.reward.verdict import ANSWERS, DECIMALS
 
 ADVANTAGES = ("grpo", "rloo", "reinforce_plus_plus_baseline", "gae")
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
@@ -24,6 +24,7 @@ def check_recipe(recipe: Mapping, *, max_turns: int) -> None:
     _one_of("recipe.advantage", recipe["advantage"], ADVANTAGES)
     _one_of("recipe.loss_aggregation", recipe["loss_aggregation"], AGGREGATIONS)
     _one_of("recipe.answer", recipe["answer"], ANSWERS)
+    _one_of("recipe.decimals", recipe["decimals"], DECIMALS)
     group_reward = recipe["group_reward"]["name"]
     check_arguments("reward", recipe["reward"], given=1)
     if group_reward:

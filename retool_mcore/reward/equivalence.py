@@ -22,12 +22,21 @@ class Grader:
 
     timeout_s: seconds one comparison may take before its worker is killed; the start does not count, nor does the wait
     for a free worker. workers: how many comparisons run at a time. memory_mb: address space of a worker in MiB.
-    memo_size: verdicts kept, those not asked for the longest leave first. Comparisons that end in a kill or a crash
+    memo_size: verdicts kept, those not asked for the longest leave first. rounded: whether decimals may stand for exact
+    values (`grader/structure.py::decide`). Comparisons that end in a kill or a crash
     count as not equivalent and are not remembered, since a machine under load may have caused them.
     """
 
-    def __init__(self, timeout_s: float = TIMEOUT_S, workers: int = 2, memory_mb: int = 2048, memo_size: int = 100_000):
+    def __init__(
+        self,
+        timeout_s: float = TIMEOUT_S,
+        workers: int = 2,
+        memory_mb: int = 2048,
+        memo_size: int = 100_000,
+        rounded: bool = False,
+    ):
         self.memo_size = memo_size
+        self._options = {"rounded": True} if rounded else {}
         self.pool = Pool(workers, timeout_s, memory_mb)
         self._counts = {"front": 0, "memo": 0, "engine": 0}
         self._memo: OrderedDict[tuple[str, str], bool] = OrderedDict()
@@ -62,7 +71,7 @@ class Grader:
                 self._memo.move_to_end((answer, truth))
                 self._counts["memo"] += 1
                 return verdict, "memo"
-        verdict = decide(answer, truth)
+        verdict = decide(answer, truth, **self._options)
         if verdict is not None:
             self._remember(answer, truth, verdict, "front")
         return verdict, "front"
@@ -78,13 +87,13 @@ class Grader:
         """The worker's verdict, neither decided nor remembered in this process; None when it had to be killed."""
         if os.getpid() != self._pid:
             raise RuntimeError("a Grader does not survive a fork: make one in the child process, or use equivalent()")
-        return self.pool.compare(answer, truth)
+        return self.pool.compare(answer, truth, **self._options)
 
     def _remember(self, answer: str, truth: str, verdict: bool, by: str) -> None:
         with self._lock:
             self._counts[by] += 1
-            # A megabyte of nonsense is refused in no time and not worth its memory.
-            if len(answer) + len(truth) < 10_000:
+            # A long answer is refused in no time and not worth its memory: at most some 50 MB in all.
+            if len(answer) + len(truth) < 400:
                 self._memo[answer, truth] = verdict
             while len(self._memo) > self.memo_size:
                 self._memo.popitem(last=False)
@@ -102,12 +111,13 @@ class Grader:
 
 # By process id, so that a forked child does not share its parent's sockets. The workers end by themselves when they
 # close.
-_graders: dict[int, Grader] = {}
+_graders: dict[int | tuple[int, str], Grader] = {}
 
 
-def _own() -> Grader:
+def _own(rounded: bool = False) -> Grader:
+    key = (os.getpid(), "rounded") if rounded else os.getpid()
     # setdefault is atomic; a Grader lost in a race between two threads has started nothing.
-    return _graders.get(os.getpid()) or _graders.setdefault(os.getpid(), Grader())
+    return _graders.get(key) or _graders.setdefault(key, Grader(rounded=rounded))
 
 
 def equivalent(answer: str, truth: str) -> bool:
@@ -115,9 +125,9 @@ def equivalent(answer: str, truth: str) -> bool:
     return _own().equivalent(answer, truth)
 
 
-def decide_once(answer: str, truth: str) -> tuple[bool | None, str]:
-    """`Grader.decide` of this process's own grader."""
-    return _own().decide(answer, truth)
+def decide_once(answer: str, truth: str, rounded: bool = False) -> tuple[bool | None, str]:
+    """`Grader.decide` of this process's own grader, one for each value of `rounded`."""
+    return _own(rounded).decide(answer, truth)
 
 
 async def equivalent_async(answer: str, truth: str) -> bool:

@@ -7,11 +7,12 @@ from retool_mcore.reward.answer import extract
 from retool_mcore.reward.equivalence import decide_once
 
 
-def score(policy_text: str, ground_truth: str, policy: str = "boxed") -> dict:
+def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: bool = False) -> dict:
     """Reward of one response.
 
     policy_text: what the policy wrote, without code blocks and observations (`rollout/trajectory.py::answer_text`).
     policy: how the answer is found in it, one of `answer.POLICIES`.
+    rounded: whether decimals may stand for exact values (`recipe.decimals`).
     Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the answer, "" without one, "graded_by": the part of the
     grader that decided (`Grader.counters`), "" where nothing was compared, "verifier_failed": 1.0 when the comparison
     ended in a kill or crash, else 0.0}.
@@ -22,7 +23,7 @@ def score(policy_text: str, ground_truth: str, policy: str = "boxed") -> dict:
             f"reward_model.ground_truth must be a non-empty string, got {ground_truth!r}. Prepare the data set again."
         )
     pred = extract(policy_text, policy) or ""
-    correct, by = decide_once(pred, ground_truth) if pred else (False, "")
+    correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
     return {
         "score": 1.0 if correct else -1.0,
         "acc": float(bool(correct)),

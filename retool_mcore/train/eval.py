@@ -149,6 +149,7 @@ async def run_all(config, folder: Path) -> list[dict]:
             text=tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
             ground_truth=truth,
             policy=config.answer,
+            decimals=config.decimals,
         )
         where = {"index": index, "sample": sample, "data_source": row["data_source"], "ground_truth": truth}
         return trajectory.to_record() | where | outcome

@@ -37,6 +37,7 @@ def compute_score(
         text=solution_str,
         ground_truth=ground_truth,
         policy=recipe["answer"],
+        decimals=recipe["decimals"],
         tested=extra_info.get("verdict"),
     )
     sample = read_sample(

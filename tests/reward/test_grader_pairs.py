@@ -75,7 +75,6 @@ SAME = [
     (r"\approx 3.14", "3.14"),
     ("7 or -7", r"\pm 7"),
     ("12 inches", "1 foot"),
-    ("0.3333333333", "1/3"),
     (r"\frac{-b\pm\sqrt{b^2-4ac}}{2a}", r"\frac{-b+\sqrt{b^2-4ac}}{2a},\frac{-b-\sqrt{b^2-4ac}}{2a}"),
     (r"x=\frac{-b}{2a}", r"-\frac{b}{2a}"),
     (r"\tan x", r"\frac{\sin x}{\cos x}"),

@@ -11,11 +11,11 @@ OPEN = 8
 
 @pytest.mark.parametrize(("truth", "answer", "same"), [*PAIRS, *DISPUTED])
 def test_math_verifys_suite_in_front(truth, answer, same):
-    assert decide(answer, truth) in (same, None)
+    assert decide(answer, truth, rounded=True) in (same, None)
 
 
 def test_few_cases_are_left_to_the_engine():
-    assert sum(decide(answer, truth) is None for truth, answer, _ in PAIRS) <= OPEN
+    assert sum(decide(answer, truth, rounded=True) is None for truth, answer, _ in PAIRS) <= OPEN
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,7 @@ def test_same(answer, truth):
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
         (r"(-\infty,1)\cup(2,\infty)", r"(-\infty,1)\cup[2,\infty)"),
         (r"\frac{1}{10^{60}}", "0"),
+        ("\u0665", "5"),  # a digit of another script
     ],
 )
 def test_different(answer, truth):
@@ -140,7 +141,6 @@ def test_different(answer, truth):
         (r"\mathbb{R}\setminus\{0\}", r"(-\infty,0)\cup(0,\infty)"),
         ("[1,2]\\cup[2,3]", "[1,3]"),
         ("9^{9^{9^{9}}}", "5"),
-        ("\u0665", "5"),  # a digit of another script
     ],
 )
 def test_left_to_algebra(answer, truth):

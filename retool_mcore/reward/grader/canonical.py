@@ -6,7 +6,7 @@ the rationals, Besicovitch 1940), symbols, and opaque terms such as sin(x), whic
 """
 
 from fractions import Fraction
-from math import comb, factorial
+from math import comb, prod
 
 MAX_TERMS = 200
 MAX_BITS = 40_000
@@ -223,10 +223,15 @@ def _power(base: Form, exponent: Form) -> Form:
 
 def _function(name: str, args: list[Form]) -> Form:
     values = [arg.rational() for arg in args]
-    if name == "factorial" and values[0] is not None and values[0].denominator == 1 and 0 <= values[0] <= 3000:
-        return Form(_const(Fraction(factorial(int(values[0])))))
+    if "factorial" in name and values[0] is not None and values[0].denominator == 1 and 0 <= values[0] <= 3000:
+        return Form(_const(Fraction(prod(range(int(values[0]), 0, -1 if name == "factorial" else -2)))))
     if name == "binom" and None not in values and all(v.denominator == 1 and 0 <= v <= 3000 for v in values):
         return Form(_const(Fraction(comb(int(values[0]), int(values[1])))))
+    if name == "binom" and values[1] is not None and values[1].denominator == 1 and 0 <= values[1] <= 6:
+        result = Form(_const(Fraction(1)))
+        for n in range(int(values[1])):
+            result = result.times(args[0].plus(Form(_const(Fraction(n))), -1)).over(Form(_const(Fraction(n + 1))))
+        return result
     if name == "abs" and values[0] is not None:
         return Form(_const(abs(values[0])))
     if name in ("floor", "ceil") and values[0] is not None:

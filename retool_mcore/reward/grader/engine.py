@@ -8,30 +8,19 @@ from retool_mcore.reward.grader.scalar import parsed
 from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT
 
 _WORD = re.compile(rf"{OPEN_TEXT}([^{CLOSE_TEXT}]*){CLOSE_TEXT}")
-_PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?: +[A-Za-z]{2,})+")
-_HEDGE = re.compile(r"(?<![A-Za-z\\])(?:or|maybe|perhaps|either|possibly|probably|approximately|about|not)(?![A-Za-z])")
 
 
 def _latex(normal: str) -> str:
     return _WORD.sub(lambda m: rf"\text{{{m[1]}}}", normal)
 
 
-def _suspicious(answer: str, truth: str) -> bool:
-    """Prose, hedging or brackets left open, of which math-verify would take whatever number it finds."""
-    if sum(map(answer.count, "([{")) != sum(map(answer.count, ")]}")):
-        return True
-    plain, true_plain = (_WORD.sub(lambda m: f" {m[1]} ", side) for side in (answer, truth))
-    if bool(_PROSE.search(plain)) and not _PROSE.search(true_plain):
-        return True
-    return bool(_HEDGE.search(plain)) and not _HEDGE.search(true_plain)
-
-
 def leaf(answer: str, truth: str) -> bool:
-    """math-verify's verdict on two normal forms; False for what it cannot parse, or where numbers prove it wrong."""
+    """math-verify's verdict on two normal forms; False for what it cannot parse, or where numbers prove it wrong.
+
+    `structure` asks only about pairs that say the same beside their values.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    if _suspicious(answer, truth):
-        return False
     left, right = parsed(answer), parsed(truth)
     readable = left is not None and right is not None
     proof = numeric.compare(left.tree, right.tree, left.symbols | right.symbols) if readable else None
@@ -45,9 +34,9 @@ def leaf(answer: str, truth: str) -> bool:
     return bool(verify(gold, guess, timeout_seconds=None))
 
 
-def compare(answer: str, truth: str) -> bool:
+def compare(answer: str, truth: str, rounded: bool = False) -> bool:
     """The whole comparison, with math-verify for what the forms in front leave open."""
-    return bool(structure.decide(answer, truth, leaf))
+    return bool(structure.decide(answer, truth, leaf, rounded))
 
 
 def warm_up() -> None:

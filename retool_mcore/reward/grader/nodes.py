@@ -12,6 +12,14 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
+_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?([^|:]*[<>lg].*)", re.DOTALL)
+_CUP = re.compile(r"\\cup")
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
+_MODULUS = re.compile(
+    rf"\(? ?(?:\\[pb]?mod|{OPEN_TEXT}\s*mod(?:ulo)?\s*{CLOSE_TEXT}|(?<![A-Za-z\\])mod(?:ulo)?) ?"
+    r"(\{[^{}]*\}|[0-9]+|[A-Za-z]|\([^()]*\)) ?\)?$"
+)
+_RESIDUE = re.compile(r".*(?:\\equiv|=)\s*", re.DOTALL)
 _OPENERS, _CLOSERS = "([{", ")]}"
 _FRENCH = re.compile(r"([\[\]])([^\[\]]*)([\[\]])")
 
@@ -22,7 +30,7 @@ class Node:
 
     kind: "scalar"; "list" (bare `1, 2`; join is ",", "and" or "or"), "set" (`\{1, 2\}`), "bracket" (`(1, 2]`, brackets
     its two ends), "union", "matrix" (items are rows), "relation" (`x = 5`; operators between the items).
-    text: its source, in normal form.
+    "residue" (`3 \pmod 7`: value and modulus). text: its source, in normal form.
     """
 
     kind: str
@@ -50,8 +58,7 @@ def _depths(text: str):
             at = end + 1
             continue
         if c == "\\":
-            match = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL).match(text, at)
-            token = match[0]
+            token = _COMMAND.match(text, at)[0]
             if token in (r"\begin", r"\{", r"\lfloor", r"\lceil"):
                 depth += 1
             yield at, token, depth
@@ -69,7 +76,9 @@ def _depths(text: str):
         raise Unreadable("unbalanced")
 
 
-def _split(text: str, separators) -> tuple[list[str], list[str]]:
+def _split(text: str, separators, mark: re.Pattern | None = None) -> tuple[list[str], list[str]]:
+    if mark is not None and not mark.search(text):  # the scan costs as much as everything else
+        return [text], []
     parts, found, start = [], [], 0
     for at, token, depth in _depths(text):
         if depth == 0 and at >= start and (length := separators(text, at, token)):
@@ -122,6 +131,8 @@ def build(text: str, nesting: int = 0) -> Node:
     if (match := _FRENCH.fullmatch(text)) and (match[1] == "]" or match[3] == "["):
         ends = {"]": "(", "[": "["}[match[1]] + {"]": "]", "[": ")"}[match[3]]
         return _bracket(text, match[2], ends, nesting)
+    if (match := _MODULUS.search(text)) and (value := _RESIDUE.sub("", text[: match.start()]).strip(" ,(")):
+        return Node("residue", text, (build(value, nesting + 1), build(match[1], nesting + 1)))
     if ";" in text:
         groups, _ = _split(text, lambda _text, _at, token: len(token) if token == ";" else 0)
         if len(groups) > 1 and any("," in group for group in groups):
@@ -129,14 +140,14 @@ def build(text: str, nesting: int = 0) -> Node:
     items, found = _split(text, _list_separator)
     if len(items) > 1:
         return _list(text, items, found, nesting)
-    parts, operators = _split(text, _relation_separator)
+    parts, operators = _split(text, _relation_separator, _RELATION)
     if len(parts) > 1:
         if not all(parts) or r"\pm" in parts[0] + "".join(operators):
             raise Unreadable("relation")
         if r"\pm" in text and set(operators) == {"="}:
             return _signs(text, nesting)
         return Node("relation", text, tuple(build(p, nesting + 1) for p in parts), tuple(operators))
-    pieces, _ = _split(text, _union_separator)
+    pieces, _ = _split(text, _union_separator, _CUP)
     if len(pieces) > 1:
         return Node("union", text, tuple(build(piece, nesting + 1) for piece in pieces))
     return _single(text, nesting)
@@ -166,6 +177,10 @@ def _single(text: str, nesting: int) -> Node:
         inner = text[2:-2].strip()
         if not inner:
             return Node("scalar", r"\emptyset")
+        if _enclosed(inner) and inner.startswith(r"\{"):
+            return Node("set", text, (build(inner, nesting + 1),))
+        if match := _BUILDER.fullmatch(inner):
+            return build(match[1], nesting + 1)
         if "|" in inner or ":" in inner or r"\in" in inner or r"\ldots" in inner or r"\dots" in inner:
             raise Unreadable("set by a condition")
         node = build(inner, nesting + 1)

@@ -110,11 +110,11 @@ def _apply(name: str, args: list, lib: dict, make):
         if abs(real - round(real)) < 1e-9:
             return make(round(real))
         return make(math.floor(real) if name == "floor" else math.ceil(real))
-    if name == "factorial":
+    if name in ("factorial", "double factorial"):
         real = _real(args[0])
         if real != round(real) or not 0 <= real <= 150:
             raise NoValue("factorial")
-        return make(math.factorial(round(real)))
+        return make(math.prod(range(round(real), 0, -1 if name == "factorial" else -2)))
     if name in ("log", "ln", "lg") and len(args) == 2:
         return lib["log"](args[0]) / lib["log"](args[1])
     if name not in lib:
@@ -125,7 +125,9 @@ def _apply(name: str, args: list, lib: dict, make):
 def value(tree: tuple, at: dict[str, float], long: bool = False):
     """Complex value of `tree` with the symbols at `at`; 60 digits when `long`. Raises NoValue."""
     try:
-        result = _evaluate(tree, at, _LONG if long else _FLOAT)
+        result = _evaluate(tree, at, _FLOAT)
+        if long and abs(result) < 1e300:  # what overflows a float may take forever in 60 digits
+            result = _evaluate(tree, at, _LONG)
         if not (abs(result) < 1e300):
             raise NoValue("not finite")
     except (ArithmeticError, ValueError, TypeError, RecursionError) as error:

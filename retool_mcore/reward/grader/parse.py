@@ -11,11 +11,19 @@ from fractions import Fraction
 from retool_mcore.reward.grader.text import CLOSE_TEXT, FUNCTION_NAMES, GREEK_NAMES, OPEN_TEXT
 
 MAX_DEPTH = 40
+# Sums and products lean to the left: as many atoms, as deep a tree, and every walk over it is recursive.
+MAX_ATOMS = 200
 
 _NUMBER = re.compile(r"(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3}(?![0-9A-Za-z]))?")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _NAME = re.compile(r"[A-Za-z]+")
 _SUBSCRIPT = re.compile(r"_(?:\{([0-9A-Za-z,+\-]{1,20})\}|([0-9A-Za-z]))")
+_MARKS = re.compile(r"(?: *!)+")
+_REPEATING = re.compile(
+    r"([0-9]{0,9})\.([0-9]{0,40}) ?(?:\\(?:overline|bar|dot)\{([0-9]{1,40})\}|\\(?:bar|dot) ?([0-9])|\(([0-9]{1,40})\))"
+    r"(?:([0-9]{0,40})\\dot(?:\{([0-9])\}| ?([0-9])))?"
+)
+_CALL = re.compile(r"([fgh]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
 _FUNCTIONS = FUNCTION_NAMES
 _PLAIN_NAMES = {"pi": ("sym", "pi"), "inf": ("sym", "infty"), "infinity": ("sym", "infty"), "oo": ("sym", "infty")}
@@ -39,7 +47,7 @@ class _Parser:
     def __init__(self, text: str):
         self.text, self.at, self.depth = text, 0, 0
         self.doubtful = False
-        self.in_function = 0
+        self.in_function = self.atoms = 0
         self.symbols: set[str] = set()
 
     def skip(self) -> None:
@@ -70,19 +78,10 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ParseError("too deep")
-        negative = False
+        left = ("neg", self.product(stop)) if self.signs() else self.product(stop)
         while (sign := self.peek()) and sign in "+-":
-            self.at += 1
-            negative ^= sign == "-"
-        left = self.product(stop)
-        left = ("neg", left) if negative else left
-        while (sign := self.peek()) and sign in "+-":
-            self.at += 1
-            while (again := self.peek()) and again in "+-":
-                self.at += 1
-                sign = "+" if (sign == "-") == (again == "-") else "-"
-            right = self.product(stop)
-            left = ("add", left, ("neg", right) if sign == "-" else right)
+            right = ("neg", self.product(stop)) if self.signs() else self.product(stop)
+            left = ("add", left, right)
         self.depth -= 1
         return left
 
@@ -107,13 +106,16 @@ class _Parser:
                 return left
         return left
 
-    def signed(self, stop: str) -> tuple:
+    def signs(self) -> bool:
+        """Whether the signs that stand here make a minus."""
         negative = False
         while (sign := self.peek()) and sign in "+-":
             self.at += 1
             negative ^= sign == "-"
-        factor = self.power(stop)
-        return ("neg", factor) if negative else factor
+        return negative
+
+    def signed(self, stop: str) -> tuple:
+        return ("neg", self.power(stop)) if self.signs() else self.power(stop)
 
     def starts_factor(self, token: str, stop: str) -> bool:
         if token == "|":
@@ -131,8 +133,8 @@ class _Parser:
     def power(self, stop: str) -> tuple:
         base = self.atom(stop)
         while True:
-            if self.take("!"):
-                base = ("fn", "factorial", base)
+            if self.peek() == "!":
+                base = self.factorial(base)
             elif self.in_function and self.text.startswith(r"^\circ", self.at):
                 self.at += len(r"^\circ")
                 base = ("mul", base, ("div", ("sym", "pi"), ("num", Fraction(180), None)))
@@ -141,6 +143,14 @@ class _Parser:
                 base = ("pow", base, self.exponent())
             else:
                 return base
+
+    def factorial(self, base: tuple) -> tuple:
+        """n!, or n!! = n (n-2) (n-4)...; what follows a factorial in brackets, (n!)!, is another call of this."""
+        marks = _MARKS.match(self.text, self.at)[0]
+        self.at += len(marks)
+        if marks.count("!") > 2:
+            raise ParseError("multifactorial")
+        return ("fn", "factorial" if marks.count("!") == 1 else "double factorial", base)
 
     def exponent(self) -> tuple:
         if self.peek() == "{":
@@ -173,6 +183,11 @@ class _Parser:
         token = self.peek()
         if not token:
             raise ParseError("ends early")
+        self.atoms += 1
+        if self.atoms > MAX_ATOMS:
+            raise ParseError("too long")
+        if match := _REPEATING.match(self.text, self.at):
+            return self.repeating(match)
         if match := _NUMBER.match(self.text, self.at):
             return self.number(match)
         for left, right in (("(", ")"), ("{", "}"), ("[", "]")):
@@ -189,7 +204,7 @@ class _Parser:
         if token[0] == "\\":
             return self.command(token)
         if token == OPEN_TEXT:
-            end = self.text.index(CLOSE_TEXT, self.at)
+            end = self.text.find(CLOSE_TEXT, self.at)
             word = self.text[self.at + 1 : end]
             if len(word) != 1 or not word.isalpha():
                 raise ParseError("words")
@@ -198,6 +213,18 @@ class _Parser:
         if match := _NAME.match(self.text, self.at):
             return self.name(match[0])
         raise ParseError(f"unexpected {token!r}")
+
+    def repeating(self, match: re.Match) -> tuple:
+        r"""`0.1\overline{6}`, `0.1(6)`, `0.1\dot6`, `0.\dot{1}42\dot{8}`: dots stand on the ends of the period."""
+        whole, fixed, *first, between, last, bare_last = match.groups()
+        self.doubtful |= first[2] is not None  # in brackets it may be a factor
+        period = next(filter(None, first)) + (between or "") + (last or bare_last or "")
+        if (last or bare_last) and r"\dot" not in match[0].split(period[0])[0]:
+            raise ParseError("dots")
+        self.at = match.end()
+        scale = 10 ** len(fixed)
+        value = Fraction(int(whole + fixed or "0"), scale) + Fraction(int(period), scale * (10 ** len(period) - 1))
+        return ("num", value, None)
 
     def number(self, match: re.Match) -> tuple:
         self.at = match.end()
@@ -229,17 +256,18 @@ class _Parser:
                 inner = self.sum()
                 self.expect(")")
                 return ("pow", inner, ("num", Fraction(1, 2), None)) if letters == "sqrt" else ("fn", "abs", inner)
-            return self.function(letters)
+            return self.function(letters, latex=False)
         if lower in _PLAIN_NAMES:
             self.at += len(letters)
             return _PLAIN_NAMES[lower]
         if len(letters) >= 4:
             raise ParseError("a word")
+        if len(letters) == 1 and (match := _CALL.match(self.text, self.at)):
+            self.at = match.end()
+            return self.call(match[1] + (f"^{match[2] or match[3]}" if match[2] or match[3] else ""))
         self.doubtful |= len(letters) > 1
         self.at += 1
         letter = letters[0]
-        if letter in "fgh" and len(letters) == 1 and self.text.startswith("(", self.at):
-            return self.call(letter)
         self.doubtful |= letter.isupper() and self.text.startswith("(", self.at)
         return self.symbol(letter)
 
@@ -308,14 +336,16 @@ class _Parser:
             inner = self.atom("")
         return ("pow", inner, ("div", ("num", Fraction(1), None), index))
 
-    def function(self, name: str) -> tuple:
+    def function(self, name: str, latex: bool = True) -> tuple:
         base = power = None
         while self.peek() in ("_", "^") and not self.text.startswith(r"^\circ", self.at):
             if self.take("_"):
-                base = self.argument()
+                # TeX takes one digit; in plain text log_10 is what it looks like.
+                base = self.argument() if latex or self.peek() == "{" else self.atom("")
             else:
                 self.expect("^")
-                power = self.exponent()
+                negative = self.take("-")
+                power = ("neg", self.argument()) if negative else self.argument()
         if power == ("neg", ("num", Fraction(1), None)) and name in _INVERSE:
             name, power = _INVERSE[name], None
         self.in_function += 1
@@ -363,7 +393,7 @@ def parse(text: str) -> Parsed:
     parser = _Parser(text)
     try:
         tree = parser.sum()
-    except (IndexError, ZeroDivisionError) as error:
+    except (IndexError, ZeroDivisionError, OverflowError) as error:
         raise ParseError(str(error)) from error
     if parser.peek():
         raise ParseError("more text after the expression")

@@ -81,9 +81,9 @@ class Worker:
         except OSError:  # a kernel or sandbox without it
             self._handle = None
 
-    def compare(self, answer: str, truth: str, timeout_s: float) -> bool | None:
+    def compare(self, answer: str, truth: str, timeout_s: float, **options: bool) -> bool | None:
         """The worker's verdict; None when it was not there after `timeout_s`. Raises WorkerStopped, NotSent."""
-        self.channel.send(json.dumps({"answer": answer, "truth": truth}).encode() + b"\n")
+        self.channel.send(json.dumps({"answer": answer, "truth": truth, **options}).encode() + b"\n")
         line = self.channel.read_line(timeout_s)
         return None if line is None else json.loads(line)["equal"]
 
@@ -181,12 +181,12 @@ class Pool:
         self._lock = threading.Lock()
         self._zygote: Zygote | None = None
 
-    def compare(self, answer: str, truth: str) -> bool | None:
-        """math-verify's verdict; None when the worker had to be killed, or died over it."""
+    def compare(self, answer: str, truth: str, **options: bool) -> bool | None:
+        """`engine.compare` with its options; None when the worker had to be killed, or died over it."""
         with self._slots:
             for _ in range(3):
                 try:
-                    verdict = self._compare_with(self._take(), answer, truth)
+                    verdict = self._compare_with(self._take(), answer, truth, options)
                     break
                 except NotSent:  # it died while idle, which says nothing about this pair
                     continue
@@ -197,10 +197,10 @@ class Pool:
                 self.killed += 1
         return verdict
 
-    def _compare_with(self, worker: Worker, answer: str, truth: str) -> bool | None:
+    def _compare_with(self, worker: Worker, answer: str, truth: str, options: dict) -> bool | None:
         verdict = None
         try:
-            verdict = worker.compare(answer, truth, self.timeout_s)
+            verdict = worker.compare(answer, truth, self.timeout_s, **options)
         except NotSent:
             raise
         except WorkerStopped:

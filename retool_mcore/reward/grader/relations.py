@@ -6,7 +6,9 @@ import re
 
 from retool_mcore.reward.grader import canonical, numeric
 from retool_mcore.reward.grader.nodes import Node, build
-from retool_mcore.reward.grader.scalar import form, parsed
+from retool_mcore.reward.grader.scalar import form, parsed, same_value
+from retool_mcore.reward.grader.statement import CLAIM_WORDS
+from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
 ORDER = frozenset(["<", ">", r"\le", r"\ge"])
@@ -15,30 +17,71 @@ NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
 CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
 
 
-def member(node: Node) -> Node:
-    r"""`x \in S` and `x \approx 5` as what follows; of `1/3 \approx 0.33` only the exact part."""
+_DECIMAL = re.compile(r"\.[0-9]")
+# A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
+_QUANTITY = re.compile(
+    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]+"
+    r"|\\(?:vec|bar|hat|widehat|overline|overrightarrow|angle|triangle|max|min|ell|mathbb|mathcal|circ)(?![A-Za-z])"
+    r"|[ '|_{}(),\[\]]|\^\{?(?:-1|\\circ|\\prime|[0-9])\}?|(?<=[_A-Za-z{])[0-9]+)+"
+)
+
+
+def approximates(truth: str) -> bool:
+    """Whether a truth is rounded itself, so that an answer may say "about"."""
+    return truth.startswith(r"\approx") or bool(_DECIMAL.search(truth))
+
+
+def member(node: Node, truth: Node | None = None) -> Node:
+    r"""`x \in S` and `x \approx 5.2` as what follows; of `1/3 \approx 0.33` only the exact part.
+
+    truth: where `node` is an answer, which says "about" of a value only where the truth is rounded.
+    """
     if node.kind != "relation":
         return node
     if node.operators == (r"\in",):
         return node.items[1]
-    if r"\approx" in node.operators:
-        at = node.operators.index(r"\approx")
-        if at == 0:
-            exact = parsed(node.items[0].text)
-            return node.items[0] if exact is not None and not exact.symbols else node.items[1]
-        if set(node.operators[:at]) == {"="}:
-            return Node("relation", node.text, node.items[: at + 1], node.operators[:at])
-    return node
+    if r"\approx" not in node.operators or (truth is not None and truth.kind == "relation"):
+        return node
+    at = node.operators.index(r"\approx")
+    first, last = node.items[at], node.items[-1]
+    exact = parsed(first.text)
+    if exact is not None and not exact.symbols and len(node.operators) == at + 1:
+        values = _bound(first.text), _bound(last.text)
+        if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
+            return node
+        return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
+    return last if at == 0 and (truth is None or approximates(truth.text)) else node
+
+
+def reduced(node: Node, modulus: Node) -> Node:
+    """A residue, or a list of them, as the least representatives where they are integers."""
+    value, base = (form(side.text) for side in (node, modulus))
+    value, base = (side.rational() if side is not None else None for side in (value, base))
+    if node.kind in ("list", "set"):
+        return Node("list", node.text, tuple(reduced(item, modulus) for item in node.items), join=",")
+    if value is None or not base or value.denominator != 1 or base.denominator != 1:
+        return node
+    return Node("scalar", str(value % base))
 
 
 def assigned(relation: Node, is_truth: bool) -> Node | None:
     """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
     left, last = relation.items[0], relation.items[-1]
-    if left.kind != "scalar":
-        return last
+    constants = [
+        item.text for item in relation.items[:-1] if (tree := parsed(item.text)) and tree.symbols <= {"e", "i"}
+    ]
+    if last.kind == "scalar" and any(same_value(text, last.text) is False for text in constants):
+        return None  # `5 = 6` gives nothing its value
+    words = re.findall("[a-z]+", left.text)
+    if left.kind not in ("scalar", "bracket") or (phrase(left.text) and phrase(last.text)):
+        return None
+    if left.kind == "bracket":
+        return last if all((tree := parsed(item.text)) and tree.tree[0] == "sym" for item in left.items) else None
     tree = parsed(left.text)
-    if tree is None or tree.tree[0] in ("sym", "call", "fn"):
-        return last if tree is not None or not re.search(r"[+]|^[0-9]", left.text) else None
+    if tree is None:
+        return last if _QUANTITY.fullmatch(left.text) and CLAIM_WORDS.isdisjoint(words) else None
+    if tree.tree[0] in ("sym", "call", "fn"):
+        return last
     value = form(left.text)
     if not tree.symbols:
         constants = value is not None and form(last.text) is not None
@@ -92,6 +135,8 @@ def proportional(a: Node, t: Node) -> bool | None:
 def interval(relation: Node) -> tuple[Node, Node] | None:
     """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
     operators, items = relation.operators, relation.items
+    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and _bound(items[1].text) is not None:
+        return items[0], build(rf"(-\infty,{items[1].text})\cup({items[1].text},\infty)")
     if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
         return None
     if operators[0] in (">", r"\ge"):

@@ -1,6 +1,7 @@
 """Whether two scalars are the same: numbers, expressions, quantities, words. True, False, or None for "not sure"."""
 
 import re
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 
@@ -8,10 +9,13 @@ from retool_mcore.reward.grader import canonical, numeric, units
 from retool_mcore.reward.grader.parse import Parsed, ParseError, parse
 from retool_mcore.reward.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
-# A decimal stands for the exact value that it is a rounding of from this many places on, with as many digits that
-# count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
+# Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
+# many digits that count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
 ROUNDED_PLACES = 6
 ROUNDED_DIGITS = 4
+
+# Whether a decimal may stand for the exact value (a recipe's choice, `decimals`); one context a comparison.
+ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
 
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
 _CHOICE = re.compile(rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\].:{CLOSE_TEXT}]*)")
@@ -19,13 +23,8 @@ _CHOICE_AND = re.compile(
     rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\) |([A-H])[.)] ?)\s*(?P<rest>.+)", re.DOTALL
 )
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
+_J = re.compile(r"(?<![A-Za-z\\])j(?![A-Za-z])")
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
-_NUMBER_WORDS = {
-    word: n
-    for n, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-    )
-}
 _SAME_WORDS = {"true": "yes", "false": "no", "no solutions": "no solution", "no real solutions": "no solution"}
 
 
@@ -62,18 +61,18 @@ def _decimals(tree: tuple) -> int | None:
     return max((p for p in places if p is not None), default=None)
 
 
-def _bare_log(tree: tuple) -> bool:
-    """Whether the tree holds a log whose base is not known, 10 or e."""
+def _decimal_logs(tree: tuple) -> tuple:
+    """The tree with the base 10 for every log without a base, which may also be e."""
     if tree[:2] == ("fn", "log") and len(tree) == 3:
-        return True
-    return any(_bare_log(part) for part in tree[1:] if isinstance(part, tuple))
+        return ("fn", "lg", _decimal_logs(tree[2]))
+    return tuple(_decimal_logs(part) if isinstance(part, tuple) else part for part in tree)
 
 
 def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
     """Whether `decimal`, written with so many places, is `exact` rounded or cut off there."""
     places = min(places, 12)  # beyond lies the noise of binary floats
     digits = len(str(abs(int(decimal * 10**places))).lstrip("0"))
-    if places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
+    if not ROUNDED.get() or places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
         return False
     step = Fraction(1, 10**places)
     gap = abs(decimal - exact)
@@ -107,6 +106,11 @@ def same_value(a: str, b: str) -> bool | None:
     left, right = parsed(a), parsed(b)
     if left is None or right is None:
         return None
+    # Engineers write j for i.
+    if "j" in left.symbols - right.symbols and "i" in right.symbols - left.symbols:
+        return same_value(_J.sub("i", a), b)
+    if "i" in left.symbols - right.symbols and "j" in right.symbols - left.symbols:
+        return same_value(a, _J.sub("i", b))
     first, second = form(a), form(b)
     doubtful = left.doubtful or right.doubtful
     places = [p for p in (_decimals(left.tree), _decimals(right.tree)) if p is not None]
@@ -120,7 +124,7 @@ def same_value(a: str, b: str) -> bool | None:
         if places:
             if (verdict := _rounded(left, right, symbols)) is not None:
                 return verdict
-            if max(places) >= ROUNDED_PLACES - 1:
+            if ROUNDED.get() and max(places) >= ROUNDED_PLACES - 1:
                 return None
         if doubtful:
             return None
@@ -128,9 +132,13 @@ def same_value(a: str, b: str) -> bool | None:
             return False
     elif places and (verdict := _rounded(left, right, symbols)) is not None:
         return verdict
-    if doubtful or _bare_log(left.tree) or _bare_log(right.tree):
+    if doubtful:
         return None
-    return numeric.compare(left.tree, right.tree, symbols)
+    verdict = numeric.compare(left.tree, right.tree, symbols)
+    decimal = tuple(_decimal_logs(side.tree) for side in (left, right))
+    if decimal != (left.tree, right.tree) and numeric.compare(*decimal, symbols) is not verdict:
+        return None
+    return verdict
 
 
 def _scaled(text: str, factor: Fraction) -> str:
@@ -142,10 +150,14 @@ def _same_quantity(a: units.Quantity, t: units.Quantity) -> bool | None:
     if a.kind == t.kind and a.kind != "unit":
         return same
     if a.kind == "unit" and t.kind == "unit":
+        if t.unit.generic and not a.unit.counts(a.number):
+            return False
         factor = units.same_unit(a.unit, t.unit)
         if factor is None:
             return False
         return same if factor == 1 else same_value(_scaled(a.number, factor), t.number)
+    if a.kind == "unit" and not t.kind and not a.unit.counts(a.number):
+        return False
     kinds = {a.kind, t.kind}
     if "percent" in kinds:
         if kinds != {"percent", ""}:
@@ -196,7 +208,12 @@ def _based(a: str, t: str) -> bool | None:
     match, other = (left, t) if left else (right, a)
     if (match[2] or match[3]) == "10":
         return same_value(match[1], other)
-    # Without its base the number may be meant in it; the digits decide.
+    if left:  # another base than the truth's ten
+        try:
+            return same_value(str(int(match[1], int(match[2] or match[3]))), other)
+        except ValueError:
+            return False
+    # Without its base the answer may be meant in it; the digits decide.
     return match[1].lstrip("0") == other.lstrip("0")
 
 
@@ -223,8 +240,6 @@ def _words(a: str, t: str) -> bool | None:
         left, right = (re.sub(r"^(?:the|a|an) ", "", side) for side in (left, right))
         return _SAME_WORDS.get(left, left) == _SAME_WORDS.get(right, right)
     words, other = (left, t) if left is not None else (right, a)
-    if words in _NUMBER_WORDS:
-        return same_value(str(_NUMBER_WORDS[words]), other)
     if words in ("no solution", "no solutions", "no real solutions"):
         return other in (r"\emptyset", r"\{\}")
     value = form(other)
@@ -252,10 +267,10 @@ def same_scalar(a: str, t: str) -> bool | None:
             left = units.split_letter(a) or left
         return _same_quantity(left, right)
     sides = phrase(a), phrase(t)
-    if any(sides) and (all(sides) or parsed(a) is None or parsed(t) is None or set(sides) & _NUMBER_WORDS.keys()):
+    if any(sides) and (all(sides) or parsed(a) is None or parsed(t) is None):
         verdict = _words(a, t)
         # Letters in a row may also be a product, `xy` and `yx`.
-        if verdict is not False or parsed(a) is None or parsed(t) is None:
+        if verdict is not False or parsed(a) is None or parsed(t) is None or set(sides) & {"yes", "no"}:
             return verdict
     letters = units.split_letter(a), units.split_letter(t)
     if (letters[0] is None) != (letters[1] is None):

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 
 from retool_mcore.reward.grader import relations
 from retool_mcore.reward.grader.nodes import Node, Unreadable, build
-from retool_mcore.reward.grader.scalar import parsed, same_scalar
+from retool_mcore.reward.grader.scalar import ROUNDED, parsed, same_scalar
+from retool_mcore.reward.grader.statement import same_claims
 from retool_mcore.reward.grader.text import MAX_CHARS, normal_form, phrase
 
 # (answer, truth), both in normal form -> verdict
 Leaf = Callable[[str, str], bool | None]
 
 _GROUPED = re.compile(r"[+-]?[$€£¥₹]? ?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,]).{0,40}", re.DOTALL)
+_NUMBER = re.compile(r"[0-9]+")
 _ASSIGNED = re.compile(r"([^,]*=\s*)([+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?)")
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 
@@ -38,7 +40,10 @@ class Comparison:
     """One comparison of an answer with a truth, with a given leaf comparison."""
 
     def __init__(self, leaf: Leaf = _open):
-        self.leaf = leaf
+        self.ask = leaf
+
+    def leaf(self, answer: str, truth: str) -> bool | None:
+        return self.ask(answer, truth) if same_claims(answer, truth) else False
 
     def texts(self, answer: str, truth: str) -> bool | None:
         """The verdict on two normal forms."""
@@ -63,7 +68,9 @@ class Comparison:
         try:
             left, right = build(answer), build(truth)
         except Unreadable:
-            return self.leaf(answer, truth)
+            # Of texts without a structure math-verify may read a part: but in sums of matrices, the same numbers.
+            same = r"\begin" in answer + truth or sorted(_NUMBER.findall(answer)) == sorted(_NUMBER.findall(truth))
+            return self.leaf(answer, truth) if same else False
         return self.nodes(left, right)
 
     def _is_scalar(self, text: str) -> bool:
@@ -75,13 +82,17 @@ class Comparison:
     def nodes(self, a: Node, t: Node) -> bool | None:
         if a.text == t.text:
             return True
-        a, t = relations.member(a), relations.member(t)
+        a, t = relations.member(a, t), relations.member(t)
+        if a.kind == t.kind == "residue":
+            return self._residues(a, t)
         if a.kind == "relation" or t.kind == "relation":
             return self._relations(a, t)
         if a.kind == t.kind == "scalar":
             verdict = same_scalar(a.text, t.text)
             return self.leaf(a.text, t.text) if verdict is None else verdict
         pair = {a.kind, t.kind}
+        if "residue" in pair:
+            return False
         if "matrix" in pair or "determinant" in pair:
             return self._matrices(a, t)
         if "union" in pair:
@@ -93,6 +104,8 @@ class Comparison:
     def _with_scalar(self, a: Node, t: Node) -> bool | None:
         scalar, other = (a, t) if a.kind == "scalar" else (t, a)
         plain = scalar.text
+        if other.kind in ("set", "list", "bracket") and len(other.items) == 1 and not _holds_value(other.items[0]):
+            return False
         if other.kind in ("set", "list") and len(other.items) == 1:
             return self.nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
         if other.kind == "bracket" and len(other.items) == 1:
@@ -186,6 +199,14 @@ class Comparison:
             return False
         return self.leaf(a.text, t.text)
 
+    def _residues(self, a: Node, t: Node) -> bool | None:
+        """Classes of one modulus; of integers the representative does not count."""
+        (left, modulus), (right, true_modulus) = a.items, t.items
+        same = self.nodes(modulus, true_modulus)
+        if not same:
+            return same
+        return self.nodes(*(relations.reduced(side, modulus) for side in (left, right)))
+
     # Relations
 
     def _relations(self, a: Node, t: Node) -> bool | None:
@@ -220,6 +241,8 @@ class Comparison:
             values = relations.assigned(a, is_truth=True), relations.assigned(t, is_truth=True)
             if all(values):
                 return self._assignments(a, t, *values)
+            if a.items[0].text == t.items[0].text:
+                return self.nodes(a.items[-1], t.items[-1])
         return self.leaf(a.text, t.text)
 
     def _assignments(self, a: Node, t: Node, value: Node, true_value: Node) -> bool | None:
@@ -242,6 +265,11 @@ class Comparison:
         if (a.join == "or") != (t.join == "or"):
             return False
         return self._unordered(a.items, t.items)
+
+
+def _holds_value(node: Node) -> bool:
+    r"""Of a set's only element: `\{\{5\}\}` is not `\{5\}`, and `\{\emptyset\}` not `\emptyset`."""
+    return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
 
 
 def _values(node: Node) -> tuple[Node, ...]:
@@ -276,9 +304,10 @@ def _name(node: Node) -> str | None:
     return None
 
 
-def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
+def decide(answer: str, truth: str, leaf: Leaf = _open, rounded: bool = False) -> bool | None:
     """Whether `answer` means the same as `truth`; None when `leaf` left open what matters.
 
+    rounded: whether a decimal of enough places stands for the exact value, `1.414214` for the root of 2.
     Equal texts are equal, an empty side is not, and different texts of which one is longer than MAX_CHARS are not.
     """
     if not answer.strip() or not truth.strip():
@@ -288,6 +317,15 @@ def decide(answer: str, truth: str, leaf: Leaf = _open) -> bool | None:
     if max(len(answer), len(truth)) > MAX_CHARS:
         return False
     left, right = normal_form(answer), normal_form(truth)
+    if left.startswith(r"\approx"):
+        if not relations.approximates(right):
+            return False
+        left = left.removeprefix(r"\approx").strip()
+    right = right.removeprefix(r"\approx").strip()
     if not left or not right:
         return False
-    return Comparison(leaf).texts(left, right)
+    token = ROUNDED.set(rounded)
+    try:
+        return Comparison(leaf).texts(left, right)
+    finally:
+        ROUNDED.reset(token)

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from retool_mcore.reward.grader.numerals import listed
+from retool_mcore.reward.grader.statement import CLAIM_WORDS
 from retool_mcore.reward.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
 
 _TABLE: dict[str, tuple[str, int, Fraction]] = {}
@@ -33,8 +35,9 @@ _define("rupee", 1, a="1|₹")
 _define("radian", 1, a="1|rad")
 
 # Words that name no unit of their own.
-_GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "about", "each"])
-_NOT_UNITS = FUNCTION_NAMES | {"pi", "or", "and", "mod", "sqrt", "infinity", "inf", "oo", "if", "for", "where"}
+_GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each"])
+_NOT_UNITS = FUNCTION_NAMES | CLAIM_WORDS
+_PLURALS = frozenset(listed("people persons men women children feet dice sheep fish deer mice data percent"))
 _NUMBER_END = r"(?<=[0-9}).\])])"
 _MARKED = re.compile(
     rf"((?:\s*/?\s*(?:\\cdot)?{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}(?:\^(?:\{{-?[0-9]\}}|-?[0-9]))?)+)(?:s)?$"
@@ -60,10 +63,15 @@ class Unit:
     dimensions: tuple = ()
     scale: Fraction = Fraction(1)
     words: frozenset = frozenset()
+    head: str = ""
 
     @property
     def generic(self) -> bool:
         return not self.dimensions and not self.words
+
+    def counts(self, number: str) -> bool:
+        """Whether so many of them can be meant: a unit, or a noun in the plural. `5 lie` counts nothing."""
+        return not self.words or number == "1" or self.head in _PLURALS or bool(re.search("[^sui]s$", self.head))
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,12 @@ def _lookup(name: str) -> tuple[str, int, Fraction] | None:
 def parse_unit(text: str) -> Unit | None:
     """The unit that a phrase such as `square feet`, `km/h` or `apples` names; None when it names none."""
     plain = re.sub(r"[\x02\x03{}]", " ", text).replace("\\cdot", " ").replace("per ", "/")
+    plain = re.sub(r"^\s*\((.*)\)\s*$", r"\1", plain)
+    if re.search(r"[^A-Za-z0-9$€£¥₹¢./^\s-]", plain):
+        return None
     plain = {"mph": "mile/hour", "kmh": "km/h", "kph": "km/h"}.get(plain.strip().lower(), plain)
     dims: dict[str, int] = {}
-    scale, nouns = Fraction(1), set()
+    scale, nouns = Fraction(1), []
     for n, part in enumerate(plain.split("/")):
         prefix = 1
         for word in re.findall(r"([A-Za-z$€£¥₹¢]+)\.?\s*(?:\^\s*(-?[0-9]))?", part):
@@ -104,9 +115,10 @@ def parse_unit(text: str) -> Unit | None:
             elif name.lower() in _NOT_UNITS:
                 return None
             elif name.lower() not in _GENERIC:
-                nouns.add(name.lower().removesuffix("s"))
+                nouns.append(name.lower())
     if nouns:  # "5 miles of road" is a noun phrase, whatever else it holds
-        return Unit(words=frozenset(nouns))
+        head = re.split(r" (?:of|in|per|each) ", plain.lower().strip())[0].split()[-1].strip(".")
+        return Unit(words=frozenset(noun.removesuffix("s") for noun in nouns), head=head)
     if dims:
         return Unit(tuple(sorted((k, v) for k, v in dims.items() if v)), scale)
     return Unit() if re.search("[A-Za-z]", plain) else None

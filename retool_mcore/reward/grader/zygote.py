@@ -2,8 +2,8 @@ r"""The process that has math-verify loaded and forks one worker a request: a ki
 
 The parent (`pool.py`) talks to it over a Unix socket: `s` with one end of a socket pair attached forks a worker on that
 end and replies with its id, `k<id>\n` kills that worker and replies `ok`. The zygote never compares anything itself, so
-it always answers. A worker gets one JSON line `{"answer", "truth"}` and gives one, `{"equal"}`. Everything ends when
-the parent's sockets close.
+it always answers. A worker gets one JSON line `{"answer", "truth"}`, perhaps with "rounded", and gives one,
+`{"equal"}`. Everything ends when the parent's sockets close.
 """
 
 import gc
@@ -27,7 +27,7 @@ def serve_pairs(connection: socket.socket, limit_s: float) -> None:
             request = json.loads(line)
             signal.setitimer(signal.ITIMER_REAL, limit_s)
             try:
-                equal = engine.compare(request["answer"], request["truth"])
+                equal = engine.compare(**request)
             except Exception:  # sympy raises anything, RecursionError and MemoryError included
                 equal = False
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,0 +1,72 @@
+"""English number words as figures: cardinals up to a million and beyond, and fractions (`two and three quarters`)."""
+
+import re
+from fractions import Fraction
+
+
+def listed(words: str) -> list[str]:
+    return words.split()
+
+
+_UNITS = listed("one two three four five six seven eight nine")
+_TEENS = listed("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen")
+_TENS = listed("twenty thirty forty fifty sixty seventy eighty ninety")
+_VALUES = {word: n for n, word in enumerate(["zero", *_UNITS, *_TEENS])} | {
+    word: 10 * n for n, word in enumerate(_TENS, 2)
+}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6}
+_PARTS = {"half": 2, "halves": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000, "twentieth": 20} | {
+    word: n for n, word in enumerate(listed("third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"), 3)
+}
+_PARTS |= {f"{word}s": n for word, n in _PARTS.items()}
+
+
+def _any(words) -> str:
+    return f"(?:{'|'.join(words)})"
+
+
+_BELOW_100 = rf"(?:{_any(_TENS)}(?: {_any(_UNITS)})?|{_any([*_TEENS, *_UNITS])})"
+_BELOW_1000 = rf"(?:(?:{_BELOW_100}|a) hundred(?:(?: and)? {_BELOW_100})?|{_BELOW_100})"
+_CARDINAL = (
+    rf"(?:zero|(?:{_BELOW_1000}|a) million(?: (?:{_BELOW_1000}|a) thousand)?(?:(?: and)? {_BELOW_1000})?"
+    rf"|(?:{_BELOW_1000}|a) thousand(?:(?: and)? {_BELOW_1000})?|{_BELOW_1000})"
+)
+_NUMBER = re.compile(
+    rf"(?P<sign>minus |negative )?(?:(?P<whole>{_CARDINAL}) and )?(?P<top>{_CARDINAL}|a) (?P<bottom>{_any(_PARTS)})\b"
+    rf"|(?P<minus>minus |negative )?(?P<cardinal>{_CARDINAL})\b"
+)
+_WORDS_ONLY = re.compile(r"[A-Za-z][A-Za-z ,-]{2,120}\.?")
+
+
+def _cardinal(words: str) -> int:
+    total = current = 0
+    for word in words.split():
+        if word in ("hundred", "thousand", "million"):
+            current = (current or 1) * _SCALES[word]
+            if word != "hundred":
+                total, current = total + current, 0
+        elif word not in ("and", "a"):
+            current += _VALUES[word]
+    return total + current
+
+
+def numeral(text: str, opens: str, closes: str) -> str:
+    r"""`twenty-one` as `21`, `two thirds` as `\frac{2}{3}`, `three hours` as `3` and a unit; any other text as it is.
+
+    opens, closes: the characters around words in `text`.
+    """
+    plain = text.replace(opens, " ").replace(closes, " ").strip()
+    if not _WORDS_ONLY.fullmatch(plain):
+        return text
+    words = re.sub(r"[ ,-]+", " ", plain.rstrip(".")).lower()
+    if not (match := _NUMBER.match(words)):
+        return text
+    if match["bottom"]:
+        value = Fraction(1 if match["top"] == "a" else _cardinal(match["top"]), _PARTS[match["bottom"]])
+        value += _cardinal(match["whole"]) if match["whole"] else 0
+    else:
+        value = Fraction(_cardinal(match["cardinal"]))
+    sign = "-" if match["sign"] or match["minus"] else ""
+    rest = words[match.end() :].strip()
+    figure = str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    return sign + figure + (f"{opens}{rest}{closes}" if rest else "")
