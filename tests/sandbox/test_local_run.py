@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from levels_here import LEVELS_HERE
 
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.isolation import LEVELS
@@ -16,7 +17,7 @@ LIMIT_BYTES = 4096
 AMPLE_S = 60.0
 
 
-@pytest.fixture(scope="module", params=["namespaces", "landlock", "process"])
+@pytest.fixture(scope="module", params=LEVELS_HERE)
 def box(request):
     sandbox = LocalSandbox(
         timeout_s=AMPLE_S,
