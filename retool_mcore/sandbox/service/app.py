@@ -86,8 +86,6 @@ class Service:
             if refusal:
                 self.metrics.refused("stranger")
             response = refusal or await handler(request)
-        except TimeoutError:
-            response = _problem(408, f"the body did not come within {BODY_S:g} s")
         except web.HTTPRequestEntityTooLarge:
             self.metrics.refused("invalid")
             response = _problem(413, f"the body has more than {self.max_body_bytes} bytes; send less, or smaller files")
@@ -123,8 +121,11 @@ class Service:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
     async def _run_code(self, request: web.Request) -> web.Response:
-        async with asyncio.timeout(BODY_S):
-            body = await request.read()
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await request.read()
+        except TimeoutError:
+            return _problem(408, f"the body did not come within {BODY_S:g} s")
         run = schema.read_request(body, self.limits)
         if run.language not in schema.LANGUAGES:
             message = f"language {run.language!r} is not supported; supported: {', '.join(schema.LANGUAGES)}"
