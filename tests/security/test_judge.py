@@ -16,6 +16,7 @@ from retool_mcore.reward.verdict import verdict
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.tasks.files import RepositoryError, write
 from retool_mcore.tasks.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.train.reward_fn import compute_score
 from retool_mcore.untrusted import MAX_DEPTH, read_json
@@ -130,3 +131,15 @@ def test_a_schema_that_refers_to_itself_twice_is_stopped():
 def test_words_behind_a_number_do_not_hang_the_grader():
     """Every further letter doubled the time of the front's pattern for units: `\\boxed{5 aaa...!}` hung the reward."""
     decide("5 " + "a" * 60 + "!", "5")
+
+
+def test_a_policy_writes_no_file_that_a_sandbox_cannot_take():
+    """The run could not be prepared, which counted as the sandbox's failure: the whole group was made again."""
+    repository = {}
+    for path in ("a" * 300, "é" * 150, "/".join(["folder"] * 40)):
+        with pytest.raises(RepositoryError, match="a path may have 200 bytes"):
+            write(repository, path, "")
+    for number in range(10):
+        write(repository, f"{number}.py", "x" * 200_000)
+    with pytest.raises(RepositoryError, match="a repository may have 2000000 characters"):
+        write(repository, "last.py", "x")
