@@ -43,6 +43,14 @@ def test_no_program_has_roots_id(level):
         assert "0" not in ids
 
 
+def test_programs_run_where_files_are_their_users_alone():
+    before = os.umask(0o077)
+    try:
+        assert run("print(1)", max_isolation="namespaces").stdout == "1\n"
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.skipif(not HIDDEN, reason="needs root and a Python that only root can read")
 def test_where_only_root_can_read_this_python_nothing_is_run_below_namespaces():
     with pytest.raises(UserError, match="no user id but root's can run programs here"):
@@ -90,6 +98,7 @@ def test_our_package_is_not_there_for_programs_where_it_is_installed(level, tmp_
     own = Path(retool_mcore.__file__).parent
     subprocess.run(["cp", "-r", own, packages / "retool_mcore"], check=True)
     (packages / "neighbour.py").write_text("here = 1")
+    subprocess.run(["chmod", "-R", "a+rX", tmp_path], check=True)
     program = f"""
 import neighbour, os
 print(neighbour.here)

@@ -1,5 +1,7 @@
 """What stands in the environment stands in no file and on no screen."""
 
+import os
+
 import yaml
 from omegaconf import OmegaConf
 
@@ -19,9 +21,11 @@ def test_no_file_and_no_dry_run_holds_what_a_configuration_takes_from_the_enviro
     overrides = ["toolbox=code", MCP, f"runs_dir={tmp_path}", "data=arithmetic", "rollout.format=hermes"]
     config = compose("eval", [*overrides, "policy=sft"])
     given = config.toolbox.use[0].args.env
-    assert (given.KEY, given.DIR) == (SECRET, str(tmp_path)), "the stage itself reads it"
+    assert dict(given) == {"KEY": SECRET, "DIR": str(tmp_path)}, "the stage itself reads it"
     assert OmegaConf.to_container(config.toolbox, resolve=True)["use"][0]["args"]["env"]["KEY"] == SECRET
     _write_config(tmp_path, config, 1)
+    monkeypatch.setenv("RETOOL_UMASK", f"{(before := os.umask(0o077)):03o}")  # which the command sets, for other tests
+    os.umask(before)
     assert cli.main(["eval", "--dry-run", *overrides, "policy=sft"]) == 0
     # What RL's workers are built from, which is written to a file with all else worked out.
     loop = OmegaConf.create([{"toolbox": keep_environment(OmegaConf.to_container(config.toolbox))}])

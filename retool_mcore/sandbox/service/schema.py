@@ -110,7 +110,7 @@ def read_request(body: bytes, limits: Limits) -> RunRequest:
         if len(values[name]) > MAX_FILES:
             raise BadRequest(f"{name} has {len(values[name])} entries; this service takes {MAX_FILES}")
         if not all(isinstance(path, str) and len(path) <= MAX_PATH for path in values[name]):
-            raise BadRequest(f"{name} must hold paths of at most {MAX_PATH} characters")
+            raise BadRequest(f"{name} must be a list of paths, of at most {MAX_PATH} characters each")
     for name in ("request_id", "session", "trajectory"):
         if len(values[name] or "") > MAX_NAME:
             raise BadRequest(f"{name} has more than {MAX_NAME} characters")
