@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
+from retool_mcore.files import private_files
 from retool_mcore.launch import Paused, StageFailed, Stopped, launch, stage_command, stage_dir
 from retool_mcore.stop import EXIT_CODE
 
@@ -283,7 +284,8 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="TCP port; 0: a free one.")] = 8080,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or one a core.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
     ] = None,
     queue: Annotated[
         int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")
@@ -295,8 +297,8 @@ def serve(
         str | None, typer.Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
     ] = None,
 ) -> int:
-    """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. There is no
-    authentication. SIGTERM lets what runs finish first."""
+    """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
+    machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
     import asyncio
 
     from retool_mcore.sandbox.service import serve as service
@@ -380,6 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop at a step, and did), 128 + signal (stopped)."""
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
+        private_files()
         return app(args=arguments or ["--help"], prog_name="retool", standalone_mode=False) or 0
     except (UserError, TyperException) as error:
         message = error.format_message() if isinstance(error, TyperException) else str(error)

@@ -9,6 +9,7 @@ import copy
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,10 +97,14 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
     files = OmegaConf.to_container(config)
     if missing := [key for key, value in ov.leaves(files) if value == "???" and not key.startswith("verl.")]:
         raise UserError(f"no value for {', '.join(missing)}: give it as an override, KEY=VALUE.")
+    # What is in the environment stays there: the stage reads it itself, and no file or print holds it.
+    for key, value in ov.leaves(files):
+        if "${oc.env:" in str(value):
+            OmegaConf.update(config, key, keep_environment(value))
     _resolve(config)
     if "verl" in config:
         with open_dict(config):
-            config.verl = _with_verl_defaults(stage, OmegaConf.to_container(config.verl))
+            config.verl = _with_verl_defaults(stage, keep_environment(OmegaConf.to_container(config.verl)))
     return config
 
 
@@ -207,6 +212,11 @@ def _apply_verl(config: DictConfig, stage: str, values: Sequence[ov.Value]) -> N
         for leaf, value in ov.leaves(item.value, key):
             ov.check(leaf, value, _verl_reference(stage), VERL_FREE, "verl.")
             ov.store(config, f"verl.{leaf}", value)
+
+
+def keep_environment(value: Any) -> Any:
+    """`value` (plain) with every `${oc.env:NAME}` escaped: resolving it once leaves them as they were."""
+    return json.loads(json.dumps(value).replace("${oc.env:", r"\\${oc.env:"))
 
 
 def _resolve(config: DictConfig) -> None:

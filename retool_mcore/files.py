@@ -1,9 +1,13 @@
 """Files that appear whole or not at all, for every writer of this package."""
 
 import os
+import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from retool_mcore.errors import UserError
 
 
 @contextmanager
@@ -23,6 +27,29 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def own_folder(path: Path) -> None:
+    """Make `path`, or take it over: a folder of this user's that nobody else can enter. Raises UserError for any other.
+
+    For folders below /tmp, whose names others can guess and whose place they can take first.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UserError(f"{path} is a link, or belongs to or is open to another user: remove it, or let its owner.")
+
+
+def private_files() -> None:
+    """New files and folders of this process, and of what it starts, are its user's alone; RETOOL_UMASK (octal, 077)
+    shares them, as 027 does with the group. Raises UserError for another value."""
+    mask = os.environ.get("RETOOL_UMASK", "077")
+    if not re.fullmatch("0?[0-7]{3}", mask):
+        raise UserError(
+            f"RETOOL_UMASK is {mask!r}: expected a mask in octal, such as 077 (only you) or 027 (your group)."
+        )
+    os.umask(int(mask, 8))
+
+
 def sync_tree(folder: Path, folders_only: bool = False) -> None:
     """Bring `folder` to the disk: its files, and the lists of its and its folders' files, the deepest first."""
     paths = [path for path in folder.rglob("*") if path.is_dir() or (path.is_file() and not folders_only)]
@@ -34,7 +61,16 @@ def sync_tree(folder: Path, folders_only: bool = False) -> None:
             os.close(handle)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path` by `replacing`."""
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+    """Write `text` (UTF-8) to `path` by `replacing`; `mode`, if given, are its permissions from the first moment."""
     with replacing(path) as part:
+        if mode is not None:
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         part.write_text(text, encoding="utf-8")
+
+
+def shown(url: str) -> str:
+    """`url` without the name and the token that it may hold, for messages and logs."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return scheme + mark + place.rpartition("@")[2] + slash + path if mark else url

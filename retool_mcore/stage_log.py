@@ -7,7 +7,7 @@ from pathlib import Path
 _TAIL_BYTES = 4_000_000
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Ray's and vLLM's "(TaskRunner pid=12, ip=...) ", torchrun's "[rank0]: ", vLLM's "ERROR 11-21 19:05:00 [core.py:7] ".
-_PREFIX = re.compile(r"^(?:\([^()]*pid=\d+[^()]*\)\s*|\[(?:rank|default)?\d+\]:\s*|ERROR [\d: -]+\[[^\]]*\]\s*)+")
+_PREFIX = re.compile(r"^(?:\([^()]*pid=\d++[^()]*\)\s*|\[(?:rank|default)?\d+\]:\s*|ERROR [\d: -]+\[[^\]]*\]\s*)+")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Iteration)|UserError)"
     r"(?:\([\w.]+\))?(?::\s?(?P<message>.*))?$"
@@ -21,7 +21,7 @@ _SECONDARY = re.compile(
 )
 # torchrun's report of the rank that ended first on its node. SIGTERM is how torchrun ends the others.
 _RANK = re.compile(
-    r"^\s*host\s*: (?P<host>\S+)\s+rank\s*: (?P<rank>\d+).*\s+exitcode\s*: -(?P<signum>\d+) ", re.MULTILINE
+    r"^[ \t]*+host\s*: (?P<host>\S+)\s+rank\s*: (?P<rank>\d++).*\n\s*+exitcode\s*: -(?P<signum>\d+) ", re.MULTILINE
 )
 _BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 _PROGRESS = re.compile(r"\d+%\|.*\||^step:\d+ - ")  # tqdm's bar, verl's line of a step

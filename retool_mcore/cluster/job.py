@@ -36,6 +36,7 @@ from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
+from retool_mcore.files import private_files
 from retool_mcore.launch import (
     TORCHRUN,
     AlarmStop,
@@ -371,6 +372,7 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        private_files()
         if not arguments or arguments[0] not in STAGES:
             raise UserError(f"name a stage first: {', '.join(STAGES)}.")
         return run(arguments[0], arguments[1:])

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from retool_mcore import processes, template
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
+from retool_mcore.files import own_folder, private_files
 from retool_mcore.launch import stage_command
 from retool_mcore.stage_log import NODE_LINE, killed_by
 from retool_mcore.watchdog import dump_stacks
@@ -149,7 +150,7 @@ def run_ray(options: argparse.Namespace) -> int:
     if busy := network.busy_ports(services):
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
     env = node_env(interface)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    own_folder(folder)
     head = None if index == 0 else options.head
     command = ray_command(
         index,
@@ -224,6 +225,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
+        private_files()
         return options.run(options)
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)

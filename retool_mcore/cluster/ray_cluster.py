@@ -70,7 +70,7 @@ class RayCluster:
         if said:
             return f": {said[-1]}"
         # What `ray start --block` says of the processes that it looks after; SIGTERM is how it ends them itself.
-        for name, code in re.findall(r"(\w+)\S* \[exit code=(-\d+)\]", text):
+        for name, code in re.findall(r"(\w++)\S* \[exit code=(-\d+)\]", text):
             if -int(code) != signal.SIGTERM:
                 return f": its {name} was {killed_by(-int(code))}"
         ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)

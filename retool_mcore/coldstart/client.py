@@ -11,6 +11,7 @@ from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.config import Model
 from retool_mcore.coldstart.rows import Drop, content_key
 from retool_mcore.errors import UserError
+from retool_mcore.files import shown
 
 _CHECK_TIMEOUT_S = 10.0
 # About one request (its length, its content), which no waiting mends; any other status is about the endpoint.
@@ -43,10 +44,17 @@ class Client:
         self._limit = asyncio.Semaphore(model.concurrency)
         self._api = openai.AsyncOpenAI(
             base_url=model.url,
-            api_key=os.environ.get(model.api_key_env) or "none",
+            api_key=self._key() or "none",
             max_retries=model.retries,
             timeout=model.timeout_s,
         )
+
+    def _key(self) -> str | None:
+        return os.environ.get(self.model.api_key_env) if self.model.api_key_env else None
+
+    def _masked(self, text: str) -> str:
+        """`text` without the key that a server may have echoed."""
+        return text.replace(self._key() or "\0", "***")
 
     async def check(self) -> None:
         """Raises UserError, in one sentence, unless the endpoint answers and has the model."""
@@ -57,7 +65,7 @@ class Client:
         names = [entry.id for entry in listed.data]
         if self.model.name not in names:
             raise UserError(
-                f"{self.model.url} has no model {self.model.name!r}: it has {', '.join(names[:10]) or 'none'}. "
+                f"{shown(self.model.url)} has no model {self.model.name!r}: it has {', '.join(names[:10]) or 'none'}. "
                 f"Correct {self.purpose}.model.name."
             )
 
@@ -99,7 +107,7 @@ class Client:
                 problem = "content is no text"
             except (ValueError, KeyError, IndexError, TypeError) as error:
                 problem = f"{type(error).__name__} {error}"
-        raise Drop("the endpoint's reply is malformed", f"{problem}: {raw.content[:200]!r}")
+        raise Drop("the endpoint's reply is malformed", self._masked(f"{problem}: {raw.content[:200]!r}"))
 
     async def _call(self, request: dict, schema: dict | None):
         create = self._api.chat.completions.with_raw_response.create
@@ -118,15 +126,19 @@ class Client:
             return await create(**request)
         except openai.OpenAIError as error:
             if getattr(error, "status_code", None) in _REFUSED:
-                raise Drop("the server refused the request", str(error)) from error
+                raise Drop("the server refused the request", self._masked(str(error))) from error
             raise self._down(error) from error
 
     def _down(self, error: Exception) -> UserError:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        where = f"the endpoint {self.model.url} of {self.purpose}.model"
+        reason = self._masked((str(error).splitlines() or [type(error).__name__])[0])[:200]
+        where = f"the endpoint {shown(self.model.url)} of {self.purpose}.model"
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
             variable = self.model.api_key_env
-            given = "that it got from" if os.environ.get(variable) else "because none is in"
+            if variable is None:
+                return UserError(
+                    f"{where} wants a key ({reason}): name its variable in {self.purpose}.model.api_key_env."
+                )
+            given = "that it got from" if self._key() else "because none is in"
             return UserError(f"{where} refuses the key {given} ${variable} ({reason}): set it, and start again.")
         return UserError(
             f"{where} does not answer ({reason}): start it (see `retool coldstart serve`) or correct the address, "

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 _TOKEN = re.compile(
-    r"(?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]+)|(?P<sign>[^\w\s'\"])"
+    r"(?P<number>[+-]?(?:\d[\d_]*+\.?\d*+|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]+)|(?P<sign>[^\w\s'\"])"
 )
 # Without braces or colons inside: neither a dictionary nor a set of sets.
 _SET = re.compile(r"\{([^{}:]*)\}")

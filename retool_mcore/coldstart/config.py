@@ -61,11 +61,12 @@ class Decontaminate:
 
 @dataclass
 class Model:
-    """An OpenAI-compatible endpoint; prices are per million tokens, in any one currency."""
+    """An OpenAI-compatible endpoint; prices are per million tokens, in any one currency. No key goes to `url` unless
+    `api_key_env` names the environment variable that holds the one for it."""
 
     url: str = MISSING
     name: str = MISSING
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: str | None = None
     concurrency: int = 32
     timeout_s: float = 600.0
     retries: int = 6

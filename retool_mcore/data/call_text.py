@@ -6,7 +6,8 @@ from typing import Any
 
 from retool_mcore.data.records import MalformedRow
 
-_NAME = re.compile(r"\s*(?P<name>[^\s\[\](),='\"][^\[\](),='\"]*?)\s*\(")
+_NAME = re.compile(r"\s*+(?P<name>[^\s\[\](),='\"][^\[\](),='\"]*+)\(")
+_NEXT = re.compile(r"\s*+(,|\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
@@ -25,13 +26,13 @@ def read_calls(text: str) -> list[dict]:
         if match is None:
             raise MalformedRow("a call is not written as [name(argument=value), ...]")
         end = _closing(body, match.end() - 1)
-        calls.append({"name": match["name"], "arguments": _arguments(body[match.end() : end])})
-        rest = body[end + 1 :].lstrip()
-        if not rest:
-            return calls
-        if not rest.startswith(","):
+        calls.append({"name": match["name"].rstrip(), "arguments": _arguments(body[match.end() : end])})
+        follows = _NEXT.match(body, end + 1)
+        if follows is None:
             raise MalformedRow("a call is not written as [name(argument=value), ...]")
-        position = len(body) - len(rest) + 1
+        if not follows[1]:
+            return calls
+        position = follows.end()
 
 
 def _closing(text: str, opening: int) -> int:
@@ -70,10 +71,9 @@ def _literal(node: ast.expr) -> Any:
     for name in ast.walk(node):
         if isinstance(name, ast.Name) and name.id not in _CONSTANTS:
             raise MalformedRow("a call's arguments are not Python literals by name")
-    constants = _Constants().visit(ast.fix_missing_locations(node))
     try:
-        value = ast.literal_eval(constants)
-    except (ValueError, TypeError, RecursionError):
+        value = ast.literal_eval(_Constants().visit(ast.fix_missing_locations(node)))
+    except (ValueError, TypeError, RecursionError, MemoryError):
         raise MalformedRow("a call's arguments are not Python literals by name") from None
     return list(value) if isinstance(value, tuple) else value
 

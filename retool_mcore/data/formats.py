@@ -20,6 +20,7 @@ from typing import Any
 
 from retool_mcore.data.function_schema import argument_error
 from retool_mcore.errors import UserError
+from retool_mcore.untrusted import read_json
 
 TOOL_NAME = "code_interpreter"
 TOOL: dict[str, Any] = {
@@ -35,7 +36,7 @@ TOOL: dict[str, Any] = {
     },
 }
 
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)  # always matches to its end: read once
 _REPLY = "REPLY-0"
 _MAX_LISTED = 200  # characters of an error that names the tools
 
@@ -267,8 +268,8 @@ def _call(code: str, start: int) -> ToolCall:
 
 def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = read_json(body)
+    except ValueError as error:
         found = _read_lines(body) if several else None
         if not found:
             return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
@@ -279,8 +280,8 @@ def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: 
 
 def _read_lines(body: str) -> list | None:
     try:
-        return [json.loads(line) for line in body.splitlines() if line.strip()]
-    except (ValueError, RecursionError):
+        return [read_json(line) for line in body.splitlines() if line.strip()]
+    except ValueError:
         return None
 
 

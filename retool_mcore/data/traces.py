@@ -20,7 +20,7 @@ TOOL_NAME = "code_interpreter"
 _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
 _ANSWER_BLOCK = re.compile(r"<answer>(?:(?!</?answer>).)*</answer>", re.DOTALL)
-_FENCE = re.compile(r"\s*```([^\s`]*)[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
+_FENCE = re.compile(r"\s*+```([^\s`]*+)[ \t]*+\n(.*)```\s*+", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\s*\{")
 
 # The multi-turn set doubles the asterisks.
@@ -30,7 +30,7 @@ _LEAD_IN = re.compile(
 )
 _LEAD_OUT = re.compile(
     r"\s*(?:Remember to place the final answer in the last part using the format|The answer format must be):"
-    r"\s*(?:<answer>)?\s*\\boxed\{+'The final answer goes here\.'\}+\s*(?:</answer>)?\s*\Z"
+    r"\s*+(?:<answer>)?\s*+\\boxed\{+'The final answer goes here\.'\}+\s*+(?:</answer>)?\s*+\Z"
 )
 
 

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-# reward/equivalence.py: before math-verify, from memory, by math-verify, ended in a kill or crash.
-PARTS = ("front", "memo", "engine", "killed")
+# reward/equivalence.py: before math-verify, from memory, by math-verify, ended in a kill or crash; train/reward_fn.py:
+# scoring itself raised.
+PARTS = ("front", "memo", "engine", "killed", "crashed")
 
 
 def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:

@@ -281,7 +281,9 @@ def check_tools(config: DictConfig) -> list[dict] | None:
         return None
     sandbox = create_sandbox(config.sandbox)
     given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    section = OmegaConf.to_container(config.toolbox) if "toolbox" in config else None  # replay: of an older run
+    section = (
+        OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
+    )  # replay: of an older run
     toolbox = create_toolbox(section, sandbox=sandbox, **given)
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":

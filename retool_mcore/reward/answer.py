@@ -10,30 +10,33 @@ or an alternative behind the box ("or 7"), are no answer. What stands in an earl
 import re
 
 from retool_mcore.errors import UserError
-from retool_mcore.reward.grader.text import normal_form
+from retool_mcore.reward.grader.text import MAX_CHARS, normal_form
 
 # An escaped character is one token, so that neither `\{` nor the brace after `\\` is miscounted.
-_TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
-_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+# Every repeat that another one may follow is possessive (`*+`): nothing that a policy writes is read twice.
+_TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*+\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_PARAGRAPH = re.compile(r"\n[ \t]*+\n")
 # Between boxes that belong together: mathematical delimiters, punctuation, connectives.
 _BESIDE = re.compile(
-    r"(?:\s|[$,;.*&]|\\[,;:! ()\[\]]|\\q?quad|\\\\|\\text\{\s*(?:,|;|,?\s*and|,?\s*or)\s*\}|(?:and|or)(?![A-Za-z]))*"
+    r"(?:\s|[$,;.*&]|\\[,;:! ()\[\]]|\\q?quad|\\\\|\\text\{\s*+(?:;|,?\s*+(?:and|or)|,)\s*+\}|(?:and|or)(?![A-Za-z]))*+"
 )
 _CORRECTION = re.compile(
     r"\b(?:wait|no|actually|correction|corrected|sorry|instead|rather|oops|hmm|mistake|wrong|incorrect|recheck)\b",
     re.IGNORECASE,
 )
 _ALTERNATIVE = re.compile(
-    r"[\s$.*]*(?:\\[)\]])?[\s$.*,]*(?:or|\\text\{\s*or\s*\})\s+"
-    r"(?:(?:maybe|perhaps|possibly|else|it|is|could|be|also)\s+)*[$(\\]*-?[0-9]",
+    r"[\s$.*]*+(?:\\[)\]])?[\s$.*,]*+(?:or|\\text\{\s*+or\s*+\})\s++"
+    r"(?:(?:maybe|perhaps|possibly|else|it|is|could|be|also)\s++)*+[$(\\]*+-?[0-9]",
     re.IGNORECASE,
 )
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _LEAD = re.compile(
-    r"^[\s>*_#-]*(?:(?:so|thus|hence|therefore)[, ]+)*(?:the\s+|my\s+|our\s+)?(?:final\s+|correct\s+)?answer\b"
-    r"[*_]*\s*(?:is|:|=)[\s:*_]*",
+    r"^[\s>*_#-]*+(?:(?:so|thus|hence|therefore)[, ]++)*+(?:(?:the|my|our)\s++)?(?:(?:final|correct)\s++)?answer\b"
+    r"[*_]*+\s*+(?:is|:|=)[\s:*_]*+",
     re.IGNORECASE,
 )
+
+_MAX_SPELLINGS = 32  # of one answer
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
@@ -68,7 +71,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def _same(contents: list[str]) -> bool:
-    return len(set(contents)) == 1 or len({normal_form(content) for content in contents}) == 1
+    spelt = set(contents)
+    if len(spelt) > 1 and (len(spelt) > _MAX_SPELLINGS or max(map(len, spelt)) > MAX_CHARS):
+        return False  # the grader reads no longer answer either
+    return len(spelt) == 1 or len({normal_form(content) for content in spelt}) == 1
 
 
 def _boxed(text: str) -> str | None:
@@ -91,7 +97,13 @@ def _boxed(text: str) -> str | None:
 
 
 def _answer_tag(text: str) -> str | None:
-    contents = [match.strip() for match in _TAG.findall(text)]
+    contents, opened = [], None
+    for tag in _TAG.finditer(text):
+        if not tag[1] and opened is None:
+            opened = tag.end()
+        elif tag[1] and opened is not None:
+            contents.append(text[opened : tag.start()].strip())
+            opened = None
     if not contents or not _same(contents):
         return None
     return _boxed(contents[-1]) if boxes(contents[-1]) else contents[-1]

@@ -1,15 +1,12 @@
 """Function calls that a policy wrote, and Tool-N1's reward for them (arXiv 2505.00024)."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from retool_mcore.errors import UserError
 from retool_mcore.reward.sample import Sample
-
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
-_CALLS = re.compile(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", re.DOTALL)
+from retool_mcore.untrusted import read_json
 
 
 def parse_calls(text: str) -> list[dict] | None:
@@ -17,12 +14,12 @@ def parse_calls(text: str) -> list[dict] | None:
 
     None when there is no such block, or when what it holds is anything else.
     """
-    blocks = _CALLS.findall(text)
+    blocks = _blocks(text)
     if not blocks:
         return None
     try:
-        calls = json.loads(blocks[-1])
-    except (ValueError, RecursionError):
+        calls = read_json(blocks[-1])
+    except ValueError:
         return None
     return calls if is_calls(calls) else None
 
@@ -33,19 +30,40 @@ def written_calls(text: str) -> list[dict] | None:
     None when a block holds anything else.
     """
     calls: list[dict] = []
-    for block in _CALLS.findall(text):
+    for block in _blocks(text):
         try:
-            found = json.loads(block)
-        except (ValueError, RecursionError):
-            try:
-                found = [json.loads(line) for line in block.splitlines() if line.strip()]
-            except (ValueError, RecursionError):
+            found = read_json(block)
+        except ValueError:
+            found = parse_lines(block)
+            if found is None:
                 return None
         found = found if isinstance(found, list) else [found]
         if not is_calls(found):
             return None
         calls += found
     return calls
+
+
+def parse_lines(block: str) -> list[dict] | None:
+    """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
+    try:
+        calls = [read_json(line) for line in block.splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return calls if is_calls(calls) else None
+
+
+def first_thought(text: str) -> str | None:
+    """What the first `<think>...</think>` of `text` holds; None without one."""
+    _, opened, rest = text.partition("<think>")
+    thought, closed, _ = rest.partition("</think>")
+    return thought if opened and closed else None
+
+
+def _blocks(text: str) -> list[str]:
+    """What each `<tool_call>` that is closed before the next one holds."""
+    pieces = [piece.partition("</tool_call>") for piece in text.split("<tool_call>")[1:]]
+    return [block for block, closed, _ in pieces if closed]
 
 
 def judge(text: str, ground_truth: str) -> dict:
@@ -100,6 +118,6 @@ def tool_n1(sample: Sample) -> float:
     Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls.
     """
     calls = parse_calls(sample.text)
-    if calls is None or not _THOUGHT.search(sample.text):
+    if calls is None or first_thought(sample.text) is None:
         return 0.0
     return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))

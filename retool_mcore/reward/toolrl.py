@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
 from retool_mcore.reward.sample import Sample
-from retool_mcore.reward.tool_calls import is_calls, read_truth
+from retool_mcore.reward.tool_calls import first_thought, parse_lines, read_truth
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
-_FORMAT = re.compile(r"\s*<think>.*?</think>\s*<tool_call>(?P<calls>.*?)</tool_call>\s*\Z", re.DOTALL)
+_CALLS_FOLLOW = re.compile(r"</think>\s*+<tool_call>")
+_END = "</tool_call>"
 
 
 def jaccard(first: Iterable[Hashable], second: Iterable[Hashable], refined: bool = False) -> float:
@@ -114,24 +115,22 @@ def toolrl(
     training step moves, which then sets both maxima (5.2), `with_length` (5.1).
     Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line.
     """
-    shape = _FORMAT.match(sample.text)
-    predicted = parse_lines(shape["calls"]) if shape else None
+    calls = _called(sample.text)
+    predicted = None if calls is None else parse_lines(calls)
     format_maximum = 1.0
     if schedule_steps is not None:
         format_maximum, maximum = scheduled_maxima(sample.step, schedule_steps)
-    reward = format_maximum * (shape is not None) + correctness(
+    reward = format_maximum * (calls is not None) + correctness(
         predicted, read_truth(sample.ground_truth), granularity=granularity, refined=refined, maximum=maximum
     )
     if with_length:
-        thought = re.search(r"<think>(.*?)</think>", sample.text, re.DOTALL)
-        reward += length_reward(len(thought[1].split()) if thought else 0)
+        reward += length_reward(len((first_thought(sample.text) or "").split()))
     return reward
 
 
-def parse_lines(block: str) -> list[dict] | None:
-    """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
-    try:
-        calls = [json.loads(line) for line in block.splitlines() if line.strip()]
-    except (ValueError, RecursionError):
-        return None
-    return calls if is_calls(calls) else None
+def _called(text: str) -> str | None:
+    """What stands between the first `<tool_call>` right behind a `</think>` and the end; None for another format."""
+    text = text.strip()
+    begins = _CALLS_FOLLOW.search(text) if text.startswith("<think>") and text.endswith(_END) else None
+    # The end tag is not part of the opening one, so the two cannot overlap.
+    return text[begins.end() : -len(_END)] if begins else None

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf, open_dict
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_op
 
 from retool_mcore.errors import UserError
+from retool_mcore.files import shown
 from retool_mcore.rollout.agent_loop import RetoolAgentLoop
 from retool_mcore.rollout.worker import KeepingManager, KeepingWorker
 from retool_mcore.tools.toolbox import Toolbox
@@ -172,6 +173,7 @@ def try_store(folder: Path) -> str:
     not come back: MLflow itself only logs a warning, once per span, in the workers.
     """
     address = name_store(folder)
+    store = shown(address)
     try:
         mlflow.set_tracking_uri(address)
         experiment = mlflow.set_experiment(PROJECT).experiment_id
@@ -182,8 +184,8 @@ def try_store(folder: Path) -> str:
         if kept:
             mlflow.MlflowClient().delete_traces(experiment, trace_ids=[trace])
     except (mlflow.exceptions.MlflowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"trace.backend=mlflow: the store {address} does not answer ({reason[:300]}).") from None
+        reason = " ".join(str(error).replace(address, store).split())
+        raise UserError(f"trace.backend=mlflow: the store {store} does not answer ({reason[:300]}).") from None
     if not kept:
-        raise UserError(f"trace.backend=mlflow: the store {address} takes a span but does not give it back.")
-    return address
+        raise UserError(f"trace.backend=mlflow: the store {store} takes a span but does not give it back.")
+    return store

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from retool_mcore.sandbox.base import Result, Sandbox, Status
-from retool_mcore.sandbox.display import strip_fences
+from retool_mcore.sandbox.display import MAX_PARSED_CHARS, strip_fences
 
 # Modules without clock, randomness, files or processes; what of them has one of these is forbidden by name below.
 MODULES = frozenset((
@@ -42,6 +42,8 @@ _ENTRY_BYTES = 400  # of an entry besides its texts
 
 def is_deterministic(code: str) -> bool:
     """Whether two runs of `code` surely give the same; False when in doubt, and for what does not parse."""
+    if len(code) > MAX_PARSED_CHARS:
+        return False
     try:
         tree = ast.parse(strip_fences(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -8,14 +8,18 @@ import ast
 import re
 
 FILENAME = "<code>"
-_FENCED = re.compile(r"\A\s*```[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*\Z", re.DOTALL)
+# Longer programs are not parsed by the process that sends them: the parser holds the interpreter until it is done.
+MAX_PARSED_CHARS = 50_000
+_FENCE = re.compile(r"\s*+```[\w+.-]*+[ \t]*+\r?\n")
 
 
 def strip_fences(code: str) -> str:
     """The program inside one ```python ... ``` block, or `code` itself when it is not fenced; no byte order mark."""
     code = code.removeprefix("\ufeff")
-    fenced = _FENCED.match(code)
-    return fenced.group(1) if fenced else code
+    fence, body = _FENCE.match(code), code.rstrip()
+    if not fence or not body.endswith("```") or len(body) < fence.end() + len("```"):
+        return code
+    return body[fence.end() :].removesuffix("```").rstrip(" \t").removesuffix("\n").removesuffix("\r")
 
 
 def final_expression(tree: ast.Module, code: str) -> ast.Expr | None:

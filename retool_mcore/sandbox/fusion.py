@@ -13,7 +13,7 @@ from typing import Any
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.clip import clip
-from retool_mcore.sandbox.display import displayed, final_expression, strip_fences
+from retool_mcore.sandbox.display import MAX_PARSED_CHARS, displayed, final_expression, strip_fences
 from retool_mcore.sandbox.service.pool import PoolSandbox
 
 _MARKER = "value-{}:"
@@ -108,8 +108,11 @@ class FusionSandbox(PoolSandbox):
 def with_marked_value(code: str, marker: str) -> str:
     """`code` whose final expression's repr is printed after `marker`, every line before it where it was.
 
-    The service takes text, not a syntax tree; what does not parse is sent as it is, so that the error is Python's own.
+    The service takes text, not a syntax tree; what does not parse is sent as it is, so that the error is Python's own,
+    and so is what has more than MAX_PARSED_CHARS.
     """
+    if len(code) > MAX_PARSED_CHARS:
+        return code
     try:
         displayed(code, "_")
         tree: Any = compile(code, "<code>", "exec", flags=0x400, dont_inherit=True)

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import logging
+import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -14,6 +16,7 @@ from retool_mcore.tasks.schemas import SCHEMAS
 from retool_mcore.tasks.stages import Stages
 from retool_mcore.tools.base import Episode, Reply, Tool
 
+log = logging.getLogger(__name__)
 # The environment of the trajectory that the running task belongs to; tasks that it starts inherit it.
 ENVIRONMENT: ContextVar[RepositoryEnvironment] = ContextVar("environment")
 
@@ -47,8 +50,8 @@ def _shared_stages(limits_json: str) -> Stages:
 class RepositoryAgentLoop(RetoolAgentLoop):
     """As RetoolAgentLoop, around one repository a trajectory; `stages` are the limits of `Stages`.
 
-    `extra_fields` also has `verdict` (1.0 iff the tests pass), which the reward reads, and `stages` (Passage.spans as
-    JSON text).
+    `extra_fields` also has `verdict` (1.0 iff the tests pass, not a number if scoring raised), which the reward reads,
+    and `stages` (Passage.spans as JSON text).
     """
 
     def __init__(self, *args, stages: Mapping[str, int], **kwargs):
@@ -70,7 +73,14 @@ class RepositoryAgentLoop(RetoolAgentLoop):
                 ENVIRONMENT.set(environment)
                 output = await super().run(sampling_params, priority, **kwargs)
                 await passage.enter("score")
-                verdict = await environment.score()
+                try:
+                    verdict = await environment.score()
+                except UserError:
+                    raise
+                except Exception:
+                    # What the policy left broke the judge: were it raised, the group would be replaced.
+                    log.exception("scoring raised")
+                    verdict = math.nan
             finally:
                 await environment.close()
         output.extra_fields |= {"verdict": verdict, "stages": json.dumps(passage.spans)}

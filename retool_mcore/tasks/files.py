@@ -4,6 +4,9 @@ from collections.abc import Mapping, MutableMapping
 
 MAX_FILES = 200
 MAX_FILE_CHARS = 200_000
+# What a sandbox surely takes: a run that it cannot prepare would count as the sandbox's failure, and void the group.
+MAX_CHARS = 2_000_000
+MAX_PATH_BYTES = 200
 _MAX_MATCHES = 50
 
 
@@ -71,12 +74,16 @@ def _read(files: Mapping[str, str], path: str) -> str:
 
 def _write(files: MutableMapping[str, str], path: str, text: str) -> None:
     parts = path.split("/")
+    if len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES:
+        raise RepositoryError(f"a path may have {MAX_PATH_BYTES} bytes at most.")
     if not path or path.startswith("/") or "" in parts or ".." in parts or "." in parts or "\0" in path:
         raise RepositoryError(f"{path!r} is no path inside the repository; give one like package/module.py.")
     if any(path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in files):
         raise RepositoryError(f"{path!r} is a folder, or lies inside a file; choose another path.")
     if len(text) > MAX_FILE_CHARS:
         raise RepositoryError(f"a file may have {MAX_FILE_CHARS} characters at most, not {len(text)}.")
+    if sum(map(len, files.values())) + len(text) > MAX_CHARS:
+        raise RepositoryError(f"a repository may have {MAX_CHARS} characters at most.")
     if path not in files and len(files) >= MAX_FILES:
         raise RepositoryError(f"a repository may have {MAX_FILES} files at most.")
     files[path] = text

@@ -95,7 +95,8 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
     await environment.reset({"repository": RepositoryTask("", given, checks).to_json()})
     values = await environment.values()
     wrong = [(value, check) for value, check in zip(values, checks, strict=False) if value != check.expected]
-    if not wrong or (await environment.step("run_tests", {})).status != Status.ERROR:
+    # The issue names one; a table of it and of the visible tests' values must still fail.
+    if len(wrong) < 3 or (await environment.step("run_tests", {})).status != Status.ERROR:
         return None
     seen, check = min(wrong, key=lambda pair: len(pair[0] + pair[1].call))
     issue = f"In {package}, {check.call} gives {seen}, expected {check.expected}. Fix the bug."

@@ -18,6 +18,7 @@ from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
 from retool_mcore.tasks import files as edits
 from retool_mcore.tasks.files import RepositoryError
 from retool_mcore.tasks.schemas import SCHEMAS
+from retool_mcore.untrusted import read_json
 
 TESTS = "tests"
 # unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.
@@ -170,7 +171,7 @@ class RepositoryEnvironment:
         result = await self._run(_RUN_CHECKS.format(calls=calls, mark=mark))
         lines = [line for line in result.stdout.splitlines() if line.startswith(mark)]
         try:
-            found = json.loads(lines[-1].removeprefix(mark)) if lines else []
+            found = read_json(lines[-1].removeprefix(mark)) if lines else []
         except ValueError:
             return []
         return found if isinstance(found, list) else []

@@ -116,7 +116,7 @@ async def run_all(config, folder: Path) -> list[dict]:
     engine = build_engine(config)
     sandbox = create_sandbox(config.sandbox)
     toolbox = create_toolbox(
-        OmegaConf.to_container(config.toolbox),
+        OmegaConf.to_container(config.toolbox, resolve=True),
         sandbox=sandbox,
         timeout_s=config.sandbox.timeout_s,
         error_lines=limits.error_lines,

@@ -18,6 +18,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from retool_mcore import stop, template
+from retool_mcore.config import keep_environment
 from retool_mcore.plan import derived
 from retool_mcore.platform.check import assert_adapters
 from retool_mcore.platform.env import worker_env
@@ -44,7 +45,8 @@ def write_agent_loop(config, path: Path) -> None:
         "limits": {name: config.rollout[name] for name in LIMITS},
         "sandbox": config.sandbox,
         "timeout_s": config.sandbox.timeout_s,
-        "toolbox": config.toolbox,
+        # Read in the worker, so that no file holds what stands in the environment.
+        "toolbox": keep_environment(OmegaConf.to_container(config.toolbox)),
         "seed": alarms.request_seed(path.parent, config.seed),
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))

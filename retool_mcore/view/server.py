@@ -1,9 +1,15 @@
 """The viewer's web server: one page, the index of a run's trajectories, and one trajectory at a time. Local only."""
 
 import asyncio
+import base64
 import gzip
+import hashlib
+import hmac
 import json
+import re
+import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -11,8 +17,10 @@ from retool_mcore.errors import UserError
 from retool_mcore.view.source import Source, coded
 
 PAGE = Path(__file__).with_name("page")
-# The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that.
-POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+# The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
+# page itself, exported or not, names the scripts that may run by their hashes.
+POLICY = "frame-ancestors 'none'; object-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'self'"
+COOKIE = "retool_view"
 
 
 def page(embedded: dict | None = None, index: dict | None = None) -> str:
@@ -25,7 +33,11 @@ def page(embedded: dict | None = None, index: dict | None = None) -> str:
         ("/*INDEX*/", _in_script(coded(index)) if index else ""),
     ):
         html = html.replace(mark, text, 1)
-    return html
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+    return html.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>', 1)
 
 
 def export(source: Source, places: list[tuple[int, int]]) -> str:
@@ -43,13 +55,27 @@ def export(source: Source, places: list[tuple[int, int]]) -> str:
     )
 
 
-def application(source: Source) -> web.Application:
-    """The routes: /, /api/index, /api/problems?text=, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html"""
+def application(source: Source, token: str | None = None, host: str = "127.0.0.1") -> web.Application:
+    """The routes: /, /api/index, /api/problems?text=, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html
+
+    With a `token` a browser gets in by /?token=TOKEN, which leaves a cookie, and by the name localhost or `host` alone.
+    """
+
+    def refused(request: web.Request) -> web.StreamResponse | None:
+        if urlsplit(f"//{request.host}").hostname not in {"localhost", "127.0.0.1", host}:
+            return web.Response(status=403, text=f"this page is not at {request.host!r}")
+        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
+            return None
+        if not hmac.compare_digest(request.query.get("token", "").encode(), token.encode()):
+            return web.Response(status=403, text="open the address that `retool view` printed, with its token")
+        entered = web.Response(status=303, headers={"Location": "/"})
+        entered.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+        return entered
 
     @web.middleware
     async def answer(request: web.Request, handler) -> web.StreamResponse:
         try:
-            response = await handler(request)
+            response = (refused(request) if token else None) or await handler(request)
         except UserError as error:
             return web.Response(status=404, text=str(error))
         response.headers["Content-Security-Policy"] = POLICY
@@ -104,8 +130,8 @@ def application(source: Source) -> web.Application:
 
 
 def _in_script(value: dict) -> str:
-    # `</` ends a script element wherever it stands, also inside of a string.
-    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/")
+    # `</` ends a script element wherever it stands, also inside of a string, and `<!--<script` lets none end.
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _json(value: dict | list) -> web.Response:
@@ -118,12 +144,13 @@ def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
     """Serve a part of the run (view/source.py) until Ctrl-C. Raises UserError when it is empty or the port is taken."""
     source = Source(run, part)
     count = len(source.index()["step"])
-    address = f"http://{host}:{port}/"
+    token = secrets.token_urlsafe(16)
+    address = f"http://{host}:{port}/?token={token}"
     print(
         f"{count} trajectories of {run} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)",
         flush=True,
     )
     try:
-        web.run_app(application(source), host=host, port=port, print=None)
+        web.run_app(application(source, token, host), host=host, port=port, print=None)
     except OSError as error:
         raise UserError(f"port {port} cannot be used ({error.strerror}): give another with --port.") from None

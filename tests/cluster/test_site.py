@@ -235,8 +235,8 @@ def test_containers_are_entered(root):
 def test_tensorboard_prints_the_tunnel(root):
     done = run_script(root, "tensorboard.sbatch", "runs/x", USER="me", SLURM_SUBMIT_HOST="login1")
     lines = done.stdout.splitlines()
-    assert lines[1] == "  ssh -N -L 6006:n7:6573 me@login1"  # 6006 + 1234567 % 1000
-    assert lines[2].startswith("python: -m tensorboard.main --logdir runs/x --bind_all --port 6573;")
+    assert lines[1] == "  ssh -N -L 6006:localhost:6573 -J me@login1 me@n7"  # 6006 + 1234567 % 1000
+    assert lines[2].startswith("python: -m tensorboard.main --logdir runs/x --host localhost --port 6573;")
 
 
 def test_a_sandbox_service_that_dies_is_started_again_until_it_is_told_to_go(root):

@@ -86,7 +86,7 @@ def test_a_key_that_is_refused_is_called_by_its_variable(double, tmp_path, monke
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     double.failures = [401]
     with pytest.raises(UserError, match=r"refuses the key because none is in \$OPENAI_API_KEY"):
-        with_client(double, tmp_path, lambda client: client.ask(QUESTION))
+        with_client(double, tmp_path, lambda client: client.ask(QUESTION), api_key_env="OPENAI_API_KEY")
 
 
 def test_structured_output_is_used_where_it_is_offered(double, tmp_path):

@@ -44,6 +44,7 @@ async def served(sandbox, *, slots=4, max_waiting=100, port=0, **options):
     )
     runner = web.AppRunner(service.app(), handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
+    service.runner = runner
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         yield service, f"http://127.0.0.1:{runner.addresses[0][1]}"

@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+from levels_here import LEVELS_HERE
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.local import LocalSandbox
 
 
-@pytest.fixture(scope="module", params=["namespaces", "landlock", "process"])
+@pytest.fixture(scope="module", params=LEVELS_HERE)
 def box(request):
     sandbox = LocalSandbox(timeout_s=60, memory_mb=200, workers=4, preload=("math",), max_isolation=request.param)
     yield sandbox

@@ -49,3 +49,12 @@ def test_closed_folders_and_equal_names(tmp_path):
 
 def test_a_folder_that_is_gone(tmp_path):
     remove_tree(str(tmp_path / "none"))
+
+
+def test_a_link_in_the_place_of_the_folder_is_neither_followed_nor_changed(tmp_path):
+    """A program at level process renames its folder and leaves a link: root changed the mode of what it leads to."""
+    target = tmp_path / "target"
+    target.mkdir(mode=0o500)
+    (tmp_path / "run").symlink_to(target)
+    remove_tree(str(tmp_path / "run"))
+    assert target.stat().st_mode & 0o777 == 0o500

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import pytest
+from levels_here import LEVELS_HERE
 
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.isolation import LEVELS
@@ -15,7 +16,7 @@ LIMIT_BYTES = 4096
 AMPLE_S = 60.0
 
 
-@pytest.fixture(scope="module", params=["namespaces", "landlock", "process"])
+@pytest.fixture(scope="module", params=LEVELS_HERE)
 def box(request):
     sandbox = LocalSandbox(
         timeout_s=AMPLE_S,

@@ -6,6 +6,7 @@ import signal
 import pytest
 from services import end_process, start_process, until, url_of
 
+from retool_mcore.files import shown
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.service.pool import PoolSandbox
 
@@ -41,7 +42,8 @@ def processes():
 def test_kill_of_one_of_two_hosts_loses_nothing(processes, tmp_path):
     processes += [start_process(register=tmp_path) for _ in range(2)]
     urls = {url_of(process) for process in processes}
-    assert {file.read_text().strip() for file in tmp_path.iterdir()} == urls
+    assert {shown(file.read_text().strip()) for file in tmp_path.iterdir()} == urls
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}, "the token is in it"
 
     async def main():
         box, done = PoolSandbox(hosts_from=tmp_path), {}
@@ -83,10 +85,11 @@ def test_sigterm_finishes_what_runs_and_takes_the_address_away(processes, tmp_pa
     process = start_process(register=tmp_path)
     processes.append(process)
     url = url_of(process)
-    assert [file.read_text() for file in tmp_path.iterdir()] == [f"{url}\n"]
+    [with_token] = [file.read_text().strip() for file in tmp_path.iterdir()]
+    assert shown(with_token) == url != with_token
 
     async def main():
-        box = PoolSandbox(hosts=[url])
+        box = PoolSandbox(hosts=[with_token])
         run = asyncio.create_task(box.run("import time\ntime.sleep(1)\n'ended'", timeout_s=50))
         while (await box.health())["running"] == 0:
             await asyncio.sleep(0.01)

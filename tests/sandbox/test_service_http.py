@@ -27,7 +27,7 @@ def talk(dialogue, sandbox=None, **options):
 
 async def post(http, url, body, **fields):
     data = body if isinstance(body, bytes) else json.dumps(body | fields).encode()
-    async with http.post(f"{url}/run_code", data=data) as response:
+    async with http.post(f"{url}/run_code", data=data, headers={"Content-Type": "application/json"}) as response:
         return response.status, await response.json(), dict(response.headers)
 
 

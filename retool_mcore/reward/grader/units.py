@@ -43,7 +43,7 @@ _MARKED = re.compile(
     rf"((?:\s*/?\s*(?:\\cdot)?{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}(?:\^(?:\{{-?[0-9]\}}|-?[0-9]))?)+)(?:s)?$"
 )
 _PLAIN = re.compile(
-    rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}\.?(?:\^\{{?[0-9]\}}?)?[ /]?|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
+    rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}+\.?(?:\^\{{?[0-9]\}}?)?[ /]?|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
 )
 _LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
 _PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)

@@ -7,7 +7,7 @@ import ctypes
 import os
 import struct
 
-from retool_mcore.sandbox.isolation.namespaces import DEVICES, SYSTEM_FILES, SYSTEM_FOLDERS
+from retool_mcore.sandbox.isolation.namespaces import DEVICES, SYSTEM_FILES, SYSTEM_FOLDERS, without_package
 from retool_mcore.sandbox.isolation.syscalls import (
     SYS_LANDLOCK_ADD_RULE,
     SYS_LANDLOCK_CREATE_RULESET,
@@ -45,8 +45,8 @@ def restrict(work_dir: str, folders: list[str]) -> None:
     attributes = struct.pack("=QQQ", rights, network, scope)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = syscall(SYS_LANDLOCK_CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0)
-    for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders):
-        _allow(ruleset, path, READ_ONLY & rights)
+    for path, whole in without_package([*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders]):
+        _allow(ruleset, path, (READ_ONLY if whole else READ_DIR) & rights)
     for path in DEVICES:
         _allow(ruleset, path, (READ_FILE | WRITE_FILE) & rights)
     _allow(ruleset, work_dir, rights)

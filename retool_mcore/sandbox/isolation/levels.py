@@ -18,29 +18,31 @@ STRANGERS = (0x7A000000, 65534)
 def detect(base_dir: str, folders: list[str], strongest: str) -> tuple[str, str, int | None]:
     """(level, why it is not stronger or "", user id to `become` first) for a server whose folder is `base_dir`.
 
-    `strongest` is the level to stop at. The folder's owner is changed to the user id.
+    `strongest` is the level to stop at. The folder's owner is changed to the user id. Programs of root's never keep
+    root's id: where no other can read this Python, OSError is raised.
     """
     reason = "" if strongest == LEVELS[-1] else f"max_isolation is {strongest}"
-    users = [*STRANGERS, None] if os.geteuid() == 0 else [None]
+    users = [*STRANGERS] if os.geteuid() == 0 else [None]
     for level in reversed(LEVELS[: LEVELS.index(strongest) + 1]):
-        if level == "none":
-            break
         for uid in users:
             if uid is not None:
                 try:
                     os.chown(base_dir, uid, uid)
                 except OSError:
                     continue
-            elif os.geteuid() == 0:
-                os.chown(base_dir, 0, 0)
             problem = _outcome(lambda: _try(level, uid, base_dir, folders))  # noqa: B023 (called at once)
             if not problem:
                 return level, reason, uid
         reason = reason or f"{level}: {problem}"
-    return "none", reason, None
+    raise OSError(f"no user id but root's can run programs here ({reason}): put this Python where others may read it")
 
 
 def _try(level: str, uid: int | None, base_dir: str, folders: list[str]) -> None:
+    if level == "none":
+        become(uid)
+        os.stat(sys.executable)
+        with open(os.__file__, "rb"):
+            return
     if not seccomp.supported():
         raise OSError(f"no seccomp filter for {os.uname().machine}")
     if level == "landlock" and not landlock.abi():

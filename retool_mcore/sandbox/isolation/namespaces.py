@@ -58,6 +58,27 @@ def python_folders() -> list[str]:
     return kept[len(SYSTEM_FOLDERS) :]
 
 
+def own_package() -> str:
+    """Our package, which holds the generated tasks' reference answers: no program may read it."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def without_package(folders: list[str]) -> list[tuple[str, bool]]:
+    """(path, whether all below it may be read) that show `folders` but for our package, where it lies inside one."""
+    shown, package = [], own_package()
+    for folder in folders:
+        while is_below(package, [folder]):
+            shown.append((folder, False))
+            inside = [os.path.join(folder, name) for name in os.listdir(folder)]
+            shown += [(path, True) for path in inside if not is_below(package, [path])]
+            folder = next(path for path in inside if is_below(package, [path]))
+            if folder == package:
+                break
+        else:
+            shown.append((folder, True))
+    return shown
+
+
 def is_below(path: str, folders: list[str]) -> bool:
     return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
@@ -94,6 +115,8 @@ def _enter_root(root: str, folders: list[str]) -> None:
             file.write(text)
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         _bind(root, path)
+    if is_below(own_package(), [*SYSTEM_FOLDERS, *folders]):
+        mount("tmpfs", root + own_package(), "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=755")
     mount("/proc", root + "/proc", None, MS_BIND | MS_REC)
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         if not os.path.islink(path) and os.path.exists(path):

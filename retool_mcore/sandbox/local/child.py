@@ -46,6 +46,8 @@ def be_program(
             except (OSError, ValueError) as error:
                 _send(CONTROL_FD, _failure(error))
                 os._exit(1)
+            # From here on the program may write to the socket: it must not be able to say that the sandbox failed.
+            _send(CONTROL_FD, {"begun": True})
             report = interpreter.execute(wanted["code"])
             if os.getpid() != program:
                 # A fork made by the program that also ran to the end of the text; only the program itself reports.

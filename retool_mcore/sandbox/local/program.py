@@ -35,6 +35,7 @@ class Interpreter:
         self.builtins = dict(vars(builtins))
         _renew(work_dir)
         self.main = types.ModuleType("__main__")
+        self.main.__file__ = FILENAME  # the source is in linecache, where inspect looks for it
         sys.modules["__main__"] = self.main
         # The pages that compiling and running write to are copied now, while nobody waits.
         exec(_compiled("None"), {DISPLAY: self._display})

@@ -12,8 +12,7 @@ def remove_tree(folder: str) -> None:
     change the tree meanwhile.
     """
     try:
-        os.chmod(folder, 0o700)
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        top = _open(folder, None)
     except OSError:
         return
     try:
@@ -36,7 +35,7 @@ def _flatten(top: int, name: str) -> bool:
         try:
             for entry in os.listdir(folder):
                 if not _unlinked(entry, folder):
-                    os.chmod(entry, 0o700, dir_fd=folder)
+                    os.close(_open(entry, folder))
                     os.rename(entry, os.urandom(16).hex(), src_dir_fd=folder, dst_dir_fd=top)
         finally:
             os.close(folder)
@@ -56,7 +55,12 @@ def _unlinked(name: str, folder: int) -> bool:
     return True
 
 
-def _open(name: str, folder: int) -> int:
-    # A program may have taken the right to list or change a folder from itself.
-    os.chmod(name, 0o700, dir_fd=folder)
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+def _open(name: str, folder: int | None) -> int:
+    """The folder, made ours to list and change again, which a program may have forbidden. Raises OSError for a link."""
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        # By the descriptor: where the name leads may change, and chmod follows links.
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+        return os.open(f"/proc/self/fd/{fd}/.", os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(fd)

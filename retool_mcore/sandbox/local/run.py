@@ -34,6 +34,7 @@ class Run:
         self.stderr = Clip(max_output_bytes)
         # Value and traceback, each of at most max_output_bytes and a note, every byte of which may need an escape.
         self.reports = Frames(16 * max_output_bytes + 8192)
+        self.begun = False
         self.report: dict | None = None
         self.stopped: tuple[Status, str] | None = None
         self.place: Place | None = None
@@ -78,8 +79,10 @@ class Run:
         try:
             self.reports.feed(chunk)
             found = self.reports.next()
+            if found is not None and not self.begun and found[0].get("begun") is True:
+                self.begun, found = True, self.reports.next()
             if found is not None:
-                self.report = _checked(found[0], self.max_output_bytes)
+                self.report = _checked(found[0], self.max_output_bytes, self.begun)
         except (ValueError, KeyError, TypeError, RecursionError):
             return False, False
         return self.report is not None, True
@@ -138,12 +141,13 @@ class Run:
         return files
 
 
-def _checked(report: dict, max_output_bytes: int) -> dict:
+def _checked(report: dict, max_output_bytes: int, begun: bool) -> dict:
     status, value, was_cut, error, exit_code = (
         report[key] for key in ("status", "value", "was_cut", "traceback", "exit_code")
     )
     right_types = isinstance(error, str) and isinstance(value, str | None) and isinstance(exit_code, int)
-    if not right_types or status not in (Status.SUCCESS, Status.ERROR, Status.MEMORY, Status.SANDBOX):
+    # Trouble of the sandbox voids a group: only our own code, before the program began, may report it.
+    if not right_types or status not in (Status.SUCCESS, Status.ERROR, Status.MEMORY, *[Status.SANDBOX][begun:]):
         raise ValueError("not a report")
     return {
         "status": status,

@@ -41,14 +41,15 @@ class LocalSandbox:
         memory_mb: int = 1024,
         max_output_bytes: int = 16384,
         workers: int | None = None,
-        min_isolation: str = "process",
+        min_isolation: str | None = None,
         max_isolation: str | None = None,
         preload: Sequence[str] = PRELOAD,
         session_idle_s: float = 600.0,
     ):
         self.timeout_s = timeout_s
         self.memory_mb = memory_mb
-        self.min_isolation = min_isolation
+        # A weaker level is run at only where somebody asked for it, by either name.
+        self.min_isolation = min_isolation or min("landlock", max_isolation or "landlock", key=LEVELS.index)
         self.level: str | None = None
         self.level_reason = ""
         workers = workers or default_workers()
@@ -217,6 +218,13 @@ class LocalSandbox:
                 raise UserError(
                     f"sandbox.min_isolation is {self.min_isolation!r} but this host allows only {self.level!r} "
                     f"({self.level_reason}). Allow user namespaces or lower sandbox.min_isolation."
+                )
+            if self.level not in ("landlock", "namespaces"):
+                log.warning(
+                    "sandbox.min_isolation=%s: programs run at level %s, which does not keep them from this user's "
+                    "files (the data's answers among them), processes and local services",
+                    self.min_isolation,
+                    self.level,
                 )
             self._server = server
             self._starts += 1

@@ -28,6 +28,8 @@ def serve(control_fd: int, parent: int, options: dict) -> None:
     `options`: max_output_bytes, preload, max_isolation, spares, session_idle_s, base_dir (an empty folder, removed at
     the end where the server can still see it).
     """
+    # Root makes here what programs of another user id walk through, whatever mask keeps a run's files private.
+    os.umask(0o022)
     control = socket.socket(fileno=control_fd)
     base_dir = options["base_dir"]
     try:

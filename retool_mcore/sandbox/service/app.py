@@ -1,17 +1,22 @@
 """The HTTP server: POST /run_code as SandboxFusion has it (schema.py), GET /health, /metrics and /, DELETE /session/ID.
 
-There is no authentication: whoever reaches the port can run programs in the sandbox. It is as good a wall as the
-isolation level that /health names.
+A caller shows the service's token, as `Authorization: Bearer TOKEN` or in the address, http://retool:TOKEN@host:port,
+which every HTTP client turns into a header. A service without one serves this machine's own users, and no web page.
 """
 
 import asyncio
+import hashlib
+import hmac
 import json
 import logging
 import math
+import socket
 import time
 from collections import OrderedDict
+from contextlib import suppress
+from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
@@ -22,7 +27,11 @@ from retool_mcore.sandbox.service.runs import Runs
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_TIMEOUT_S = 300.0
-MAX_SESSIONS = 20_000
+MAX_SESSIONS = 1024
+BODY_S = 30.0  # for which a request's body may keep its handler waiting
+HEAD_S = 10.0  # of a connection without a whole request
+MAX_HEADLESS = 1024  # connections without a whole request at once; the oldest go first
+OPEN_PATHS = ("/health", "/v1/ping")
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +47,9 @@ class Service:
         limits: schema.Limits,
         level: str = "unknown",
         max_body_bytes: int = MAX_BODY_BYTES,
+        token: str | None = None,
     ):
+        self.token = token
         self.sandbox = sandbox
         self.limits = limits
         self.level = level
@@ -71,7 +82,10 @@ class Service:
     async def _explain(self, request: web.Request, handler) -> web.StreamResponse:
         """Whatever goes wrong is one sentence in JSON."""
         try:
-            response = await handler(request)
+            refusal = self._refusal(request)
+            if refusal:
+                self.metrics.refused("stranger")
+            response = refusal or await handler(request)
         except web.HTTPRequestEntityTooLarge:
             self.metrics.refused("invalid")
             response = _problem(413, f"the body has more than {self.max_body_bytes} bytes; send less, or smaller files")
@@ -86,12 +100,39 @@ class Service:
         response.headers[schema.LOAD_HEADER] = f"{self.queue.running} {self.queue.waiting} {self.queue.slots}"
         return response
 
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if "Origin" in request.headers:
+            return _problem(403, "requests of web pages are not served")
+        if self.token is None and urlsplit(f"//{request.host}").hostname not in _own_names(request):
+            return _problem(403, f"this service is not called {request.host!r}")
+        if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
+            return _problem(
+                401, "the service's token is missing or wrong: its address file has it, see docs/security.md"
+            )
+        if request.method == "POST" and request.content_type != "application/json":
+            return _problem(415, f"the body is {request.content_type}; send application/json")
+        return None
+
+    def _knows_token(self, request: web.Request) -> bool:
+        kind, _, given = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            with suppress(ValueError):
+                given = BasicAuth.decode(f"Basic {given}").password
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
     async def _run_code(self, request: web.Request) -> web.Response:
-        run = schema.read_request(await request.read(), self.limits)
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await request.read()
+        except TimeoutError:
+            return _problem(408, f"the body did not come within {BODY_S:g} s")
+        run = schema.read_request(body, self.limits)
         if run.language not in schema.LANGUAGES:
             message = f"language {run.language!r} is not supported; supported: {', '.join(schema.LANGUAGES)}"
             return web.json_response(schema.error_reply(message))
-        if not self.runs.knows(run.request_id):
+        # Who asks for a reply again has the whole request, not only a name that may be guessed.
+        request_id = run.request_id and f"{run.request_id} {hashlib.sha256(body).hexdigest()}"
+        if not self.runs.knows(request_id):
             if self.draining:
                 self.metrics.refused("draining")
                 return self._come_back("the service is shutting down and takes no new runs")
@@ -100,7 +141,7 @@ class Service:
                 return _problem(409, f"session {run.session!r} is not known here; run its programs again")
         key = run.trajectory or run.session or request.remote
         try:
-            reply = await self.runs.reply(run.request_id, lambda: self._execute(run, key))
+            reply = await self.runs.reply(request_id, lambda: self._execute(run, key))
         except QueueFull:
             self.metrics.refused("full")
             return self._come_back(f"{self.queue.waiting} runs wait already", status=429)
@@ -111,7 +152,7 @@ class Service:
         async with self.queue.slot(key):
             started = time.monotonic()
             if run.session:
-                self._note_session(run.session)
+                await self._note_session(run.session)
             try:
                 result = await self.sandbox.run(run.code, **run.options())
             except UserError as error:
@@ -121,11 +162,12 @@ class Service:
         self.metrics.ended(result.status, started - asked, run_s)
         return json.dumps(schema.reply_of(result, run.display)), result.status is not Status.SANDBOX
 
-    def _note_session(self, session: str) -> None:
+    async def _note_session(self, session: str) -> None:
         self._sessions[session] = None
         self._sessions.move_to_end(session)
         if len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+            # Each is a process; its owner is told that it is not known here, and makes it again.
+            await self.sandbox.end_session(self._sessions.popitem(last=False)[0])
 
     async def _end_session(self, request: web.Request) -> web.Response:
         session = request.match_info["id"]
@@ -159,6 +201,24 @@ class Service:
     async def _about(self, request: web.Request) -> web.Response:
         what = "POST /run_code runs Python as SandboxFusion does"
         return web.Response(text=f"retool_mcore sandbox service, isolation: {self.level}; {what}.\n")
+
+
+def _own_names(request: web.Request) -> set[str]:
+    return {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
+
+
+async def end_headless(server: web.Server) -> None:
+    """For ever: end connections that have sent no whole request within HEAD_S, or are too many of that kind."""
+    since: dict = {}
+    while True:
+        now = time.monotonic()
+        headless = [handler for handler in server.connections if handler._request_count == 0]
+        since = {handler: since.get(handler, now) for handler in headless}
+        for place, handler in enumerate(sorted(headless, key=since.get)):
+            late = now - since[handler] > HEAD_S or place < len(headless) - MAX_HEADLESS
+            if late and handler.transport is not None:
+                handler.transport.abort()
+        await asyncio.sleep(0.25)
 
 
 def _problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from retool_mcore.errors import UserError
+from retool_mcore.files import shown
 from retool_mcore.sandbox.service.schema import LOAD_HEADER
 
 CHECK_S, CHECK_TIMEOUT_S = 5.0, 3.0
@@ -34,7 +35,7 @@ def clean_url(text: str) -> str:
     """http://host:port of a service. Raises UserError for what is no http address."""
     url = text.strip().rstrip("/").removesuffix("/run_code")
     if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
-        raise UserError(f"{text.strip()!r} is not the http:// address of a sandbox service.")
+        raise UserError(f"{shown(text.strip())!r} is not the http:// address of a sandbox service.")
     return url
 
 
@@ -56,7 +57,7 @@ class HostList:
         return tuple(dict.fromkeys([*self._given, *(clean_url(line) for line in lines if line)]))
 
     def __str__(self) -> str:
-        return ", ".join(self._given) or f"sandbox.hosts_from={self.path}"
+        return ", ".join(map(shown, self._given)) or f"sandbox.hosts_from={self.path}"
 
 
 def _lines(file: Path) -> list[str]:
@@ -248,7 +249,7 @@ class Fleet:
             answers, refused = False, isinstance(error, aiohttp.ClientConnectionError)
         if answers:
             if not host.up:
-                log.warning("sandbox host %s is back", host.url)
+                log.warning("sandbox host %s is back", shown(host.url))
             came_back = host.suspect or not host.up
             host.up, host.suspect, host.silences = True, False, 0
             self._silent_since = None
@@ -257,7 +258,7 @@ class Fleet:
             return
         host.silences += 1
         if host.up and (refused or host.suspect or host.silences >= SILENCES):
-            log.warning("sandbox host %s does not answer", host.url)
+            log.warning("sandbox host %s does not answer", shown(host.url))
             self.counts["unhealthy"] += 1
             host.up, host.suspect, host.silences = False, False, 1
             if self._silent_since is None and not any(other.up for other in self.hosts.values()):

@@ -2,6 +2,7 @@
 
 import time
 
+from retool_mcore.files import shown
 from retool_mcore.sandbox.create import probe
 from retool_mcore.sandbox.fusion import FusionSandbox
 
@@ -21,4 +22,4 @@ async def probe_url(url: str) -> str:
         kind = "{level}, {running} running, {queued} queued, {slots} at once, {status}".format(**state)
         kind = f"isolation: {kind}"
     await sandbox.close()
-    return f"{url}: {kind}; print(1+1) in {answer_ms:.1f} ms"
+    return f"{shown(url)}: {kind}; print(1+1) in {answer_ms:.1f} ms"

@@ -23,6 +23,10 @@ from retool_mcore.sandbox.base import Result, Status
 LANGUAGES = ("python",)
 DEFAULT_TIMEOUT_S = 10.0  # SandboxFusion's
 LOAD_HEADER = "X-Sandbox-Load"  # of every reply: "running queued slots", so that a client knows it without asking
+MAX_FILES = 1000  # that a request may bring, and as many that it may fetch
+MAX_NAME = 128  # characters of a session's, request's or trajectory's name
+MIN_SESSION = 16  # a session's name is all that keeps its variables from other callers
+MAX_PATH = 1024
 _REQUIRED = object()
 # field: (its default, the types it may have, those types in words)
 _NUMBER = ((int, float), "a number")
@@ -102,8 +106,16 @@ def read_request(body: bytes, limits: Limits) -> RunRequest:
         )
     if not (memory == -1 or 0 < memory <= limits.memory_mb):
         raise BadRequest(f"memory_limit_MB is {memory:g}; this service gives at most {limits.memory_mb} MB (-1: all)")
-    if not all(isinstance(path, str) for path in values["fetch_files"]):
-        raise BadRequest("fetch_files must be a list of paths")
+    for name in ("files", "fetch_files"):
+        if len(values[name]) > MAX_FILES:
+            raise BadRequest(f"{name} has {len(values[name])} entries; this service takes {MAX_FILES}")
+        if not all(isinstance(path, str) and len(path) <= MAX_PATH for path in values[name]):
+            raise BadRequest(f"{name} must be a list of paths, of at most {MAX_PATH} characters each")
+    for name in ("request_id", "session", "trajectory"):
+        if len(values[name] or "") > MAX_NAME:
+            raise BadRequest(f"{name} has more than {MAX_NAME} characters")
+    if values["session"] is not None and len(values["session"]) < MIN_SESSION:
+        raise BadRequest(f"session must be a name that nobody guesses, of {MIN_SESSION} characters or more")
     return RunRequest(
         code=values["code"],
         language=values["language"],

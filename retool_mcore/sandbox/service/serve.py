@@ -1,6 +1,9 @@
 """From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is."""
 
 import asyncio
+import os
+import resource
+import secrets
 import signal
 import socket
 from collections.abc import Mapping
@@ -13,11 +16,16 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.sandbox.concurrency import default_workers
 from retool_mcore.sandbox.create import create_sandbox, probe, without_cache
-from retool_mcore.sandbox.service.app import MAX_TIMEOUT_S, Service
+from retool_mcore.sandbox.service.app import MAX_TIMEOUT_S, Service, end_headless
 from retool_mcore.sandbox.service.schema import Limits
 
 # A reply may still be on its way to a slow client when the last run has ended.
 GOODBYE_S = 10.0
+# Programs at once where nothing says otherwise: verl's own test wants 100 runs of 10 s each answered within 30 s,
+# and one that sleeps costs some 10 MB.
+SLOTS = 64
+TOKEN = "RETOOL_SANDBOX_TOKEN"  # the environment variable that fixes it
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 async def serve(
@@ -35,27 +43,40 @@ async def serve(
     Args:
         config: for `create_sandbox`; its kind must be "local". `workers` is the number of programs at once.
         port: 0 takes a free one.
-        register: folder in which a file with this service's address lies while it takes runs (sandbox.hosts_from).
+        register: folder in which a file with this service's address, its token in it, lies while it takes runs
+            (sandbox.hosts_from). Only this user can read it.
         advertise: this machine's name in that address; None: `host`, or the host name where that is a wildcard.
 
     Raises:
-        UserError: a setting makes no sense, the isolation asked for is not to be had, the port is taken.
+        UserError: a setting makes no sense, the isolation asked for is not to be had, the port is taken, other
+            machines would reach a service that has no token.
     """
+    token = os.environ.get(TOKEN) or (secrets.token_urlsafe(32) if register is not None else None)
+    if token is None and host not in LOOPBACK:
+        raise UserError(
+            f"A service at {host} is open to everybody who reaches it: give --register FOLDER, which makes a token for "
+            f"the clients of that folder, or set {TOKEN}."
+        )
+    # Connections that never ask for anything must not use up the descriptors of those that do.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
     if config.get("kind") != "local":
         raise UserError(
             f"A service runs programs on its own machine: sandbox.kind must be local, not {config['kind']}."
         )
     config = dict(config)
-    slots = config["workers"] = config.get("workers") or default_workers()
+    slots = config["workers"] = config.get("workers") or max(SLOTS, default_workers())
     sandbox = create_sandbox(config)
     try:
         await probe(sandbox)
         limits = Limits(timeout_s=max_timeout_s, memory_mb=config.get("memory_mb", 1024))
         level = without_cache(sandbox).level  # type: ignore[attr-defined]
-        service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level)
+        service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level, token=token)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
         app = service.app()
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE_S)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=75
+        )
         await runner.setup()
         try:
             await _serve(service, runner, host, port, register, advertise)
@@ -79,15 +100,17 @@ async def _serve(
     port = runner.addresses[0][1]
     name = advertise or (socket.gethostname() if host in ("0.0.0.0", "::", "") else host)
     url = f"http://{name}:{port}"
+    sweeper = asyncio.create_task(end_headless(runner.server))
     file = None
     if register is not None:
         register.mkdir(parents=True, exist_ok=True)
         file = register / f"{name}-{port}"
-        write_atomically(file, f"{url}\n")
+        write_atomically(file, f"http://retool:{service.token}@{name}:{port}\n", mode=0o600)
     print(f"sandbox service: {url} (isolation: {service.level}, {service.queue.slots} programs at once)", flush=True)
     try:
         await stop.wait()
     finally:
+        sweeper.cancel()
         if file is not None:
             with suppress(FileNotFoundError):
                 file.unlink()

@@ -1,0 +1,239 @@
+"""What a megabyte costs everything that reads what a policy wrote: seconds, and how long nobody else may run.
+
+    python benchmarks/untrusted.py [--size 1000000] [--only READER]
+
+`READERS` are the entry points, `TEXTS` the texts: random ones, and those that cost quadratic time or raised once. For
+each reader the worst text is printed: seconds at a quarter of the size and at the whole (a ratio of 4 is linear), and
+the longest time for which another thread could not run (the interpreter's lock). tests/security runs the same cases.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "rollout")]
+
+
+from chatml_tokenizer import make_tokenizer  # noqa: E402
+from recipe_samples import call  # noqa: E402
+
+from retool_mcore.config import compose  # noqa: E402
+from retool_mcore.data.call_text import read_calls  # noqa: E402
+from retool_mcore.data.formats import get_format  # noqa: E402
+from retool_mcore.data.function_schema import argument_error, function_schema  # noqa: E402
+from retool_mcore.data.records import MalformedRow  # noqa: E402
+from retool_mcore.metrics.repetition import repeated_share  # noqa: E402
+from retool_mcore.metrics.text import markdown  # noqa: E402
+from retool_mcore.reward.answer import extract, last_boxed  # noqa: E402
+from retool_mcore.rollout.episode import cut_observation  # noqa: E402
+from retool_mcore.rollout.packed import pack  # noqa: E402
+from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose  # noqa: E402
+from retool_mcore.sandbox.base import Result, Status  # noqa: E402
+from retool_mcore.sandbox.cache import is_deterministic  # noqa: E402
+from retool_mcore.sandbox.display import strip_fences  # noqa: E402
+from retool_mcore.sandbox.fusion import with_marked_value  # noqa: E402
+from retool_mcore.tasks import files  # noqa: E402
+from retool_mcore.train.reward_fn import compute_score  # noqa: E402
+from retool_mcore.untrusted import read_json  # noqa: E402
+
+TOKENIZER = make_tokenizer()
+HERMES, TEXT = (get_format(name, TOKENIZER) for name in ("hermes", "text"))
+TRUTH = json.dumps([{"name": "f", "arguments": {"a": 1}}])
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "pattern": "^(a|aa)+$"},
+        "list": {"type": "array", "uniqueItems": True},
+        "tree": {"$ref": "#/$defs/node"},
+    },
+    "patternProperties": {"^(x|xx)+$": {}},
+    "additionalProperties": False,
+    "$defs": {"node": {"anyOf": [{"type": "integer"}, *[{"type": "array", "items": {"$ref": "#/$defs/node"}}] * 2]}},
+}
+TOOLS = [function_schema("f", "", SCHEMA)]
+
+
+def repeated(piece: str, before: str = "", after: str = ""):
+    return lambda size: before + piece * ((size - len(before) - len(after)) // len(piece)) + after
+
+
+def drawn(pieces: list[str]):
+    def make(size: int) -> str:
+        rng = random.Random(size)
+        return "".join(rng.choices(pieces, k=2 * size // len("".join(pieces)) * len(pieces)))[:size]
+
+    return make
+
+
+MARKS = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<answer>", "</answer>", "<code>", "</code>", "\\boxed{", "{",
+    "}", "[", "]", "\n", " ", "5", ",", "or ", "\\text{", "```", '"', "\\", "wait", "-", "a",
+]  # fmt: skip
+TEXTS = {
+    "random characters": drawn([chr(code) for code in range(9, 127)]),
+    "random marks": drawn(MARKS),
+    "spaces behind a box": repeated(" ", "\\boxed{5}"),
+    "dots behind a box": repeated(". $*,", "\\boxed{5}", "or"),
+    "or maybe maybe": repeated("maybe ", "\\boxed{5} or "),
+    "boxes": repeated("\\boxed{5} "),
+    "boxes that differ": lambda size: " ".join(f"\\boxed{{{n}}}" for n in range(size // 14)),
+    "boxes spelt otherwise": lambda size: " ".join(f"\\boxed{{5{'.' * (n % 900)}}}" for n in range(size // 464)),
+    "boxes open": repeated("\\boxed{"),
+    "boxes nested": lambda size: "\\boxed{" * (size // 8) + "}" * (size // 8),
+    "one long box": repeated("a", "\\boxed{5 ", "!}"),
+    "words as a unit": lambda size: "\\boxed{5 " + "a" * min(size, 4000) + "!}",
+    "answers open": repeated("<answer>"),
+    "thoughts open": repeated("<think>"),
+    "thoughts and calls": repeated("</think><tool_call>", "<think>"),
+    "calls": repeated('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "<think></think>"),
+    "calls open": repeated("<tool_call>"),
+    "calls empty": repeated("<tool_call></tool_call>"),
+    "calls in lines": repeated('{"name": "f", "arguments": {"a": 1}}\n', "<think></think><tool_call>", "</tool_call>"),
+    "call with spaces": repeated(" ", "<think></think><tool_call>", "</tool_call>"),
+    "code open": repeated("<code>"),
+    "fence with spaces": repeated(" ", "```python\nx\n", "```x"),
+    "lists open": repeated("["),
+    "lists nested": lambda size: "[" * (size // 2) + "]" * (size // 2),
+    "call nested": lambda size: _called('{"a": ' + "[" * 900 + "]" * 900 + "}"),
+    "objects nested": lambda size: '{"a":' * (size // 6) + "1" + "}" * (size // 6),
+    "digits": repeated("1"),
+    "minus": repeated("-", "[f(a=", "1)]"),
+    "python calls": repeated("f(), ", "[", "f()]"),
+    "python name": repeated("a ", "[", "]"),
+    "sums": repeated("1+", "", "1"),
+    "strings": repeated('"'),
+    "backslashes": repeated("\\"),
+    "lines": repeated("\n"),
+    "pattern": lambda size: _called(json.dumps({"text": "a" * 40 + "!"})),
+    "long pattern": lambda size: _called(json.dumps({"text": "a" * size + "!"})),
+    "pattern of a name": lambda size: _called(json.dumps({"x" * 40 + "!": 1})),
+    "names": lambda size: _called(json.dumps({f"y{n}": 1 for n in range(size // 12)})),
+    "unsortable list": lambda size: _called(json.dumps({"list": [n if n % 2 else str(n) for n in range(size // 8)]})),
+    "tree": lambda size: _called('{"tree": ' + "[" * 60 + '"x"' + "]" * 60 + "}"),
+}
+
+
+def _called(arguments: str) -> str:
+    return '<think></think><tool_call>{"name": "f", "arguments": ' + arguments + "}</tool_call>"
+
+
+def _scored(recipe: str, *overrides: str):
+    chosen = compose("rl", [f"recipe={recipe}", *overrides]).recipe
+    record = Trajectory([1], [1], [1], [], [Span("policy", 0, 1)], [call("success")], 1, "answer", 0.0, 0.0)
+    record.turn_notes = [Turn(programs=1, boxed=True, fakes=[], generate_s=0.0)]
+    packed = pack(record.to_record())
+
+    def score(text: str):
+        extra = {"trajectory": packed, "policy_text": text, "response_length": 1, "training_step": 1}
+        truth = TRUTH if overrides else "42"
+        found = compute_score("x", text, truth, extra, recipe=chosen, max_response_tokens=100)
+        assert found["graded_by"] != "crashed", "scoring raised"
+
+    return score
+
+
+def _arguments(text: str):
+    try:
+        found = read_json(text.partition('"arguments": ')[2].removesuffix("}</tool_call>") or text)
+    except ValueError:
+        found = {"text": text}
+    argument_error(SCHEMA, found if isinstance(found, dict) else {"list": found})
+
+
+def _rows(text: str):
+    with contextlib.suppress(MalformedRow):
+        read_calls(text)
+
+
+def _json(text: str):
+    with contextlib.suppress(ValueError):
+        read_json(text)
+
+
+def _edits(text: str):
+    repository = {"a.py": text}
+    files.list_files(repository), files.view(repository, "a.py"), files.search(repository, text[: len(text) // 2])
+    for edit in (lambda: files.replace(repository, "a.py", text[:9], text), lambda: files.write(repository, text, "")):
+        with contextlib.suppress(files.RepositoryError):
+            edit()
+
+
+def _shown(text: str):
+    span = {"kind": "policy", "start": 0, "end": 1}
+    record = {"data_source": "x", "index": 0, "sample": 0, "score": 0.0, "acc": 0.0, "turns": 1, "finish": "answer"}
+    markdown(record | {"spans": [span], "calls": [], "prompt_ids": [1], "response_ids": [1]}, lambda ids: text)
+
+
+READERS = {
+    "reward retool": _scored("retool"),
+    "reward toolrl": _scored("toolrl", "data=functions"),
+    "reward tool_n1": _scored("tool_n1", "data=functions"),
+    "answer boxed": lambda text: (extract(text), last_boxed(text)),
+    "answer tag": lambda text: extract(text, "answer_tag"),
+    "answer final_line": lambda text: extract(text, "final_line"),
+    "prose": prose,
+    "parse hermes": lambda text: HERMES.parse(text + HERMES.eos_text, TOOLS),
+    "parse hermes, interpreter": lambda text: HERMES.parse(text),
+    "parse text": lambda text: TEXT.parse(text + "</code>"),
+    "arguments": _arguments,
+    "json": _json,
+    "python calls of a data set": _rows,
+    "fences": strip_fences,
+    "displayed value": lambda text: with_marked_value(text, "mark"),
+    "cache": is_deterministic,
+    "observation": lambda text: Result(Status.ERROR, text, text, text, 0.0).observation(),
+    "observation cut": lambda text: cut_observation(TEXT, TOKENIZER, text[:100_000], 512),  # as sandboxes clip it
+    "edits of a repository": _edits,
+    "text tab": _shown,
+    "repetition": lambda text: repeated_share(list(text.encode()), [(0, len(text.encode()))]),
+}
+
+
+def held_s(read, text: str) -> tuple[float, float]:
+    """(seconds that `read` takes for `text`, the longest time for which a thread beside it could not run)."""
+    longest, stop = 0.0, threading.Event()
+
+    def tick():
+        nonlocal longest
+        last = time.perf_counter()
+        while not stop.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last - 0.001), now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    clock = time.perf_counter()
+    read(text)
+    spent = time.perf_counter() - clock
+    stop.set()
+    thread.join()
+    return spent, longest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=1_000_000, help="characters")
+    parser.add_argument("--only", help="one reader")
+    asked = parser.parse_args()
+    print(f"| reader | slowest text | s at {asked.size // 4} | s at {asked.size} | ratio | longest hold, ms |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, read in READERS.items():
+        if asked.only in (None, name):
+            read(TEXTS["calls"](1000))
+            runs = {text: held_s(read, make(asked.size)) for text, make in TEXTS.items()}
+            slowest = max(runs, key=lambda text: runs[text][0])
+            quarter = held_s(read, TEXTS[slowest](asked.size // 4))[0]
+            whole, held = runs[slowest][0], max(hold for _, hold in runs.values())
+            ratio = whole / max(quarter, 1e-6)
+            print(f"| {name} | {slowest} | {quarter:.3f} | {whole:.3f} | {ratio:.1f} | {1000 * held:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""JSON that a policy, or a program of its, wrote: read within bounds, so that no later reader of it can fail."""
+
+import json
+from typing import Any
+
+# Far below Python's own limit: whoever compares, checks or writes the value calls itself once a level.
+MAX_DEPTH = 64
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
+
+
+def read_json(text: str) -> Any:
+    """The value of `text`. Raises ValueError for what is no JSON, or nested deeper than MAX_DEPTH."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        level = [value] if isinstance(value, dict | list) else []
+        for _ in range(MAX_DEPTH):
+            nested = (part.values() if isinstance(part, dict) else part for part in level)
+            level = [item for items in nested for item in items if isinstance(item, dict | list)]
+        if level:
+            raise ValueError(_TOO_DEEP)
+    return value
