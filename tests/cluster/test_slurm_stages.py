@@ -128,8 +128,9 @@ def test_tensorboard_prints_the_tunnel_and_answers_at_its_end(cluster, prepared)
     deadline = time.monotonic() + 90
     while True:
         try:
-            host, port = re.search(r"^  ssh -N -L 6006:(\w+):(\d+) \S+@\S+$", job.output(), re.MULTILINE).groups()
-            assert cluster.on("n2", sys.executable, "-c", page, f"http://{host}:{port}/") == "200\n"
+            line = r"^  ssh -N -L 6006:localhost:(\d+) -J \S+@\S+ \S+@(\S+)$"
+            port, node = re.search(line, job.output(), re.MULTILINE).groups()
+            assert cluster.on(node, sys.executable, "-c", page, f"http://localhost:{port}/") == "200\n"
             break
         except (AttributeError, subprocess.CalledProcessError):
             assert time.monotonic() < deadline, job.output()
