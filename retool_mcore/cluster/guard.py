@@ -18,12 +18,14 @@ from pathlib import Path
 
 from retool_mcore import processes
 from retool_mcore.cluster import last_start, slurm
+from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.node import node_mark
-from retool_mcore.cluster.retry import record_failure
+from retool_mcore.cluster.retry import Decision, record_failure
 from retool_mcore.progress import attempt_files, read_steps
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
+TOO_SHORT = "the job's time was over before a single step ended: give it a longer time limit (time in the site's file)"
 
 
 @contextmanager
@@ -83,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
         if slurm.timed_out(options.job):
-            slurm.requeue(options.job)
+            # The job's own process is ending its stage, and may be killed before it can judge.
+            judged = last_start.end(options.folder, options.mark) and options.stage in PAUSABLE
+            if not (judged and no_step(options.folder)) or _fail(options, TOO_SHORT).requeue:
+                slurm.requeue(options.job)
         return 0
     last_start.end(options.folder, options.mark)
     state = slurm.states([str(options.job)]).get(str(options.job))
@@ -91,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
-    folder = options.folder
-    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
-    decision = record_failure(folder, attempt, step, KILLED, max_attempts=options.max_attempts)
+    decision = _fail(options, KILLED)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
         refusal = slurm.requeue(options.job)
@@ -101,6 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with suppress(OSError), open(options.log, "a") as log:
         log.write(f"{said}.\n")
     return 0
+
+
+def no_step(folder: Path) -> bool:
+    """Whether the newest attempt has not ended a single step: another might not either."""
+    files = attempt_files(folder)
+    return bool(files) and files[max(files)].stat().st_size == 0
+
+
+def _fail(options: argparse.Namespace, error: str) -> Decision:
+    folder = options.folder
+    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
+    return record_failure(folder, attempt, step, error, max_attempts=options.max_attempts)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import last_start, nccl_check, network, slurm
-from retool_mcore.cluster.guard import guarded
+from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
 from retool_mcore.cluster.node import FOREIGN, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
@@ -56,7 +56,6 @@ ONE_NODE = ("eval",)
 RAY_DEADLINE_S = 180.0
 SWEEP_TIMEOUT_S = 60.0
 DUMP_NODES_TIMEOUT_S = 120.0
-TOO_SHORT = "the job's time was over before a single step ended: give it a longer time limit (time in the site's file)"
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
 STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
 
@@ -171,7 +170,7 @@ def run_attempt_on_nodes(
             run_on_nodes(stage, config, allocation, site, signals)
         finally:
             signals.ignore()
-            last_start.end(folder)
+            signals.judges |= last_start.end(folder)
             sweep(allocation, site)
     except Paused as paused:
         return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
@@ -183,6 +182,8 @@ def run_attempt_on_nodes(
         if stopped.signum == signal.SIGUSR1 or (
             stopped.signum == signal.SIGTERM and slurm.timed_out(allocation.job_id)
         ):
+            if not signals.judges:  # the guard has, and put the job back if it was to
+                return finish(f"{stage}: stopped for the time limit", EXIT_CODE)
             if signals.running and stage in PAUSABLE and no_step(folder):
                 return after_failure(stage, allocation, site, folder, TOO_SHORT)
             return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)
@@ -201,12 +202,6 @@ def after_failure(stage: str, allocation: Allocation, site: Site, folder: Path, 
     decision = decide(folder, error, site)
     why = f"{stage}: {decision.why}".removesuffix(".")
     return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
-
-
-def no_step(folder: Path) -> bool:
-    """Whether the newest attempt has not ended a single step: another might not either."""
-    files = attempt_files(folder)
-    return bool(files) and files[max(files)].stat().st_size == 0
 
 
 def decide(folder: Path, error: str, site: Site) -> Decision:

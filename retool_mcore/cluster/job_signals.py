@@ -22,6 +22,7 @@ class Signals:
         self.stage, self.folder = stage, folder
         self.asked = self.running = False
         self.armed = True
+        self.judges = False  # it was this process that said how the start ended, not the guard
         self.job_end = stop.job_end()
         signal.signal(signal.SIGUSR1, self._time_is_near)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -45,7 +46,7 @@ class Signals:
     def _end(self, signum: int, _) -> None:
         if self.armed:  # once: a second signal must not keep the cluster from being torn down
             self.armed = False
-            last_start.end(self.folder)  # at once: Slurm may kill us before all is torn down
+            self.judges = last_start.end(self.folder)  # at once: Slurm may kill us before all is torn down
             raise Stopped(signum)
 
     def _time_is_near(self, signum: int, _) -> None:

@@ -4,6 +4,7 @@ RUN/<stage>/running.json names the start that is at work; whoever ends it in ord
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from retool_mcore.files import write_atomically
@@ -16,10 +17,16 @@ def begin(folder: Path, mark: str, node: str) -> None:
     write_atomically(folder / FILE, json.dumps({"mark": mark, "node": node}))
 
 
-def end(folder: Path, mark: str | None = None) -> None:
-    """That start has ended in order, or somebody tells why; of `mark`, where a later one may have begun."""
+def end(folder: Path, mark: str | None = None) -> bool:
+    """That start has ended in order, or somebody tells why; of `mark`, where a later one may have begun.
+
+    Whether the caller is the first to say so: of two processes that see the same end, only one may judge it.
+    """
     if mark is None or _read(folder).get("mark") == mark:
-        (folder / FILE).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (folder / FILE).unlink()
+            return True
+    return False
 
 
 def silent_end(folder: Path, job_id: int) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from retool_mcore import processes
+from retool_mcore.cluster import last_start
 from retool_mcore.cluster.guard import KILLED, guarded, watch
 
 PATIENCE_S = 60.0
@@ -88,6 +89,26 @@ def test_at_the_time_limit_the_job_goes_back_at_once(job, scontrol, tmp_path, st
         wait_for(lambda: catches_term("7-0-test-guard"))
     assert scontrol.exists() == requeued
     assert not (tmp_path / "sft").exists()
+
+
+def test_at_the_time_limit_the_guard_says_so_before_the_jobs_own_process_is_killed(job, scontrol, tmp_path):
+    """Slurm kills that one while it ends its stage. The next start would tell of a lost node, and count a failure."""
+    for program, script in (("squeue", "echo '7|COMPLETING|TimeLimit'"), ("sacct", "exit 1")):
+        (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    folder = tmp_path / "sft"
+    (folder / "metrics").mkdir(parents=True)
+    requeued = []
+    for number, steps in enumerate(('{"step": 1, "data": {"x": 1}}\n', "", ""), start=1):
+        (folder / f"metrics/attempt_{number:03d}.jsonl").write_text(steps)
+        last_start.begin(folder, "7-0-test-guard", "n1")
+        with guard(job, tmp_path):
+            wait_for(lambda: catches_term("7-0-test-guard"))
+        assert not (folder / last_start.FILE).exists()
+        requeued.append(scontrol.exists())
+        scontrol.unlink(missing_ok=True)
+    assert requeued == [True, True, False]  # the limit is too short for a single step
+    assert len((folder / "failures.jsonl").read_text().splitlines()) == 2
 
 
 def catches_term(mark: str) -> bool:

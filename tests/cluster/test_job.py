@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retool_mcore import processes, stop
-from retool_mcore.cluster import job, job_signals, slurm
+from retool_mcore.cluster import job, job_signals, last_start, slurm
 from retool_mcore.cluster.job import (
     Allocation,
     back_to_queue,
@@ -178,7 +178,9 @@ def ended(program, tmp_path, monkeypatch):
     folder = tmp_path / "rl"
     (folder / "metrics").mkdir(parents=True)
 
-    def run(signum: int, state: str, steps: str = '{"step": 1, "data": {"x": 1}}\n', restart: int = 0):
+    def run(signum: int, state: str, steps: str = '{"step": 1, "data": {"x": 1}}\n', restart: int = 0, judged=False):
+        if not judged:
+            last_start.begin(folder, f"7-{restart}", "n1")
         program("squeue", f"echo '7|{state}'")
         (folder / "metrics" / f"attempt_{restart + 1:03d}.jsonl").write_text(steps)
         (tmp_path / "said").unlink(missing_ok=True)
@@ -213,6 +215,11 @@ def test_a_limit_too_short_for_a_single_step_does_not_burn_starts_for_ever(ended
     assert ended(signal.SIGUSR1, "RUNNING|None", steps="", restart=1) == (1, False)
     assert "time was over before a single step ended: give it a longer time limit" in capsys.readouterr().out
     assert len([json.loads(line) for line in (tmp_path / "rl/failures.jsonl").read_text().splitlines()]) == 2
+
+
+def test_what_the_guard_has_judged_at_the_time_limit_is_not_judged_again(ended):
+    """It has put the job back, or has not since no step ended; a second judgement would count a second failure."""
+    assert ended(signal.SIGTERM, GUARDED, steps="", judged=True) == (75, False)
 
 
 def part(*command: str) -> subprocess.Popen:
