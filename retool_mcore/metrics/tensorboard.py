@@ -1,4 +1,4 @@
-"""Reading and writing TensorBoard event files without torch, for evaluation and for the summary tables.
+"""Writing TensorBoard event files without torch, for evaluation.
 
 Training itself logs through verl's tracking; both end up below the same folder.
 """
@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
-
-from retool_mcore.errors import UserError
 
 
 def write_scalars(folder: Path | str, step: int, scalars: Mapping[str, float]) -> None:
@@ -36,24 +33,6 @@ def write_texts(folder: Path | str, step: int, texts: Mapping[str, str]) -> None
         tensor = make_tensor_proto([text.encode()], dtype="string")
         values.append(Summary.Value(tag=tag, metadata=metadata, tensor=tensor))
     _write(folder, step, values)
-
-
-def read_scalars(folder: Path | str) -> dict[str, list[tuple[int, float]]]:
-    """All curves of the event files directly in `folder`: tag -> [(step, value)], ascending steps.
-
-    A step that was logged twice (before and after a resume) has the value that was logged last. Raises UserError when
-    the folder holds no event file.
-    """
-    folder = Path(folder)
-    if not any(folder.glob("*tfevents*")):
-        raise UserError(f"{folder} holds no TensorBoard event file: give the folder in which a run has logged.")
-    # The default keeps a random sample of 10,000 points; 0 keeps all.
-    accumulator = EventAccumulator(str(folder), size_guidance={SCALARS: 0}).Reload()
-    curves = {}
-    for tag in accumulator.Tags()[SCALARS]:
-        events = sorted(accumulator.Scalars(tag), key=lambda event: event.wall_time)
-        curves[tag] = sorted({event.step: event.value for event in events}.items())
-    return curves
 
 
 def _write(folder: Path | str, step: int, values: list[Summary.Value]) -> None:
