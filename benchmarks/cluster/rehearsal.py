@@ -1,7 +1,7 @@
 """Rehearses a long run on a real Slurm: a time limit in every phase, and kill -9 of every part, one fault a start.
 
-    python -m benchmarks.cluster.rehearsal                                # 40 faults, an hour; root and Slurm's packages needed
-    python -m benchmarks.cluster.rehearsal --faults 6 --minutes 10 --folder /tmp/rehearsal   # goes on there when started again
+    python -m benchmarks.cluster.rehearsal  # 40 faults, an hour; root and Slurm's packages needed
+    python -m benchmarks.cluster.rehearsal --faults 6 --minutes 10 --folder /tmp/rehearsal  # goes on there when started again
 
 RL of the tiny model runs once undisturbed and once with faults, from one cold start. The clock is scaled: a step stands
 for the 0.9 h that the planner gives a step of the 32B, so that the signal's lead (10 minutes) and the watchdog's limit

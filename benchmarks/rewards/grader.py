@@ -1,8 +1,8 @@
 """Grades pairs with this project's grader and with four published ones, side by side: right, wrong, and how long.
 
-    python -m benchmarks.rewards.grader                              # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
+    python -m benchmarks.rewards.grader  # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
     python -m benchmarks.rewards.grader --pairs 500 --hostile 100 --others math_dapo,prime_math
-    python -m benchmarks.rewards.grader --pairs 100000 --hostile 0 --others ""    # this project's grader alone, counted by kind
+    python -m benchmarks.rewards.grader --pairs 100000 --hostile 0 --others ""  # this project's grader alone, counted by kind
 
 The pairs: Math-Verify's own suite (math_verify_pairs.py) without its rounded decimals, which are a
 setting, the attempts to cheat (statements.py), and the metamorphic generator (metamorphic.py)

@@ -5,7 +5,7 @@ python -m benchmarks.sandbox.speed --quick         about a minute
 python -m benchmarks.sandbox.speed --fusion URL    also a running SandboxFusion service
 python -m benchmarks.sandbox.speed neighbours      p99 beside programs that take all they can get
 python -m benchmarks.sandbox.speed soak --runs N   mixed programs, and what has grown after them
-python -m benchmarks.sandbox.speed table           the tables out of benchmarks/results (--write: into docs/measured/sandbox.md)
+python -m benchmarks.sandbox.speed table   the tables out of benchmarks/results (--write: into docs/measured/sandbox.md)
 """
 
 import argparse

@@ -2,15 +2,15 @@
 
 import metamorphic
 import pytest
-from benchmarks.rewards import statements
 
+from benchmarks.rewards import statements
 from retool_mcore.reward.grader.structure import decide
 
 CHEATS = statements.cheats()
 
 
 def claims_more(answer: str, truth: str) -> bool:
-    """Accepted in front. What is left open goes to math-verify: benchmarks/grader.py runs the cheats through it."""
+    """Accepted in front. What is left open goes to math-verify: benchmarks/rewards/grader.py runs the cheats through it."""
     return decide(answer, truth) is True
 
 

@@ -1,17 +1,16 @@
 """Rewriting keeps the verdict, perturbation turns it: thousands of generated pairs, decided in front."""
 
 import pytest
-from benchmarks.rewards import statements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rewards import metamorphic
+from benchmarks.rewards import metamorphic, statements
 from retool_mcore.reward.grader.structure import decide
 from retool_mcore.reward.grader.text import normal_form
 
 
 def decided(pair: metamorphic.Pair) -> bool:
-    """Rightly; some of what says more than a value is left to math-verify, which benchmarks/grader.py asks."""
+    """Rightly; some of what says more than a value is left to math-verify, which benchmarks/rewards/grader.py asks."""
     verdict = decide(pair.answer, pair.truth)
     return verdict is pair.same or (verdict is None and pair.rule in (*statements.CHANGED, "changed"))
 

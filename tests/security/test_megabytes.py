@@ -1,7 +1,7 @@
 """A megabyte, random or made to hurt, at everything that reads what a policy wrote.
 
 Where the time grew with the square, a megabyte took hours, far beyond the limit of a test; where a reader called itself
-for every bracket, it raised. Times are measured by `benchmarks/untrusted.py`, which holds the cases.
+for every bracket, it raised. Times are measured by `benchmarks/rewards/untrusted.py`, which holds the cases.
 """
 
 import runpy

@@ -1,6 +1,6 @@
 """What a megabyte costs everything that reads what a policy wrote: seconds, and how long nobody else may run.
 
-    python benchmarks/untrusted.py [--size 1000000] [--only READER]
+    python -m benchmarks.rewards.untrusted [--size 1000000] [--only READER]
 
 `READERS` are the entry points, `TEXTS` the texts: random ones, and those that cost quadratic time or raised once. For
 each reader the worst text is printed: seconds at a quarter of the size and at the whole (a ratio of 4 is linear), and
@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+TESTS = Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "rollout")]
 
 

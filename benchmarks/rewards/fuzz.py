@@ -1,6 +1,6 @@
 """Looks for an input that makes the grader raise, accept nonsense, or take long: as long as it is given.
 
-    nice -n 15 python benchmarks/grader_fuzz.py --minutes 60 --seed 1
+    nice -n 15 python -m benchmarks.rewards.fuzz --minutes 60 --seed 1
 
 Answers and truths are made of the pieces that answers are made of, repeated and nested, and of any characters. Prints
 inputs tried, the slowest processor time, and every find with its seed; exit code 1 when there is one.
