@@ -33,7 +33,8 @@ from verl.utils.device import get_torch_device
 from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer as transfer
 
 from retool_mcore.train.push_receiver import VerifyingExtension
-from retool_mcore.train.trainer import PolicyWorker, RetoolTrainer, Runner
+from retool_mcore.train.task_runner import Runner
+from retool_mcore.train.trainer import PolicyWorker, RetoolTrainer
 
 SETTINGS = "RETOOL_PUSH_SETTINGS"  # JSON: the variants to push with, and how often
 

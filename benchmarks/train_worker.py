@@ -29,7 +29,8 @@ from verl.workers.utils.losses import ppo_loss, sft_loss
 from retool_mcore.config import compose
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.train import engine
-from retool_mcore.train.audited_loss import INTERPRETER, POLICY, SPAN_KIND, AuditedLoss, token_positions
+from retool_mcore.train.audited_loss import INTERPRETER, POLICY, SPAN_KIND, AuditedLoss
+from retool_mcore.train.token_positions import token_positions
 
 PROMPT = 128  # tokens of a sequence that are its prompt
 SPAN = 64  # every fifth span of so many response tokens is the interpreter's

@@ -5,7 +5,8 @@ import json
 from retool_mcore.coldstart.client import Client
 from retool_mcore.coldstart.config import Judge
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.reward.answer import extract, last_boxed
+from retool_mcore.data.boxed import last_boxed
+from retool_mcore.reward.answer import extract
 from retool_mcore.reward.equivalence import Grader
 
 SCHEMA = {

@@ -1,8 +1,8 @@
 """Which parallel layout a model should be trained with: memory and time predicted from shapes alone, no GPU, no torch.
 
 shape.py and flops.py are arithmetic of the model, memory.py and time.py of a layout on a machine (machine.py),
-search.py tries the layouts and table.py prints them. packing.py puts sequences into micro-batches, derived.py sizes
-what is beside the model. Imports nothing of this package but errors, files, preflight and a number of the sandbox's.
+parallel.py and limits.py refuse what an engine would, search.py tries the layouts and table.py prints them. packing.py
+puts sequences into micro-batches, derived.py sizes what is beside the model.
 """
 
 from retool_mcore.plan.layout import Batch, Layout

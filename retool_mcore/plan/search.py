@@ -7,14 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan import flops, rollout
+from retool_mcore.plan import flops, limits, parallel, rollout
 from retool_mcore.plan.layout import Batch, Layout
 from retool_mcore.plan.machine import Machine
 from retool_mcore.plan.memory import GIB, Memory, memory
-from retool_mcore.plan.shape import Shape
+from retool_mcore.plan.shape import Model, Shape
 from retool_mcore.plan.time import Time, log_prob_seconds, seconds
-from retool_mcore.preflight import limits, parallel
-from retool_mcore.preflight.model import Model
 
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 RECOMPUTE = ("none", "selective", "mlp", "full")
@@ -40,7 +38,7 @@ class Problem:
 
     @cached_property
     def model(self) -> Model:
-        """The shape as the checks of preflight take it."""
+        """The shape as the checks of a layout take it."""
         shape = self.shape
         return Model(
             folder=Path(),
@@ -224,7 +222,7 @@ def model_tflops(problem: Problem, plan: Plan) -> float:
 
 
 def _kind(message: str) -> str:
-    """A refusal of preflight without its numbers, to be counted."""
+    """A refusal without its numbers, to be counted."""
     for part, kind in (
         ("attention heads", "tp does not divide the attention heads"),
         ("key/value heads", "tp does not fit the key/value heads"),

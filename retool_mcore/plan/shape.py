@@ -1,11 +1,11 @@
 """The shape of a dense decoder-only model, and its exact number of parameters."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from retool_mcore.errors import UserError
-from retool_mcore.preflight.model import read_json
 
 # Models whose layers are what parameters() counts: whether q, k and v have a bias, whether q and k are normalised.
 FAMILIES = {"qwen2": (True, False), "llama": (False, False), "mistral": (False, False), "qwen3": (False, True)}
@@ -98,12 +98,35 @@ class Shape:
         return self.layers * self.layer_parameters + outside
 
 
+@dataclass(frozen=True)
+class Model:
+    """What the checks of a layout need to know about a policy's folder."""
+
+    folder: Path
+    heads: int
+    kv_heads: int
+    layers: int
+    vocab: int
+    max_positions: int
+    parameters: int
+
+
 # config.json of Qwen/Qwen2.5-{1.5B,7B,32B}-Instruct on the hub.
 SHAPES = {
     "qwen2.5-1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151936, tied=True),
     "qwen2.5-7b": Shape(28, 3584, 18944, 28, 4, 128, 152064, tied=False),
     "qwen2.5-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
 }
+
+
+def read_json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable JSON ({error}): copy the model again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}, expected a JSON object: copy the model again.")
+    return value
 
 
 def named(model: str) -> Shape:

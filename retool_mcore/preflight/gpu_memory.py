@@ -11,8 +11,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.plan.layout import Batch, Layout
 from retool_mcore.plan.memory import ADAM, BF16, FP32, GIB, memory, stage_parameters
 from retool_mcore.plan.settings import switches
-from retool_mcore.plan.shape import FAMILIES, Shape
-from retool_mcore.preflight.model import read_json
+from retool_mcore.plan.shape import FAMILIES, Shape, read_json
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07

@@ -13,8 +13,10 @@ from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import data, gpu_memory, host_memory, limits, machine, parallel, validation
-from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
+from retool_mcore.plan import limits, parallel
+from retool_mcore.plan.shape import Model
+from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
+from retool_mcore.preflight.model import check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.reward.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox

@@ -12,6 +12,7 @@ from verl.utils.metric import AggregationType, Metric
 
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.train.async_save import SavingWorker
+from retool_mcore.train.token_positions import token_positions
 
 # The column of TransferQueue that says what each response token is, (samples, tokens) int8, written from the spans.
 SPAN_KIND = "span_kind"
@@ -46,20 +47,6 @@ class AuditingWorker(SavingWorker):
         super().init_model()
         if "actor" in self.role:
             self.actor.set_loss_fn(AuditedLoss(self.loss_fn))
-
-
-def token_positions(data) -> torch.Tensor:
-    """Where verl's packed model outputs, (tokens of all sequences,), hold the response tokens' values, as int64.
-
-    The log-probability of a token stands at the position of the token before it.
-    """
-    prompts, responses = (data[name].offsets().diff() for name in ("prompts", "responses"))
-    ends = (prompts + responses).cumsum(0)
-    before = responses.cumsum(0) - responses
-    size = data["responses"].values().shape[0]  # known on the host: nothing waits for the GPU
-    return torch.arange(size, device=ends.device) + torch.repeat_interleave(
-        ends - responses - 1 - before, responses, output_size=size
-    )
 
 
 def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:

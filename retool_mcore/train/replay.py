@@ -23,7 +23,8 @@ from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
 from retool_mcore.train import alarms
 from retool_mcore.train.rl import run_trainer, verl_config
-from retool_mcore.train.trainer import RetoolTrainer, Runner
+from retool_mcore.train.task_runner import Runner
+from retool_mcore.train.trainer import RetoolTrainer
 
 _TRAJECTORY = {field.name for field in fields(Trajectory)}
 _OUTCOME = ("score", "acc", "pred", "overlong", "drop", "verifier_failed")

@@ -23,7 +23,7 @@ from retool_mcore.platform.check import assert_adapters
 from retool_mcore.platform.env import worker_env
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.train import alarms, checkpoints
-from retool_mcore.train.trainer import Runner
+from retool_mcore.train.task_runner import Runner
 
 # By data.environment: what a trajectory acts on besides the tools that a process shares.
 AGENT_LOOPS = {

@@ -20,8 +20,8 @@ from verl.models.mcore import model_forward
 from verl.utils import tensordict_utils
 from verl.workers.utils import losses
 
-from retool_mcore.train.audited_loss import token_positions
 from retool_mcore.train.replaced import Replaced
+from retool_mcore.train.token_positions import token_positions
 
 PACK = Replaced(
     model_forward,

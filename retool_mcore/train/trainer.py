@@ -7,10 +7,8 @@ from pathlib import Path
 import ray
 import transfer_queue
 from verl.single_controller.ray import RayWorkerGroup
-from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
@@ -263,29 +261,3 @@ class Steps(Phases):
 
 class RetoolTrainer(Validating, TakeOver, Steps, PPOTrainerSync):
     """Rollout, then training, on the same devices; an interrupted step goes on with what was finished of it."""
-
-
-class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
-    """verl's task runner, an actor on the head node, with our trainers in the place of its own.
-
-    The modes keep their names: by them verl chooses its replay buffer and what it checkpoints, so a name of our own
-    cannot be registered, and `register_trainer` refuses to replace one. For the worker group there is no registry.
-    """
-
-    trainer_class = RetoolTrainer
-
-    def run(self, config):
-        # Imported here, because it imports this module.
-        from retool_mcore.train.separate import SeparateTrainer
-
-        trainer_base.TRAINER_REGISTRY |= {"sync": self.trainer_class, "separate_async": SeparateTrainer}
-        trainer_base.RayWorkerGroup = WorkerGroup
-        try:
-            super().run(config)
-        except stop.StopRequested as stopped:
-            stop.honour(Path(config.retool.stage_dir), stopped.step)
-        except alarms.Ended as ended:
-            alarms.honour(Path(config.retool.stage_dir), ended)
-        finally:
-            if self.trainer is not None:
-                self.trainer.observer.close()

@@ -9,13 +9,12 @@ from rich.console import Console
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
-from retool_mcore.plan import MACHINES, SHAPES, Batch, Layout, command, search
+from retool_mcore.plan import MACHINES, SHAPES, Batch, Layout, command, limits, parallel, search
 from retool_mcore.plan.memory import GIB
 from retool_mcore.plan.search import Problem
 from retool_mcore.plan.settings import switches
 from retool_mcore.plan.table import print_plans
 from retool_mcore.plan.write import check_target, config_text
-from retool_mcore.preflight import limits, parallel
 
 MACHINE = MACHINES["H100-80"].replace(gpus_per_node=4)
 SMALL = Problem(SHAPES["qwen2.5-7b"], 2, MACHINE, Batch.spread(64, 8192, 2048))

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retool_mcore.data.boxed import boxes, last_boxed
 from retool_mcore.errors import UserError
-from retool_mcore.reward.answer import boxes, extract, last_boxed
+from retool_mcore.reward.answer import extract
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from retool_mcore.config import compose, policy_path
 from retool_mcore.errors import UserError
 from retool_mcore.launch import stage_dir
-from retool_mcore.preflight.limits import check_kept
+from retool_mcore.plan.limits import check_kept
 from retool_mcore.summary import rows
 
 

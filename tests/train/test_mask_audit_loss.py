@@ -10,7 +10,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from retool_mcore.metrics.audit import MaskAuditError
-from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND, AuditedLoss, token_positions
+from retool_mcore.train.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND, AuditedLoss
+from retool_mcore.train.token_positions import token_positions
 
 PROMPTS = (3, 5)
 MASKS = ([1, 1, 0, 0, 1], [1, 0, 1])

@@ -8,9 +8,9 @@ from verl.utils import tensordict_utils
 from verl.utils.torch_functional import expand_as_nested
 from verl.workers.utils.padding import no_padding_2_padding
 
-from retool_mcore.train.audited_loss import token_positions
 from retool_mcore.train.replaced import Replaced
 from retool_mcore.train.rows import EXPAND, PACK, PAD, UNPACK, Rows, moved
+from retool_mcore.train.token_positions import token_positions
 
 PROMPTS, RESPONSES = (3, 1, 7, 2), (5, 9, 1, 6)
 LENGTHS = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]

@@ -9,8 +9,8 @@ from verl.workers.config import McoreEngineConfig
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
+from retool_mcore.plan.parallel import check_tp_overlap
 from retool_mcore.platform.env import stage_env
-from retool_mcore.preflight.parallel import check_tp_overlap
 from retool_mcore.train import tp_overlap
 
 BUILT = dict.fromkeys(tp_overlap.SWITCHES, False) | {"ub_overlap_ag_fprop": True, "ub_overlap_rs_dgrad": True}

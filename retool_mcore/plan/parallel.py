@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retool_mcore.errors import UserError
-from retool_mcore.preflight.model import Model
+from retool_mcore.plan.shape import Model
 
 
 def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from refused import refusal
 
-from retool_mcore.preflight import limits, parallel
-from retool_mcore.preflight.model import Model
+from retool_mcore.plan import limits, parallel
+from retool_mcore.plan.shape import Model
 
 
 def model(heads=40, kv_heads=8, layers=64, vocab=152064) -> Model:
