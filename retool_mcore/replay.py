@@ -44,7 +44,7 @@ def run(
     config = replay_config(run_dir.resolve(), step, policy_step, overrides)
     if rollout:
         refuse_tools(config)
-    module = "replay_rollout" if rollout else "replay"
+    module = "replay_rollout" if rollout else "replay_step"
     if dry_run:
         print(OmegaConf.to_yaml(config) + f"# command: python -m retool_mcore.train.{module} RUN/{stage}/config.yaml")
         return

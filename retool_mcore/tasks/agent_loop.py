@@ -3,40 +3,14 @@
 import functools
 import json
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.agent_loop import RetoolAgentLoop, _shared_sandbox
 from retool_mcore.sandbox.base import Status
 from retool_mcore.tasks.repository import RepositoryEnvironment
-from retool_mcore.tasks.schemas import SCHEMAS
 from retool_mcore.tasks.stages import Stages
-from retool_mcore.tools.base import Episode, Reply, Tool
-
-# The environment of the trajectory that the running task belongs to; tasks that it starts inherit it.
-ENVIRONMENT: ContextVar[RepositoryEnvironment] = ContextVar("environment")
-
-
-class RepositoryTool(Tool):
-    """One tool of the environment, answered by the trajectory's own."""
-
-    parallel = False  # edits of one turn happen in the order in which they were written
-    keeps_time = True
-
-    def __init__(self, schema: dict):
-        self.schema = schema
-
-    async def call(self, arguments: dict, episode: Episode) -> Reply:
-        seen = await ENVIRONMENT.get().step(self.name, arguments)
-        return Reply(seen.text, status=str(seen.status), ends=seen.ends)
-
-
-class RepositoryTools:
-    """The tools of a repository environment, for `tools.use`."""
-
-    def __init__(self):
-        self.tools = [RepositoryTool(schema) for schema in SCHEMAS]
+from retool_mcore.tasks.tools import ENVIRONMENT
 
 
 @functools.cache

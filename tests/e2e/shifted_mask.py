@@ -18,9 +18,10 @@ class ShiftedLoop(RetoolAgentLoop):
 
 
 def main(config_path: str) -> None:
+    from retool_mcore.backends.verl import settings
     from retool_mcore.train import rl
 
-    write = rl.write_agent_loop
+    write = settings.write_agent_loop
 
     def write_shifted(config, path):
         write(config, path)
@@ -28,7 +29,7 @@ def main(config_path: str) -> None:
             path.read_text().replace("retool_mcore.rollout.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop")
         )
 
-    rl.write_agent_loop = write_shifted
+    settings.write_agent_loop = write_shifted
     rl.main(config_path)
 
 

@@ -56,7 +56,7 @@ def run(server, row=ROW):
         "sandbox": {"kind": "local", "workers": 2, "preload": []},
         "timeout_s": 20.0,
         "seed": 1,
-        "toolbox": {"use": [{"path": "retool_mcore.tasks.agent_loop.RepositoryTools", "args": {}}], "timeout_s": 30},
+        "toolbox": {"use": [{"path": "retool_mcore.tasks.tools.RepositoryTools", "args": {}}], "timeout_s": 30},
     }
     rollout = {"prompt_length": 9000, "response_length": 9000, "full_determinism": False}
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})

@@ -1,8 +1,8 @@
 import numpy as np
 
+from retool_mcore.backends.verl import replay_step
+from retool_mcore.backends.verl.replay_step import agent_output, put_records, recorded_order
 from retool_mcore.rollout.packed import unpack
-from retool_mcore.train import replay
-from retool_mcore.train.replay import agent_output, put_records, recorded_order
 
 RECORD = {
     "uid": "u", "sample": 1, "index": 7, "data_source": "aime", "ground_truth": "3", "place": 0,
@@ -30,7 +30,7 @@ def test_a_record_becomes_what_the_agent_loop_had_returned():
 
 def test_groups_are_finished_and_rows_have_what_the_trainer_reads(monkeypatch):
     puts = []
-    monkeypatch.setattr(replay.transfer_queue, "kv_batch_put", lambda **put: puts.append(put))
+    monkeypatch.setattr(replay_step.transfer_queue, "kv_batch_put", lambda **put: puts.append(put))
     put_records([RECORD, RECORD | {"sample": 0}], 4)
     rows, groups = puts
     assert rows["keys"] == ["u_1_0", "u_0_0"] and groups["keys"] == ["u"]

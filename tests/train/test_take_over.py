@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from retool_mcore.backends.verl.settings import verl_config
 from retool_mcore.config import compose
 from retool_mcore.train import take_over
-from retool_mcore.train.rl import verl_config
 from retool_mcore.train.take_over import IDENTITY, PolicyIdentity, TakeOver
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

@@ -14,9 +14,9 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore import stop
+from retool_mcore.backends.verl.sft_trainer import ColdStart, MarkingHandler
 from retool_mcore.train import checkpoints, schedule
 from retool_mcore.train.async_save import WRITTEN
-from retool_mcore.train.sft import ColdStart, MarkingHandler
 from retool_mcore.train.trainer import MarkComplete, RetoolTrainer
 
 STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3

@@ -6,23 +6,21 @@ log-probabilities, rewards. Everything after that is computed anew: log-probabil
 the audit, the update. Groups that the rollout dropped are not in the records. One step, nothing saved.
 """
 
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
 
 import torch
 import transfer_queue
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from retool_mcore.backends.verl.settings import verl_config
 from retool_mcore.metrics.records import read_step
-from retool_mcore.platform.check import assert_adapters
 from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
 from retool_mcore.train import alarms
-from retool_mcore.train.rl import run_trainer, verl_config
 from retool_mcore.train.task_runner import Runner
 from retool_mcore.train.trainer import RetoolTrainer
 
@@ -157,13 +155,3 @@ def replay_config(config, folder: Path):
 
 def _key(record: dict) -> str:
     return f"{record['uid']}_{record['sample']}_0"
-
-
-def main(config_path: str) -> None:
-    assert_adapters()
-    verl = replay_config(OmegaConf.load(config_path), Path(config_path).parent)
-    run_trainer(verl, ReplayRunner)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
