@@ -34,7 +34,7 @@ from retool_mcore.coldstart.form import check_form  # noqa: E402
 from retool_mcore.coldstart.parallel import outcomes_async  # noqa: E402
 from retool_mcore.coldstart.rows import Row  # noqa: E402
 from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck  # noqa: E402
-from retool_mcore.reward.equivalence import Grader  # noqa: E402
+from retool_mcore.rewards.equivalence import Grader  # noqa: E402
 from retool_mcore.sandbox.create import create_sandbox  # noqa: E402
 
 STAGES = ("format verification", "execution", "answer verification")

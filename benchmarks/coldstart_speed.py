@@ -40,7 +40,7 @@ from retool_mcore.coldstart.select import Selector  # noqa: E402
 from retool_mcore.coldstart.source import read  # noqa: E402
 from retool_mcore.coldstart.verify import AnswerCheck, RuleCheck  # noqa: E402
 from retool_mcore.data.tiny_model import make_tiny_model  # noqa: E402
-from retool_mcore.reward.equivalence import Grader  # noqa: E402
+from retool_mcore.rewards.equivalence import Grader  # noqa: E402
 from retool_mcore.sandbox.create import create_sandbox  # noqa: E402
 
 JACCARD, WORDS, NGRAM = 0.8, 3, 10

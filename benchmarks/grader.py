@@ -3,8 +3,8 @@
     python benchmarks/grader.py                              # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
     python benchmarks/grader.py --pairs 500 --hostile 100 --others math_dapo,prime_math
 
-The pairs: Math-Verify's own suite (tests/reward/math_verify_pairs.py) and the metamorphic generator
-(tests/reward/metamorphic.py) with a seed of its own. Each grader runs in a process of its own, which is killed, and
+The pairs: Math-Verify's own suite (tests/rewards/math_verify_pairs.py) and the metamorphic generator
+(tests/rewards/metamorphic.py) with a seed of its own. Each grader runs in a process of its own, which is killed, and
 counted as hung, when one comparison takes longer than --limit. Times are of single calls, in that process.
 """
 
@@ -36,7 +36,7 @@ GOALS = "recall >= 99.5 %, false accepts <= 0.1 %, p50 <= 2 ms, p99 <= 50 ms, ki
 def grader(name: str) -> Callable[[str, str], bool]:
     """(answer, truth) -> accepted, for one of the graders; what it needs is imported here."""
     if name == OURS:
-        from retool_mcore.reward.equivalence import equivalent
+        from retool_mcore.rewards.equivalence import equivalent
 
         return equivalent
     if name == "math_dapo":

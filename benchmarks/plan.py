@@ -23,11 +23,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from retool_mcore.plan.machine import Constants
-from retool_mcore.plan.measured import FITTED, Case, calibrate, case, read
-from retool_mcore.plan.memory import GIB
-from retool_mcore.plan.rollout import Rollout, generation_seconds
-from retool_mcore.plan.time import log_prob_seconds
+from retool_mcore.planner.calibration import FITTED, Case, calibrate, case, read
+from retool_mcore.planner.machine import Constants
+from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.rollout import Rollout, generation_seconds
+from retool_mcore.planner.time import log_prob_seconds
 
 RESULTS = Path(__file__).parent / "results"
 BASELINE, MEASURED, RESULT = (RESULTS / f"{name}.json" for name in ("plan_baseline", "train_gpu", "plan"))

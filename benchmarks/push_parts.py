@@ -32,9 +32,9 @@ from verl.trainer.ppo.utils import Role
 from verl.utils.device import get_torch_device
 from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer as transfer
 
-from retool_mcore.train.push_receiver import VerifyingExtension
-from retool_mcore.train.task_runner import Runner
-from retool_mcore.train.trainer import PolicyWorker, RetoolTrainer
+from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.backends.verl.trainer import PolicyWorker, RetoolTrainer
+from retool_mcore.backends.verl.weight_sync_vllm import VerifyingExtension
 
 SETTINGS = "RETOOL_PUSH_SETTINGS"  # JSON: the variants to push with, and how often
 

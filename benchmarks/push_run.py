@@ -12,10 +12,10 @@ from push_parts import PushRunner, StepRunner
 from push_transport import write_line
 from verl.utils.config import validate_config
 
+from retool_mcore.backends.check import assert_adapters
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 from retool_mcore.backends.verl.run import run_trainer
 from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.rollout.agent_loop import RetoolAgentLoop
 
 
 class NotingManager:

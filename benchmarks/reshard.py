@@ -23,9 +23,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore import processes
+from retool_mcore.backends.env import stage_env
 from retool_mcore.config import compose
-from retool_mcore.platform.env import stage_env
+from retool_mcore.runner import processes
 
 HERE = Path(__file__).parent
 FASTEST = {"sender": "overlapped", "bucket_mb": 4096, "quiet": True, "reconnect": True}

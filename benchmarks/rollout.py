@@ -18,8 +18,8 @@ from pathlib import Path
 from reshard import HERE, VARIANTS, facts, parts, read, summarise
 
 from retool_mcore.config import compose
-from retool_mcore.launch import run_attempt
 from retool_mcore.metrics.records import read_step
+from retool_mcore.runner.launch import run_attempt
 
 KEPT = ("timing_s/", "timing_share/", "perf/", "mismatch/", "audit/", "sandbox/", "push/", "actor/", "training/")
 STOCK = """

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from retool_mcore import processes
-from retool_mcore.cluster import last_start, slurm
+from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import record_failure
-from retool_mcore.progress import attempt_files, read_steps
+from retool_mcore.runner import processes
+from retool_mcore.state.progress import attempt_files, read_steps
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if slurm.timed_out(options.job):
             slurm.requeue(options.job)
         return 0
-    last_start.end(options.folder, options.mark)
+    crash_marker.end(options.folder, options.mark)
     state = slurm.states([str(options.job)]).get(str(options.job))
     if state is not None and state.state == "PENDING":
         return 0  # Slurm ended it for a lost node, and has put it back itself

@@ -31,7 +31,7 @@ def last_boxed(text: str) -> str | None:
     r"""Content of the last `\boxed{...}` that balances, stripped; None when there is none.
 
     "Last" is the box that opens last: of `\boxed{x = \boxed{5}}` it is `5`. Whether others contradict it is
-    `reward/answer.py::extract`'s question.
+    `rewards/answer.py::extract`'s question.
     """
     found = boxes(text)
     return found[-1][2] if found else None

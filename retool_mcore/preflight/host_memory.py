@@ -7,10 +7,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.derived import TOKEN_BYTES
-from retool_mcore.plan.layout import Layout
-from retool_mcore.plan.memory import ADAM, BF16, FP32, GIB, stage_parameters
-from retool_mcore.plan.shape import FAMILIES, Shape, read_json
+from retool_mcore.planner.derived import TOKEN_BYTES
+from retool_mcore.planner.layout import Layout
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters
+from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
 from retool_mcore.preflight.gpu_memory import TOLERANCE, layout_of
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.shape import FAMILIES, Model, Shape, read_json
+from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.

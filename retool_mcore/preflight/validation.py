@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.errors import UserError
-from retool_mcore.plan.limits import check_positive
+from retool_mcore.planner.limits import check_positive
 from retool_mcore.preflight.data import count_rows
 
 

@@ -17,21 +17,21 @@ import pyarrow.parquet as parquet
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from retool_mcore.algo.sandbox_errors import with_sandbox
 from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.metrics.tensorboard import write_histograms, write_scalars
-from retool_mcore.reward.equivalence import equivalent
-from retool_mcore.reward.verdict import verdict
+from retool_mcore.recipes.sandbox_errors import with_sandbox
+from retool_mcore.rewards.equivalence import equivalent
+from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.episode import LIMITS, Limits, run_episode
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train.checkpoints import policy_step
 
 TRAJECTORIES = "trajectories.jsonl"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
+from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.megatron.export_weights import (
     is_first_of_last_stage,
     load_engine,
@@ -23,8 +24,7 @@ from retool_mcore.backends.megatron.export_weights import (
 )
 from retool_mcore.backends.verl.sft_trainer import process_group
 from retool_mcore.errors import UserError
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.train.checkpoints import policy_step
+from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.train.hf_log_probs import probe_batch
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.replay_step import ReplayRunner, replay_config
 from retool_mcore.backends.verl.run import run_trainer
-from retool_mcore.platform.check import assert_adapters
 
 
 def main(config_path: str) -> None:

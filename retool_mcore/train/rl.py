@@ -1,21 +1,34 @@
-"""RL with the interpreter in the rollout: verl's V1 trainer, sync mode. One process that starts or joins Ray.
-
-A step, in verl's trainer: prompts -> agent loops (vLLM and the sandbox, retool_mcore.rollout) -> rewards -> old
-log-probs -> group-relative advantages -> Megatron update -> weights pushed to vLLM. Ours: the agent loop, the reward,
-the records and metrics (train/trainer.py), and checkpoints that count only when whole.
-"""
+"""RL with tools in the rollout: verl's V1 trainer, whose step `STEP` shows. One process that starts or joins Ray."""
 
 import sys
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore import stop
-from retool_mcore.backends.verl.run import check_config, run_trainer
+from retool_mcore.backends.check import assert_adapters
+from retool_mcore.backends.verl.run import check_config, check_step, run_trainer
 from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.train import alarms, checkpoints
-from retool_mcore.train.task_runner import Runner
+from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.state import alarms, checkpoints, stop
+
+VERL = "retool_mcore.backends.verl"
+
+# The algorithm: what a step does, in order, and where. verl's trainer calls each (trainer/ppo/v1/trainer_base.py,
+# `step`), or the agent loop workers, in processes of their own, do: from prompts to rewards.
+STEP = {
+    "prompts, with what an interrupted step had finished": f"{VERL}.take_over.TakeOver._next_train_batch",
+    "episodes: the policy writes, programs run, the mask says which tokens are its own": (
+        f"{VERL}.agent_loop.RetoolAgentLoop.run"
+    ),
+    "rewards": f"{VERL}.reward_fn.compute_score",
+    "groups: those that teach nothing are replaced": f"{VERL}.replay_buffer.GroupFilters.sample",
+    "mini-batches that say nothing about length": f"{VERL}.trainer.RetoolTrainerMixin._balance_batch",
+    "log-probabilities by the policy that wrote": f"{VERL}.trainer.RetoolTrainerMixin._compute_old_log_prob",
+    "advantages, between the recipe's two halves": f"{VERL}.trainer.RetoolTrainerMixin._compute_advantage",
+    "update in Megatron, of a batch whose mask is audited": f"{VERL}.trainer.RetoolTrainerMixin._update_actor",
+    "checkpoint": f"{VERL}.trainer.RetoolTrainerMixin._save_checkpoint",
+    "push of the weights to vLLM, verified": f"{VERL}.trainer.RetoolTrainerMixin.on_step_end",
+}
 
 
 def main(config_path: str) -> None:
@@ -26,6 +39,7 @@ def main(config_path: str) -> None:
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
     check_config(verl)
+    check_step(STEP.values())
     (stage_dir / "ALARM").unlink(missing_ok=True)
     run_trainer(verl, Runner)
     if alarms.ended(stage_dir) is not None:

@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf, open_dict
 
-from retool_mcore import stop
+from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.sft_trainer import ColdStart, process_group
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.train import checkpoints
+from retool_mcore.state import checkpoints, stop
 
 
 def main(config_path: str) -> None:

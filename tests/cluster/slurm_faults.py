@@ -18,7 +18,7 @@ import slurm_jobs
 from slurm_cluster import NODES, Cluster
 from slurm_jobs import Job
 
-from retool_mcore import processes
+from retool_mcore.runner import processes
 
 SMALL_DISK_MB = 200
 BALLAST = "ballast"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes
 from retool_mcore.cluster.guard import KILLED, guarded, watch
+from retool_mcore.runner import processes
 
 PATIENCE_S = 60.0
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes, stop
 from retool_mcore.cluster import job, job_signals, slurm
 from retool_mcore.cluster.job import (
     Allocation,
@@ -27,7 +26,9 @@ from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.cluster.site import Site
 from retool_mcore.errors import UserError
-from retool_mcore.launch import AlarmStop, StageFailed, Stopped, WentBack
+from retool_mcore.runner import processes
+from retool_mcore.runner.launch import AlarmStop, StageFailed, Stopped, WentBack
+from retool_mcore.state import stop
 
 ONE = Allocation(7, 0, ("n1",), 8)
 TWO = Allocation(7, 1, ("n1", "n2"), 8)
@@ -305,7 +306,7 @@ def test_the_job_notices_that_slurms_process_above_it_is_gone(tmp_path):
 import time
 from pathlib import Path
 from retool_mcore.cluster.job_signals import Signals
-from retool_mcore.launch import Stopped
+from retool_mcore.runner.launch import Stopped
 folder = Path({str(tmp_path)!r})
 Signals("sft", folder).watch_parent()
 try:

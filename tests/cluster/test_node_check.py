@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from retool_mcore import doctor
+from retool_mcore.cli import doctor
 from retool_mcore.cluster import node_check, node_report
 from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
 from retool_mcore.config import compose

@@ -5,7 +5,8 @@
 
 Whole ones, with verl's own defaults, are one a stage. verl's do not depend on our choices, so a choice's snapshot goes
 without them, in a quarter of the time. What differs between machines is left out, too, and of our dotted names
-(`retool_mcore.train.reward_fn`) all but the last part: that they lead somewhere is test_architecture.py's to see, and
+(`retool_mcore.backends.verl.reward_fn`) all but the last part: that they lead somewhere is test_architecture.py's to
+see, and
 a module that moves changes no configuration.
 """
 
@@ -21,7 +22,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore.config import CONFIG_DIR, _compose_files, _resolve, compose, register_resolvers
+from retool_mcore.config import CONFIG_DIR, compose, register_resolvers
+from retool_mcore.config.resolve import _compose_files, _resolve
 from retool_mcore.errors import UserError
 
 FILE = Path(__file__).with_suffix(".json")

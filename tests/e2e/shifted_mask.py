@@ -5,7 +5,7 @@
 
 import sys
 
-from retool_mcore.rollout.agent_loop import RetoolAgentLoop
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 
 
 class ShiftedLoop(RetoolAgentLoop):
@@ -26,7 +26,9 @@ def main(config_path: str) -> None:
     def write_shifted(config, path):
         write(config, path)
         path.write_text(
-            path.read_text().replace("retool_mcore.rollout.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop")
+            path.read_text().replace(
+                "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop"
+            )
         )
 
     settings.write_agent_loop = write_shifted

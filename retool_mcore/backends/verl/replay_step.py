@@ -17,12 +17,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from retool_mcore.backends.verl.settings import verl_config
+from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.backends.verl.trainer import RetoolTrainer
 from retool_mcore.metrics.records import read_step
-from retool_mcore.rollout.packed import pack
 from retool_mcore.rollout.trajectory import Trajectory
-from retool_mcore.train import alarms
-from retool_mcore.train.task_runner import Runner
-from retool_mcore.train.trainer import RetoolTrainer
+from retool_mcore.rollout.wire import to_wire
+from retool_mcore.state import alarms
 
 _TRAJECTORY = {field.name for field in fields(Trajectory)}
 _OUTCOME = ("score", "acc", "pred", "overlong", "drop", "verifier_failed")
@@ -129,7 +129,7 @@ def agent_output(record: dict) -> AgentLoopOutput:
         num_turns=1 + len(record["spans"]),
         metrics=AgentLoopMetrics(generate_sequences=record["generate_s"], tool_calls=record["tool_s"]),
         extra_fields={
-            "trajectory": pack(trajectory),
+            "trajectory": to_wire(trajectory),
             "finish": record["finish"],
             "num_calls": len(record["calls"]),
             "response_length": len(mask),

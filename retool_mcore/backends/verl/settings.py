@@ -4,14 +4,14 @@ from pathlib import Path
 
 from omegaconf import OmegaConf, open_dict
 
-from retool_mcore.plan import derived
+from retool_mcore.planner import derived
 from retool_mcore.rollout.episode import LIMITS
-from retool_mcore.train import alarms, checkpoints
+from retool_mcore.state import alarms, checkpoints
 
 # By data.environment: what a trajectory acts on besides the tools that a process shares.
 AGENT_LOOPS = {
-    None: "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
-    "repository": "retool_mcore.tasks.agent_loop.RepositoryAgentLoop",
+    None: "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop",
+    "repository": "retool_mcore.backends.verl.repository_loop.RepositoryAgentLoop",
 }
 
 
@@ -41,12 +41,14 @@ def verl_config(config, stage_dir: Path):
     with open_dict(config):
         verl = config.verl
         verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
-        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = "retool_mcore.rollout.worker.KeepingManager"
+        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = (
+            "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
+        )
         verl.reward.custom_reward_function.reward_kwargs = {
             "recipe": config.recipe,
             "max_response_tokens": config.rollout.max_response_tokens,
         }
-        verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
+        verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
             "sandbox_errors": config.rollout.sandbox_errors,
@@ -69,7 +71,7 @@ def verl_config(config, stage_dir: Path):
                 "check_for_nan_in_grad": False,  # Megatron's own check would kill a rank before any answer
             }
     if config.get("trace", {}).get("backend", "none") != "none":
-        from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs
+        from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
 
         tracing.enable(verl, agent_loop, name=config.name, prompts=config.trace.prompts)
     return verl

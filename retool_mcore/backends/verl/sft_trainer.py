@@ -14,10 +14,10 @@ from verl.utils import tensordict_utils
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
-from retool_mcore import heartbeat, stop
-from retool_mcore.train import checkpoints, engine
-from retool_mcore.train.async_save import Save, StagedCheckpointManager
-from retool_mcore.train.schedule import Schedule
+from retool_mcore.backends.megatron import engine
+from retool_mcore.backends.verl.async_save import Save, StagedCheckpointManager
+from retool_mcore.state import checkpoints, heartbeat, stop
+from retool_mcore.state.schedule import Schedule
 
 
 @contextmanager
@@ -91,7 +91,7 @@ class ColdStart(SFTTrainer):
         self.ckpt_handler.finish(blocking=True)
 
     def _build_engine(self):
-        engine.use()
+        engine.register_engines()
         super()._build_engine()
         self.stop_at_request()
 

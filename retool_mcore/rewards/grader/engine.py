@@ -1,0 +1,62 @@
+"""math-verify as the leaf comparison of `structure`. Runs in the worker processes only: sympy may hang or crash."""
+
+import logging
+import re
+
+from retool_mcore.rewards.grader import numeric, structure
+from retool_mcore.rewards.grader.scalar import parsed
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT
+
+_WORD = re.compile(rf"{OPEN_TEXT}([^{CLOSE_TEXT}]*){CLOSE_TEXT}")
+_PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?: +[A-Za-z]{2,})+")
+_HEDGE = re.compile(r"(?<![A-Za-z\\])(?:or|maybe|perhaps|either|possibly|probably|approximately|about|not)(?![A-Za-z])")
+
+
+def _latex(normal: str) -> str:
+    return _WORD.sub(lambda m: rf"\text{{{m[1]}}}", normal)
+
+
+def _suspicious(answer: str, truth: str) -> bool:
+    """Prose, hedging or brackets left open, of which math-verify would take whatever number it finds."""
+    if sum(map(answer.count, "([{")) != sum(map(answer.count, ")]}")):
+        return True
+    plain, true_plain = (_WORD.sub(lambda m: f" {m[1]} ", side) for side in (answer, truth))
+    if bool(_PROSE.search(plain)) and not _PROSE.search(true_plain):
+        return True
+    return bool(_HEDGE.search(plain)) and not _HEDGE.search(true_plain)
+
+
+def leaf(answer: str, truth: str) -> bool:
+    """math-verify's verdict on two normal forms; False for what it cannot parse, or where numbers prove it wrong."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    if _suspicious(answer, truth):
+        return False
+    left, right = parsed(answer), parsed(truth)
+    readable = left is not None and right is not None
+    proof = numeric.compare(left.tree, right.tree, left.symbols | right.symbols) if readable else None
+    if proof is False and not left.doubtful and not right.doubtful:
+        return False
+    targets = (LatexExtractionConfig(), ExprExtractionConfig())
+    # The truth goes in first: the comparison is not symmetric.
+    gold, guess = (
+        parse(f"\\boxed{{{_latex(text)}}}", extraction_config=targets, parsing_timeout=None) for text in (truth, answer)
+    )
+    return bool(verify(gold, guess, timeout_seconds=None))
+
+
+def compare(answer: str, truth: str) -> bool:
+    """The whole comparison, with math-verify for what the forms in front leave open."""
+    return bool(structure.decide(answer, truth, leaf))
+
+
+def warm_up() -> None:
+    """Load what sympy loads late and build the LaTeX grammar, so that few comparisons pay for it. Two seconds."""
+    logging.disable(logging.CRITICAL)
+    for answer, truth in (
+        (r"\sin^2 x", r"1-\cos^2 x"),
+        (r"(-\infty,0)\cup(0,\infty)", r"\mathbb{R}\setminus\{0\}"),
+        (r"\begin{pmatrix}1\end{pmatrix}+\begin{pmatrix}1\end{pmatrix}", r"\begin{pmatrix}2\end{pmatrix}"),
+        ("x^2=4", "2x^2=8+y"),
+    ):
+        leaf(answer, truth)
