@@ -3,6 +3,7 @@ surfaces as "Unknown backend: megatron". Every stage calls `assert_adapters` bef
 
 import importlib.util
 
+from retool_mcore.backends import patches
 from retool_mcore.errors import UserError
 
 
@@ -35,7 +36,11 @@ def adapters() -> list[tuple[str, bool, str]]:
 
 
 def assert_adapters() -> None:
-    """Raise UserError when an adapter did not take effect, and RuntimeError when verl has no Megatron engine."""
+    """Raise UserError when an adapter did not take effect; RuntimeError when verl has no Megatron engine, or when what
+    is replaced of a library is not what ours was written for (patches.py)."""
+    import torch
+
+    patches.check("cuda" if torch.cuda.is_available() else "cpu")
     missing = [name for name, active, _ in adapters() if not active]
     if missing:
         raise UserError(

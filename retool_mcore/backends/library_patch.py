@@ -1,9 +1,10 @@
 """A function of ours in a library function's place, for a while, where the library has no registry for it."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
+
+from retool_mcore.backends.patches import PATCHES, check
 
 
 class LibraryPatch:
@@ -12,22 +13,17 @@ class LibraryPatch:
     Made when our module is imported, so that another release is refused at start-up.
     """
 
-    def __init__(self, module: ModuleType, name: str, parameters: str):
-        """`parameters`: the names that the library's function takes, in order.
-
-        Raises:
-            RuntimeError: it is not the function that ours was written for.
-        """
+    def __init__(self, module: ModuleType, name: str):
+        """Raises RuntimeError when it is not the function that ours was written for (backends/patches.py)."""
         self.module, self.name, self.stock = module, name, getattr(module, name, None)
-        found = " ".join(inspect.signature(self.stock).parameters) if self.stock else None
-        if found != parameters:
-            raise RuntimeError(
-                f"{module.__name__} has {f'{name}({found})' if self.stock else f'no {name}'}, expected "
-                f"{name}({parameters}): install the versions that pyproject.toml pins."
-            )
+        place = f"{self.stock.__module__}:{self.stock.__qualname__}" if self.stock else f"{module.__name__}:{name}"
+        known = [patch for patch in PATCHES if patch.place == place]
+        if not known:
+            raise RuntimeError(f"{place} is replaced by ours, and backends/patches.py does not list it.")
+        check("cpu", known)
 
     @contextlib.contextmanager
-    def by(self, function: Callable) -> Iterator[None]:
+    def applied(self, function: Callable) -> Iterator[None]:
         """Inside, `function` is called."""
         before = getattr(self.module, self.name)
         setattr(self.module, self.name, function)

@@ -8,7 +8,6 @@ from verl.utils import tensordict_utils
 from verl.utils.torch_functional import expand_as_nested
 from verl.workers.utils.padding import no_padding_2_padding
 
-from retool_mcore.backends.library_patch import LibraryPatch
 from retool_mcore.backends.megatron.packed_layout import EXPAND, PACK, PAD, UNPACK, PackedLayout, to_device
 from retool_mcore.backends.megatron.token_positions import token_positions
 
@@ -163,10 +162,3 @@ def test_verls_functions_are_back_afterwards():
         1 / 0  # noqa: B018
     assert rows.using(lambda: getattr(PAD.module, PAD.name))() == rows.pad
     assert all(getattr(place.module, place.name) is place.stock for place in places)
-
-
-def test_another_release_is_refused_when_the_module_is_imported():
-    with pytest.raises(RuntimeError, match=r"has postprocess_thd_engine\(output .*, expected .*\(output input_ids\)"):
-        LibraryPatch(util, "postprocess_thd_engine", "output input_ids")
-    with pytest.raises(RuntimeError, match=r"has no unpad, expected unpad\(output\): install the versions"):
-        LibraryPatch(util, "unpad", "output")

@@ -13,7 +13,7 @@ def test_the_table_is_the_order_of_verls_step():
     with pytest.raises(RuntimeError, match="does not call _compute_advantage"):
         check_step([update, advantages])
     with pytest.raises(RuntimeError, match="is not there"):
-        check_step(["retool_mcore.backends.verl.reward_fn.gone"])
+        check_step([STEP["rewards"] + "_gone"])
 
 
 def test_the_trainer_that_runs_does_each_there():

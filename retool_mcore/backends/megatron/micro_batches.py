@@ -22,11 +22,7 @@ from verl.workers.engine.megatron import transformer_impl
 from retool_mcore.backends.library_patch import LibraryPatch
 from retool_mcore.planner.packing import Cost, pack, split
 
-PREPARE = LibraryPatch(
-    transformer_impl,
-    "prepare_micro_batches",
-    "data dp_group num_batches_divided_by same_micro_num_in_dp min_num_micro_batch use_dynamic_bsz_balance",
-)
+PREPARE = LibraryPatch(transformer_impl, "prepare_micro_batches")
 COST = Cost(linear=24576, quadratic=1)  # verl's: calculate_workload
 
 
@@ -43,7 +39,7 @@ def packed(align: int) -> AbstractContextManager[None]:
         bins = fill(lengths, budget=budget, align=align, multiple=num_batches_divided_by or 1, agree=_most(dp_group))
         return select(data, bins), bins
 
-    return PREPARE.by(prepare)
+    return PREPARE.applied(prepare)
 
 
 def alignment(config: McoreEngineConfig) -> int:

@@ -23,18 +23,10 @@ from verl.workers.utils import losses
 from retool_mcore.backends.library_patch import LibraryPatch
 from retool_mcore.backends.megatron.token_positions import token_positions
 
-PACK = LibraryPatch(
-    model_forward,
-    "preprocess_thd_engine",
-    "input_ids pre_process need_roll use_fp8_padding local_cp_size min_local_rows pad_to_length_bucket cp_layout",
-)
-UNPACK = LibraryPatch(
-    model_forward,
-    "postprocess_thd_engine",
-    "output packed_seq_params input_ids batch_size post_process local_cp_size cp_layout",
-)
-EXPAND = LibraryPatch(verl.utils.torch_functional, "expand_as_nested", "tensor nested_tensor")
-PAD = LibraryPatch(losses, "no_padding_2_padding", "tensor data")
+PACK = LibraryPatch(model_forward, "preprocess_thd_engine")
+UNPACK = LibraryPatch(model_forward, "postprocess_thd_engine")
+EXPAND = LibraryPatch(verl.utils.torch_functional, "expand_as_nested")
+PAD = LibraryPatch(losses, "no_padding_2_padding")
 
 
 class _Buffer(NamedTuple):
@@ -62,7 +54,7 @@ class PackedLayout:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Inside, verl's code moves this micro-batch's rows by our indices."""
-        with PACK.by(self.pack), UNPACK.by(self.unpack), EXPAND.by(self.expand), PAD.by(self.pad):
+        with PACK.applied(self.pack), UNPACK.applied(self.unpack), EXPAND.applied(self.expand), PAD.applied(self.pad):
             yield
 
     def using(self, function: Callable) -> Callable:
