@@ -188,6 +188,9 @@ def resolves(dotted: str) -> bool:
 def test_every_dotted_name_of_ours_resolves():
     """Doors: external_lib, pkg://, worker_extension_cls, transport_module, entry points, `-m ...`, rewards, tools."""
     found = [(path, dotted) for path, text in texts() for dotted in DOTTED.findall(text)]
+    for path, text in texts():  # programs that are strings, too
+        for module, names in re.findall(rf"from ({PACKAGE}(?:\.\w+)*) import ([\w, ]+)", text):
+            found += [(path, f"{module}.{name.split()[0]}") for name in names.split(",") if name.strip()]
     assert len({path.relative_to(ROOT).parts[0] for path, _ in found}) > 6, "the scan misses places"
     dead = sorted({f"{path.relative_to(ROOT)}: {dotted}" for path, dotted in found if not resolves(dotted)})
     assert not dead, "\n".join(dead)

@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton comes with torch for CUDA only")
 
 PROGRAM = """
 import torch
-from retool_mcore.train import fused_log_probs
+from retool_mcore.backends.megatron import fused_log_probs
 
 fused_log_probs.BLOCK, fused_log_probs.WARPS = 64, 4
 torch.manual_seed(0)

@@ -64,7 +64,7 @@ def test_without_arguments_it_helps(capsys):
 
 def test_a_dry_run_imports_no_framework():
     program = (
-        "import sys; from retool_mcore import cli; cli.main(['rl', '--dry-run']); "
+        "import sys; from retool_mcore.cli import main; main.main(['rl', '--dry-run']); "
         "sys.exit(' '.join({'torch', 'ray', 'verl', 'vllm', 'transformers', 'matplotlib'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -138,7 +138,7 @@ time.sleep(linger_s)
 LAUNCHER = """
 import sys
 from omegaconf import OmegaConf
-from retool_mcore import launch, processes
+from retool_mcore.runner import launch, processes
 stop = processes.stop
 processes.stop = lambda *arguments, **options: stop(*arguments, **(options | {"grace_s": 1.0}))
 launch.stage_command = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2], sys.argv[3]]
@@ -252,7 +252,7 @@ def test_an_evaluation_has_a_folder_for_each_policy(changes, folder):
 ALARMED = """
 import sys
 from pathlib import Path
-from retool_mcore.train import alarms
+from retool_mcore.state import alarms
 folder = Path({folder!r})
 if len(list((folder / "metrics").iterdir())) < 3:
     alarms.honour(folder, alarms.Ended({answer!r}, "alarm: nan at step 6"))

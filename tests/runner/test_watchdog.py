@@ -118,7 +118,7 @@ def test_a_stage_that_stopped_on_request_is_neither_complete_nor_failed(run, tmp
     folder.mkdir()
     (folder / "STOP").touch()  # left by an attempt that could not honour it
     program = (
-        "import sys; from pathlib import Path; from retool_mcore import stop; "
+        "import sys; from pathlib import Path; from retool_mcore.state import stop; "
         f"folder = Path({str(folder)!r}); assert not stop.requested(folder); stop.honour(folder, 7); sys.exit({code})"
     )
     with pytest.raises(Paused) as paused:

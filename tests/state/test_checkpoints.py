@@ -43,7 +43,7 @@ def steps(stage_dir: Path) -> list[int]:
 
 def killed_after(lines: list[str], stage_dir: Path, preamble: str = "") -> None:
     """Run the lines in a process that kills itself after the last."""
-    head = f"import os, signal\nfrom pathlib import Path\nfrom retool_mcore.train import checkpoints\n{preamble}"
+    head = f"import os, signal\nfrom pathlib import Path\nfrom retool_mcore.state import checkpoints\n{preamble}"
     code = "\n".join([head, f"s = Path({str(stage_dir)!r})", "c = s / 'checkpoints/global_step_3'", *lines])
     done = subprocess.run([sys.executable, "-c", f"{code}\nos.kill(os.getpid(), signal.SIGKILL)"])
     assert done.returncode == -signal.SIGKILL

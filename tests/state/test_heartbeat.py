@@ -17,7 +17,7 @@ from retool_mcore.state import heartbeat
 # Both say nothing for longer than the watchdog's limit; only in the first does work end meanwhile.
 WORKS = """
 import time
-from retool_mcore import heartbeat
+from retool_mcore.state import heartbeat
 heartbeat.EVERY_S = 0.0
 for done in range(20):
     heartbeat.beat("trainer", "update", done, 20)
@@ -25,7 +25,7 @@ for done in range(20):
 """
 ALIVE = """
 import os, threading, time
-from retool_mcore import heartbeat
+from retool_mcore.state import heartbeat
 heartbeat.beat("trainer", "update", 3, 20)
 path = os.path.join(os.environ[heartbeat.VARIABLE], "trainer.json")
 while True:
