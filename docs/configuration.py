@@ -9,9 +9,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore.algo.docs import comments, explain
 from retool_mcore.config import CONFIG_DIR
-from retool_mcore.overrides import leaves
+from retool_mcore.config.overrides import leaves
+from retool_mcore.recipes.docs import comments, explain
 
 PAGE = Path(__file__).parent / "configuration.md"
 STAGES = ("base", "prepare", "sft", "rl", "eval", "export", "doctor")

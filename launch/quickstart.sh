@@ -38,7 +38,7 @@ SECONDS=0
 if [[ " ${overrides[*]}" != *" parallel="* ]]; then # one process imports the libraries, and every stage's are forked from it
     template=$(mktemp -d)
     trap 'kill "$server" 2>/dev/null; rm -rf "$template"' EXIT
-    "${retool%retool}python" -m retool_mcore.template "$template/socket" &
+    "${retool%retool}python" -m retool_mcore.runner.template "$template/socket" &
     server=$!
     until [[ -S $template/socket ]] || ! kill -0 "$server"; do sleep 0.05; done
     export RETOOL_TEMPLATE=$template/socket RETOOL_PYTHON=$template/python PYTHON_EXEC=$template/python

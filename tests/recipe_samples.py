@@ -1,6 +1,6 @@
 """Samples for the tests of rewards and filters, written as short as the case allows."""
 
-from retool_mcore.reward.sample import Sample
+from retool_mcore.rewards.sample import Sample
 from retool_mcore.rollout.trajectory import Call, Turn
 
 

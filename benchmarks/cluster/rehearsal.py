@@ -1,7 +1,7 @@
 """Rehearses a long run on a real Slurm: a time limit in every phase, and kill -9 of every part, one fault a start.
 
     python -m benchmarks.cluster.rehearsal  # 40 faults, an hour; root and Slurm's packages needed
-    python -m benchmarks.cluster.rehearsal --faults 6 --minutes 10 --folder /tmp/rehearsal  # goes on there when started again
+    python -m benchmarks.cluster.rehearsal --faults 6 --minutes 10 --folder /tmp/rehearsal  # goes on there
 
 RL of the tiny model runs once undisturbed and once with faults, from one cold start. The clock is scaled: a step stands
 for the 0.9 h that the planner gives a step of the 32B, so that the signal's lead (10 minutes) and the watchdog's limit
@@ -34,8 +34,9 @@ from pathlib import Path
 from benchmarks import provenance
 from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
 from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
-from retool_mcore import heartbeat, progress, watchdog
 from retool_mcore.files import write_atomically
+from retool_mcore.runner import watchdog
+from retool_mcore.state import heartbeat, progress
 
 ROOT = provenance.ROOT
 
@@ -355,8 +356,8 @@ class Rehearsal:
     def trained_on_others(self) -> list[str]:
         """Finished trajectories that are not, token for token, what their step was trained on."""
         from retool_mcore.metrics.records import read_step
-        from retool_mcore.rollout.packed import unpack
         from retool_mcore.rollout.unfinished import Unfinished
+        from retool_mcore.rollout.wire import from_wire
 
         found = []
         for step, files in self.files().items():
@@ -366,7 +367,7 @@ class Rehearsal:
             for place, keys in files:
                 for key in keys:
                     record = Unfinished(place).take(key)
-                    tokens = list(unpack(record["extra_fields"]["trajectory"])["response_ids"]) if record else None
+                    tokens = list(from_wire(record["extra_fields"]["trajectory"])["response_ids"]) if record else None
                     if trained.get(key.rpartition("/")[0]) != tokens:
                         found.append(f"step {step}: {key}")
         return found

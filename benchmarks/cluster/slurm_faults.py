@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.cluster import slurm_here, slurm_jobs
 from benchmarks.cluster.slurm_cluster import NODES, Cluster
 from benchmarks.cluster.slurm_jobs import Job
-from retool_mcore import processes
+from retool_mcore.runner import processes
 
 SMALL_DISK_MB = 200
 BALLAST = "ballast"

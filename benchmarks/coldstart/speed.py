@@ -37,7 +37,7 @@ from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import read
 from retool_mcore.coldstart.verify import AnswerCheck, RuleCheck
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.reward.equivalence import Grader
+from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
 
 JACCARD, WORDS, NGRAM = 0.8, 3, 10

@@ -30,7 +30,7 @@ from retool_mcore.coldstart.form import check_form
 from retool_mcore.coldstart.parallel import outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
-from retool_mcore.reward.equivalence import Grader
+from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
 
 STAGES = ("format verification", "execution", "answer verification")

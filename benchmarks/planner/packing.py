@@ -5,7 +5,8 @@
 
 verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
 with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
-as the rank that needs most). Ours does both at once (retool_mcore/plan/packing.py). verl's time grows with the square
+as the rank that needs most). Ours does both at once (retool_mcore/planner/packing.py). verl's time grows with the
+square
 of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
 Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
 forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
@@ -21,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from retool_mcore.plan.packing import Cost, Packing, plan
-from retool_mcore.plan.shape import SHAPES
+from retool_mcore.planner.packing import Cost, Packing, plan
+from retool_mcore.planner.shape import SHAPES
 
 RESULT = provenance.RESULTS / "packing.json"
 SHAPE = "qwen2.5-32b"

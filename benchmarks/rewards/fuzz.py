@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from retool_mcore.reward.grader.structure import decide
+from retool_mcore.rewards.grader.structure import decide
 
 PIECES = [
     *"0123456789xyabijenf+-*/^_=<>(){}[]|!,;:.%$&~?'\"#@ \\\n",

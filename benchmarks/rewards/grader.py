@@ -2,7 +2,7 @@
 
     python -m benchmarks.rewards.grader  # the suite, 2,000 rewritten pairs, 1,000 hostile inputs
     python -m benchmarks.rewards.grader --pairs 500 --hostile 100 --others math_dapo,prime_math
-    python -m benchmarks.rewards.grader --pairs 100000 --hostile 0 --others ""  # this project's grader alone, counted by kind
+    python -m benchmarks.rewards.grader --pairs 100000 --hostile 0 --others ""  # this grader alone, by kind
 
 The pairs: Math-Verify's own suite (math_verify_pairs.py) without its rounded decimals, which are a
 setting, the attempts to cheat (statements.py), and the metamorphic generator (metamorphic.py)
@@ -38,7 +38,7 @@ _ROUNDED = re.compile(r"\.[0-9]{6}")
 def grader(name: str) -> Callable[[str, str], bool]:
     """(answer, truth) -> accepted, for one of the graders; what it needs is imported here."""
     if name == OURS:
-        from retool_mcore.reward.equivalence import equivalent
+        from retool_mcore.rewards.equivalence import equivalent
 
         return equivalent
     if name == "math_dapo":

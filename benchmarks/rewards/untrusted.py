@@ -23,23 +23,23 @@ sys.path[:0] = [str(TESTS), str(TESTS / "rollout")]
 from chatml_tokenizer import make_tokenizer  # noqa: E402
 from recipe_samples import call  # noqa: E402
 
+from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
 from retool_mcore.data.call_text import read_calls  # noqa: E402
 from retool_mcore.data.formats import get_format  # noqa: E402
 from retool_mcore.data.function_schema import argument_error, function_schema  # noqa: E402
 from retool_mcore.data.records import MalformedRow  # noqa: E402
+from retool_mcore.environments import files  # noqa: E402
 from retool_mcore.metrics.repetition import repeated_share  # noqa: E402
 from retool_mcore.metrics.text import markdown  # noqa: E402
-from retool_mcore.reward.answer import extract, last_boxed  # noqa: E402
+from retool_mcore.rewards.answer import extract, last_boxed  # noqa: E402
 from retool_mcore.rollout.episode import cut_observation  # noqa: E402
-from retool_mcore.rollout.packed import pack  # noqa: E402
 from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose  # noqa: E402
+from retool_mcore.rollout.wire import to_wire  # noqa: E402
 from retool_mcore.sandbox.base import Result, Status  # noqa: E402
 from retool_mcore.sandbox.cache import is_deterministic  # noqa: E402
 from retool_mcore.sandbox.display import strip_fences  # noqa: E402
 from retool_mcore.sandbox.fusion import with_marked_value  # noqa: E402
-from retool_mcore.tasks import files  # noqa: E402
-from retool_mcore.train.reward_fn import compute_score  # noqa: E402
 from retool_mcore.untrusted import read_json  # noqa: E402
 
 TOKENIZER = make_tokenizer()
@@ -127,7 +127,7 @@ def _scored(recipe: str, *overrides: str):
     chosen = compose("rl", [f"recipe={recipe}", *overrides]).recipe
     record = Trajectory([1], [1], [1], [], [Span("policy", 0, 1)], [call("success")], 1, "answer", 0.0, 0.0)
     record.turn_notes = [Turn(programs=1, boxed=True, fakes=[], generate_s=0.0)]
-    packed = pack(record.to_record())
+    packed = to_wire(record.to_record())
 
     def score(text: str):
         extra = {"trajectory": packed, "policy_text": text, "response_length": 1, "training_step": 1}

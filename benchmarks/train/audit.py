@@ -22,7 +22,7 @@ from retool_mcore.metrics.audit import Columns, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour
 from retool_mcore.metrics.records import index, read_step, write_step
 from retool_mcore.metrics.timeline import chrome_trace, shares
-from retool_mcore.rollout.packed import pack, unpack
+from retool_mcore.rollout.wire import from_wire, to_wire
 
 TRAJECTORIES, TOKENS = 8192, 16384
 PARAMETERS, GPUS, FLOPS = 32.8e9, 16, 0.4 * 989e12
@@ -149,13 +149,13 @@ def seconds(work, repeat: int, clock=time.process_time) -> float:
 def measure(arguments) -> dict:
     records = make_records(arguments.trajectories, arguments.tokens)
     columns = make_columns(records)
-    texts = [pack(without_columns(record)) for record in records]
+    texts = [to_wire(without_columns(record)) for record in records]
     few = records[: max(1, arguments.trajectories // 16)]
     few_columns = make_columns(few)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         cost = {
-            "unpack records": seconds(lambda: [unpack(text) for text in texts], arguments.repeat),
+            "unpack records": seconds(lambda: [from_wire(text) for text in texts], arguments.repeat),
             "audit": seconds(lambda: audit(columns, records, span_mask(columns, records)), arguments.repeat),
             "behaviour metrics": seconds(lambda: behaviour(records), arguments.repeat),
             "timeline": seconds(lambda: timeline(records), arguments.repeat),

@@ -28,7 +28,7 @@ MODES = {
 }
 PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
 # Also where the package is not installed.
-RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli import main; sys.exit(main())")
+RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
 
 
 def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:

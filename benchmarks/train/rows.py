@@ -6,7 +6,7 @@ Each time: ids, labels and temperatures into Megatron's packed buffer, log-proba
 cut to the responses for the loss, and the gradient back to the buffer. No model: the GPU has nothing to do meanwhile
 where the host has to wait for it, as verl does before each copy. That wait is not in these figures, because the two
 ways run on the CPU here (docs/measured/rollout.md has verl's on a GPU). Both give the same bits
-(tests/train/test_rows.py).
+(tests/backends/test_packed_layout.py).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from rich.table import Table
 from tensordict import TensorDict
 
 from benchmarks import provenance
-from retool_mcore.train import rows
+from retool_mcore.backends.megatron import packed_layout
 
 RESULT = provenance.RESULTS / "rows.json"
 PROMPT = 128  # tokens of each sequence
@@ -61,11 +61,17 @@ def cycle(data: TensorDict, pack, unpack, expand, pad) -> torch.Tensor:
 
 
 def theirs(data: TensorDict) -> torch.Tensor:
-    return cycle(data, *(place.stock for place in (rows.PACK, rows.UNPACK, rows.EXPAND, rows.PAD)))
+    return cycle(
+        data,
+        *(place.stock for place in (packed_layout.PACK, packed_layout.UNPACK, packed_layout.EXPAND, packed_layout.PAD)),
+    )
 
 
 def ours(data: TensorDict) -> torch.Tensor:
-    layout, there = rows.Rows(data, torch.device("cpu")), rows.moved(data, torch.device("cpu"))
+    layout, there = (
+        packed_layout.PackedLayout(data, torch.device("cpu")),
+        packed_layout.to_device(data, torch.device("cpu")),
+    )
     return cycle(there, layout.pack, layout.unpack, layout.expand, layout.pad)
 
 

@@ -4,7 +4,7 @@ A plan (benchmarks/train/plan.yaml) lists groups of runs that share a layout; ev
 its own (train_worker.py) with its own time limit, so that a run that fails loses only itself: the group starts again
 behind it. Each run's row is written as soon as it is there. `--quick` runs the tiny shape on the CPU. The worker is
 verl's TrainingWorker with the settings of `retool rl` and our audited loss; a step is zero_grad, all micro-batches,
-gradient norm and optimizer. Model FLOPs and predictions are the planner's (retool_mcore/plan).
+gradient norm and optimizer. Model FLOPs and predictions are the planner's (retool_mcore/planner).
 """
 
 import argparse
@@ -20,9 +20,9 @@ from pathlib import Path
 import yaml
 
 from benchmarks import provenance
-from retool_mcore.plan import SHAPES, Shape
-from retool_mcore.plan.flops import model_flops
-from retool_mcore.plan.measured import batch_of, case
+from retool_mcore.planner import SHAPES, Shape
+from retool_mcore.planner.calibration import batch_of, case
+from retool_mcore.planner.flops import model_flops
 
 WORKER = "benchmarks.train.worker"
 PLAN = Path(__file__).with_name("plan.yaml")

@@ -27,10 +27,11 @@ from verl.workers.utils.losses import ppo_loss, sft_loss
 
 from benchmarks import provenance
 from benchmarks.train import fsdp
+from retool_mcore.backends.megatron import engine
+from retool_mcore.backends.megatron.token_positions import token_positions
+from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, SPAN_KIND, AuditedLoss
 from retool_mcore.config import compose
 from retool_mcore.data.tiny_model import build_tokenizer
-from retool_mcore.train import engine
-from retool_mcore.train.audited_loss import INTERPRETER, POLICY, SPAN_KIND, AuditedLoss, token_positions
 
 PROMPT = 128  # tokens of a sequence that are its prompt
 SPAN = 64  # every fifth span of so many response tokens is the interpreter's
@@ -276,12 +277,12 @@ def main(group_file: str, out_file: str) -> None:
     out = Path(out_file)
     initialize_global_process_group()
     first = torch.distributed.get_rank() == 0
-    engine.use()
+    engine.register_engines()
     fsdp.register()
     if CUDA:
-        from retool_mcore.platform import megatron_cuda
+        from retool_mcore.backends.megatron import cuda_kernels
 
-        megatron_cuda.install()
+        cuda_kernels.install()
 
     def say(line: dict) -> None:
         if first:

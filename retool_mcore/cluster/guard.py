@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from retool_mcore import processes
-from retool_mcore.cluster import last_start, slurm
+from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import Decision, record_failure
-from retool_mcore.progress import attempt_files, read_steps
+from retool_mcore.runner import processes
+from retool_mcore.state.progress import attempt_files, read_steps
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
@@ -86,11 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not watch(processes.Process(options.pid, options.started), asked):
         if slurm.timed_out(options.job):
             # The job's own process is ending its stage, and may be killed before it can judge.
-            judged = last_start.end(options.folder, options.mark) and options.stage in PAUSABLE
+            judged = crash_marker.end(options.folder, options.mark) and options.stage in PAUSABLE
             if not (judged and no_step(options.folder)) or _fail(options, TOO_SHORT).requeue:
                 slurm.requeue(options.job)
         return 0
-    last_start.end(options.folder, options.mark)
+    crash_marker.end(options.folder, options.mark)
     state = slurm.states([str(options.job)]).get(str(options.job))
     if state is not None and state.state == "PENDING":
         return 0  # Slurm ended it for a lost node, and has put it back itself

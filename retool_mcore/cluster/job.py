@@ -3,7 +3,7 @@
 In this order: the configuration for this allocation, checks of all nodes, Ray or torchrun over them, the stage by the
 launcher that a laptop uses, and afterwards what the outcome asks for: an end, or back to the queue.
 
-Near the end of the job's time the trainer stops after a step when another does not fit (train/schedule.py), at the
+Near the end of the job's time the trainer stops after a step when another does not fit (state/schedule.py), at the
 latest at Slurm's SIGUSR1; a step that has not ended LAST_CALL_S before the end is given up. SIGTERM at the limit leads
 to the queue as well, by the guard (cluster/guard.py), since the end of all processes takes longer than Slurm waits.
 
@@ -24,8 +24,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.algo.pipeline import check_slurm
-from retool_mcore.cluster import last_start, nccl_check, network, slurm
+from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
 from retool_mcore.cluster.node import FOREIGN, ray_service_ports
@@ -37,7 +36,8 @@ from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import private_files
-from retool_mcore.launch import (
+from retool_mcore.recipes.pipeline import check_slurm
+from retool_mcore.runner.launch import (
     TORCHRUN,
     AlarmStop,
     Paused,
@@ -48,8 +48,8 @@ from retool_mcore.launch import (
     run_attempt,
     stage_dir,
 )
-from retool_mcore.progress import attempt_files, read_steps
-from retool_mcore.stop import EXIT_CODE, JOB_END
+from retool_mcore.state.progress import attempt_files, read_steps
+from retool_mcore.state.stop import EXIT_CODE, JOB_END
 
 STAGES = ("sft", "rl", "eval", "export")
 ONE_NODE = ("eval",)
@@ -138,14 +138,14 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     signals.watch_end()
     record(stage, config, str(allocation.job_id), allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
-    if silent := last_start.silent_end(folder, allocation.job_id):
+    if silent := crash_marker.unreported_crash(folder, allocation.job_id):
         say(f"retool: {silent}")
         decision = decide(folder, silent, site)
         say(f"{stage}: {decision.why}")
         if not decision.requeue:
-            last_start.end(folder)
+            crash_marker.end(folder)
             return 1
-    last_start.begin(folder, allocation.mark, allocation.nodes[0])
+    crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
     guard = guarded(
         partial(step, site),
         job_id=allocation.job_id,
@@ -170,7 +170,7 @@ def run_attempt_on_nodes(
             run_on_nodes(stage, config, allocation, site, signals)
         finally:
             signals.ignore()
-            signals.judges |= last_start.end(folder)
+            signals.judges |= crash_marker.end(folder)
             sweep(allocation, site)
     except Paused as paused:
         return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
@@ -278,7 +278,7 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
 
 
 def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int):
-    from retool_mcore.platform.env import stage_env
+    from retool_mcore.backends.env import stage_env
 
     parallel = config.parallel
     return ray_cluster(

@@ -6,9 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from retool_mcore import processes, stop
-from retool_mcore.cluster import last_start
-from retool_mcore.launch import Stopped
+from retool_mcore.cluster import crash_marker
+from retool_mcore.runner import processes
+from retool_mcore.runner.launch import Stopped
+from retool_mcore.state import stop
 
 LAST_CALL_S = 90.0  # before the end of the job's time: a step that has not ended by then will not be waited for
 PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
@@ -46,7 +47,7 @@ class Signals:
     def _end(self, signum: int, _) -> None:
         if self.armed:  # once: a second signal must not keep the cluster from being torn down
             self.armed = False
-            self.judges = last_start.end(self.folder)  # at once: Slurm may kill us before all is torn down
+            self.judges = crash_marker.end(self.folder)  # at once: Slurm may kill us before all is torn down
             raise Stopped(signum)
 
     def _time_is_near(self, signum: int, _) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from retool_mcore import processes, template
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.files import own_folder, private_files
-from retool_mcore.launch import stage_command
-from retool_mcore.stage_log import NODE_LINE, killed_by
-from retool_mcore.watchdog import dump_stacks
+from retool_mcore.runner import processes, template
+from retool_mcore.runner.launch import stage_command
+from retool_mcore.runner.stage_log import NODE_LINE, killed_by
+from retool_mcore.runner.watchdog import dump_stacks
 
 WORKER_PORTS = 630  # of one node: every process that Ray starts there listens on one
 SERVICES = (

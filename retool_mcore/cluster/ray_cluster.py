@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retool_mcore import processes
 from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
-from retool_mcore.stage_log import ANSI, killed_by
+from retool_mcore.runner import processes
+from retool_mcore.runner.stage_log import ANSI, killed_by
 
 NODE = [sys.executable, "-m", "retool_mcore.cluster.node"]
 STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill

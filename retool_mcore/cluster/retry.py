@@ -31,7 +31,7 @@ class Decision:
     why: str
 
 
-def fingerprint(message: str) -> str:
+def error_signature(message: str) -> str:
     """The first line of `message` without what differs each time: numbers, pids, addresses, ids and paths."""
     lines = message.strip().splitlines()
     text = lines[0].strip() if lines else ""
@@ -56,7 +56,7 @@ def record_failure(
     failure = {
         "attempt": attempt,
         "step": step,
-        "fingerprint": fingerprint(message),
+        "fingerprint": error_signature(message),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "job": os.environ.get("SLURM_JOB_ID", ""),
         "message": message,

@@ -17,14 +17,14 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from retool_mcore import processes
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError
-from retool_mcore.phase_line import duration, phase_line
-from retool_mcore.progress import attempt_files, metric, read_steps
-from retool_mcore.stage_log import last_error
-from retool_mcore.train import alarms, checkpoints
+from retool_mcore.runner import processes
+from retool_mcore.runner.phase_line import duration, phase_line
+from retool_mcore.runner.stage_log import last_error
+from retool_mcore.state import alarms, checkpoints
+from retool_mcore.state.progress import attempt_files, metric, read_steps
 
 RECENT_STEPS = 10  # over which speeds are taken
 ERROR_LENGTH = 200  # characters of a failure in the table

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from retool_mcore.algo.pipeline import check_slurm
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.launch import stage_dir
+from retool_mcore.recipes.pipeline import check_slurm
+from retool_mcore.runner.launch import stage_dir
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "rl", "eval")

@@ -11,7 +11,7 @@ import numpy as np
 
 from retool_mcore.coldstart.minhash import candidates, jaccard, numbers, shingles, signature, words
 from retool_mcore.coldstart.rows import Outcome, Row, content_key
-from retool_mcore.reward.grader.structure import decide
+from retool_mcore.rewards.grader.structure import decide
 
 Rows = Callable[[], Iterable[Row]]
 

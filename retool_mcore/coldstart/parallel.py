@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from retool_mcore.coldstart.rows import Drop, Outcome, Row
-from retool_mcore.processes import signal_at_parents_death
+from retool_mcore.runner.processes import signal_at_parents_death
 
 CHUNK_ROWS = 32
 # As long as it takes to start the processes: work that ends sooner is not worth them.

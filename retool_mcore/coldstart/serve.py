@@ -5,9 +5,9 @@ import sys
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
+from retool_mcore.backends.env import COMMON, CPU
 from retool_mcore.coldstart.config import Config
 from retool_mcore.errors import UserError
-from retool_mcore.platform.env import COMMON, CPU
 
 # Unless told its cache's size, vLLM on a CPU asks for nearly all memory. On a GPU nothing reads the last two.
 _SETTINGS = ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")

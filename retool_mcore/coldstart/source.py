@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from retool_mcore.coldstart.config import Columns, Source
 from retool_mcore.coldstart.rows import Drop, Outcome, Row, content_key
+from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.sources import hub_rows
 from retool_mcore.errors import UserError
-from retool_mcore.reward.answer import last_boxed
 
 SUFFIXES = (".parquet", ".jsonl")
 _BATCH_ROWS = 256

@@ -20,7 +20,7 @@ from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import identity, read
 from retool_mcore.coldstart.verify import INSTRUCTION as JUDGE_INSTRUCTION
 from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
-from retool_mcore.reward.equivalence import Grader
+from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox, probe
 
 Parallel = Callable[[Callable, Iterable], Iterator]

@@ -5,8 +5,9 @@ import json
 from retool_mcore.coldstart.client import Client
 from retool_mcore.coldstart.config import Judge
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.reward.answer import extract, last_boxed
-from retool_mcore.reward.equivalence import Grader
+from retool_mcore.data.boxed import last_boxed
+from retool_mcore.rewards.answer import extract
+from retool_mcore.rewards.equivalence import Grader
 
 SCHEMA = {
     "type": "object",

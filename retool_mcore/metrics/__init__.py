@@ -1,3 +1,1 @@
-"""What the policy does, as numbers and as files: behaviour, pass@k, trajectories, TensorBoard.
-
-May be imported by: train. Imports rollout."""
+"""What the policy does, as numbers and as files: behaviour, pass@k, trajectories, TensorBoard."""

@@ -8,9 +8,9 @@ import pyarrow.parquet as parquet
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, render
+from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
-from retool_mcore.reward.verdict import CALLS, TESTS
-from retool_mcore.tasks.prepare import ABILITY as REPOSITORY
+from retool_mcore.rewards.verdict import CALLS, TESTS
 
 # The rollout formats that a prompt template teaches; the tiny task's bare question teaches none and goes with all.
 TEMPLATE_FORMATS = {

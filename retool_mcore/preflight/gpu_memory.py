@@ -1,4 +1,5 @@
-"""Do an update and the models beside vLLM fit the GPUs? By the planner's arithmetic (retool_mcore/plan/memory.py)."""
+"""Do an update and the models beside vLLM fit the GPUs? By the planner's arithmetic
+(retool_mcore/planner/memory.py)."""
 
 import shutil
 import subprocess
@@ -8,11 +9,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.layout import Batch, Layout
-from retool_mcore.plan.memory import ADAM, BF16, FP32, GIB, memory, stage_parameters
-from retool_mcore.plan.settings import switches
-from retool_mcore.plan.shape import FAMILIES, Shape
-from retool_mcore.preflight.model import read_json
+from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, memory, stage_parameters
+from retool_mcore.planner.settings import switches
+from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07

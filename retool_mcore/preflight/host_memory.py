@@ -7,13 +7,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.derived import TOKEN_BYTES
-from retool_mcore.plan.layout import Layout
-from retool_mcore.plan.memory import ADAM, BF16, FP32, GIB, stage_parameters
-from retool_mcore.plan.shape import FAMILIES, Shape
+from retool_mcore.planner.derived import TOKEN_BYTES
+from retool_mcore.planner.layout import Layout
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters
+from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
 from retool_mcore.preflight.gpu_memory import TOLERANCE, layout_of
-from retool_mcore.preflight.model import read_json
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
 # the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.

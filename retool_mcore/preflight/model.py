@@ -1,11 +1,10 @@
 """Is the folder a Hugging Face model that this project can train? Read from its JSON files and file sizes: no torch."""
 
-import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from retool_mcore.errors import UserError
+from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
@@ -14,29 +13,6 @@ MAX_PADDED_VOCAB = 0.005
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-@dataclass(frozen=True)
-class Model:
-    """What the other checks need to know about a policy's folder."""
-
-    folder: Path
-    heads: int
-    kv_heads: int
-    layers: int
-    vocab: int
-    max_positions: int
-    parameters: int
-
-
-def read_json(path: Path) -> dict:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not readable JSON ({error}): copy the model again.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a {type(value).__name__}, expected a JSON object: copy the model again.")
-    return value
 
 
 def find_folder(name: str, *, key: str, advice: str) -> Path:
@@ -90,8 +66,6 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
 
 def planned_parameters(folder: Path) -> int:
     """Parameters of the model that config.json describes, 0 for an architecture that the planner does not know."""
-    from retool_mcore.plan.shape import FAMILIES, Shape  # here: it reads JSON files with this module's function
-
     known = read_json(folder / "config.json").get("model_type") in FAMILIES
     return Shape.from_hf(folder).parameters if known else 0
 

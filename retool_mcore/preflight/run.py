@@ -6,20 +6,22 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.algo.check import check_recipe
-from retool_mcore.algo.correction import check_correction
-from retool_mcore.algo.pipeline import check_pipeline
 from retool_mcore.config import STAGE_POLICIES
 from retool_mcore.data.formats import TOOL_NAME, Format, get_format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import data, gpu_memory, host_memory, limits, machine, parallel, validation
-from retool_mcore.preflight.model import Model, check_tokenizer, find_folder, read_model
+from retool_mcore.planner import limits, parallel
+from retool_mcore.planner.shape import Model
+from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
+from retool_mcore.preflight.model import check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
-from retool_mcore.reward.verdict import TESTS
+from retool_mcore.recipes.check import check_recipe
+from retool_mcore.recipes.correction import check_correction
+from retool_mcore.recipes.pipeline import check_pipeline
+from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.state import alarms
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train import alarms
 
 INITS = {"checkpoint": True, "random": False}  # of model.init: whether a checkpoint's weights are read
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.errors import UserError
+from retool_mcore.planner.limits import check_positive
 from retool_mcore.preflight.data import count_rows
-from retool_mcore.preflight.limits import check_positive
 
 
 def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests: str | Sequence[str]) -> None:

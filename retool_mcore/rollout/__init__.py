@@ -1,3 +1,1 @@
-"""Episodes: a policy that writes, calls the interpreter, reads the observation and goes on; and verl's agent loop.
-
-May be imported by: metrics, train. Imports data, reward, sandbox and tools."""
+"""Episodes: a policy that writes, calls the interpreter, reads the observation and goes on; and verl's agent loop."""

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
-from retool_mcore.reward.answer import last_boxed
 from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, Version, prose
 from retool_mcore.sandbox.base import ERROR_LINES, Sandbox, Status
 from retool_mcore.tools.base import Episode, Reply

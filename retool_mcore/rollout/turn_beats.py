@@ -4,7 +4,7 @@ import functools
 import os
 import time
 
-from retool_mcore import heartbeat
+from retool_mcore.state import heartbeat
 
 
 class Turns:

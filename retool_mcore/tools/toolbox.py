@@ -22,7 +22,7 @@ class Toolbox:
     """Tools by name. `timeout_s` bounds one call of a tool without bounds of its own, its `open` included.
 
     `rows` serves tools that only a row of the data knows: an object with `tool(schema) -> Tool` and `one_turn`
-    (tools/replay.py). Raises UserError for two tools of one name or a schema that is none.
+    (tools/recorded.py). Raises UserError for two tools of one name or a schema that is none.
     """
 
     def __init__(self, tools: Iterable[Tool], timeout_s: float = TIMEOUT_S, rows: Any = None):

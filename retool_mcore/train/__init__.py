@@ -1,3 +1,3 @@
 """The stages: sft, rl, eval, export, one file each that reads top to bottom, and what they share.
 
-Started as processes by the command line; imports every other package and is imported by none."""
+Started as processes by the command line."""

@@ -16,80 +16,24 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
-from vllm import SamplingParams
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.inputs import TokensPrompt
-from vllm.v1.engine.async_llm import AsyncLLM
 
-from retool_mcore.algo.sandbox_errors import with_sandbox
+from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.metrics.tensorboard import write_histograms, write_scalars
-from retool_mcore.reward.equivalence import equivalent
-from retool_mcore.reward.verdict import verdict
-from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
-from retool_mcore.rollout.seeds import request_seed
+from retool_mcore.recipes.sandbox_errors import with_sandbox
+from retool_mcore.rewards.equivalence import equivalent
+from retool_mcore.rewards.verdict import verdict
+from retool_mcore.rollout.episode import LIMITS, Limits, run_episode
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train.checkpoints import policy_step
 
 TRAJECTORIES = "trajectories.jsonl"
-
-
-def build_engine(config) -> AsyncLLM:
-    parallel = config.parallel
-    on_gpu = parallel.device == "cuda"
-    return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(
-            model=config.policy_path,
-            dtype=config.model.dtype,
-            seed=config.seed,
-            max_model_len=config.rollout.max_prompt_tokens + config.rollout.max_response_tokens,
-            max_num_seqs=parallel.max_num_seqs,
-            max_num_batched_tokens=parallel.rollout.max_num_batched_tokens,
-            enable_chunked_prefill=parallel.rollout.enable_chunked_prefill,
-            enforce_eager=parallel.rollout.enforce_eager,
-            tensor_parallel_size=parallel.rollout_tp,
-            # Replicas on one node; vLLM balances the requests between them.
-            data_parallel_size=parallel.gpus_per_node // parallel.rollout_tp if on_gpu else 1,
-            # Nothing is trained here: unlike RL's, this engine has the device to itself.
-            gpu_memory_utilization=0.85 if on_gpu else parallel.gpu_memory_utilization,
-            distributed_executor_backend="mp" if on_gpu else None,
-            disable_log_stats=True,
-        )
-    )
-
-
-def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int, step: int = 0):
-    """The `generate` of one episode: each turn is one request with a seed of its own. step: of training, 0: none."""
-    turn = 0
-
-    async def generate(ids: list[int], max_tokens: int) -> Generation:
-        nonlocal turn
-        seed = request_seed(config.seed, step, index, sample, turn)
-        turn += 1
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            seed=seed,
-            logprobs=0,
-            stop=list(fmt.stop),
-            include_stop_str_in_output=True,
-            detokenize=bool(fmt.stop),
-        )
-        request = f"{index}-{sample}-{turn}"
-        async for output in engine.generate(TokensPrompt(prompt_token_ids=ids), params, request_id=request):
-            last = output
-        out = last.outputs[0]
-        ids = list(out.token_ids)
-        return Generation(ids, [entry[token].logprob for entry, token in zip(out.logprobs, ids, strict=True)])
-
-    return generate
 
 
 def read_finished(path: Path) -> list[dict]:

@@ -7,7 +7,7 @@ from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.held_back import SPLIT, hold_back
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.tasks import prepare as repositories
+from retool_mcore.environments import prepare as repositories
 
 
 def run(config) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
+from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
-from retool_mcore.metrics.again import RESULT, compare
 from retool_mcore.metrics.records import read_step, write_step
+from retool_mcore.metrics.rollout_diff import RESULT, compare
 from retool_mcore.rollout.episode import LIMITS, Limits, run_episode
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.train.eval import build_engine, sampler
 
 
 async def roll_out(config, records: list[dict]) -> tuple[list[dict], float]:

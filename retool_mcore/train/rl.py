@@ -1,118 +1,34 @@
-"""RL with the interpreter in the rollout: verl's V1 trainer, sync mode. One process that starts or joins Ray.
+"""RL with tools in the rollout: verl's V1 trainer, whose step `STEP` shows. One process that starts or joins Ray."""
 
-A step, in verl's trainer: prompts -> agent loops (vLLM and the sandbox, retool_mcore.rollout) -> rewards -> old
-log-probs -> group-relative advantages -> Megatron update -> weights pushed to vLLM. Ours: the agent loop, the reward,
-the records and metrics (train/trainer.py), and checkpoints that count only when whole.
-"""
-
-import os
 import sys
 from pathlib import Path
 
-import ray
-from omegaconf import OmegaConf, open_dict
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-from verl.trainer.main_ppo import run_ppo
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import validate_config
+from omegaconf import OmegaConf
 
-from retool_mcore import stop, template
-from retool_mcore.config import keep_environment
-from retool_mcore.plan import derived
-from retool_mcore.platform.check import assert_adapters
-from retool_mcore.platform.env import worker_env
-from retool_mcore.rollout.episode import LIMITS
-from retool_mcore.train import alarms, checkpoints
-from retool_mcore.train.trainer import Runner
+from retool_mcore.backends.check import assert_adapters
+from retool_mcore.backends.verl.run import check_config, check_step, run_trainer
+from retool_mcore.backends.verl.settings import verl_config
+from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.state import alarms, checkpoints, stop
 
-# By data.environment: what a trajectory acts on besides the tools that a process shares.
-AGENT_LOOPS = {
-    None: "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
-    "repository": "retool_mcore.tasks.agent_loop.RepositoryAgentLoop",
+VERL = "retool_mcore.backends.verl"
+
+# The algorithm: what a step does, in order, and where. verl's trainer calls each (trainer/ppo/v1/trainer_base.py,
+# `step`), or the agent loop workers, in processes of their own, do: from prompts to rewards.
+STEP = {
+    "prompts, with what an interrupted step had finished": f"{VERL}.take_over.TakeOver._next_train_batch",
+    "episodes: the policy writes, programs run, the mask says which tokens are its own": (
+        f"{VERL}.agent_loop.RetoolAgentLoop.run"
+    ),
+    "rewards": f"{VERL}.reward_fn.compute_score",
+    "groups: those that teach nothing are replaced": f"{VERL}.replay_buffer.GroupFilters.sample",
+    "mini-batches that say nothing about length": f"{VERL}.trainer.RetoolTrainerMixin._balance_batch",
+    "log-probabilities by the policy that wrote": f"{VERL}.trainer.RetoolTrainerMixin._compute_old_log_prob",
+    "advantages, between the recipe's two halves": f"{VERL}.trainer.RetoolTrainerMixin._compute_advantage",
+    "update in Megatron, of a batch whose mask is audited": f"{VERL}.trainer.RetoolTrainerMixin._update_actor",
+    "checkpoint": f"{VERL}.trainer.RetoolTrainerMixin._save_checkpoint",
+    "push of the weights to vLLM, verified": f"{VERL}.trainer.RetoolTrainerMixin.on_step_end",
 }
-
-
-def write_agent_loop(config, path: Path) -> None:
-    """Write the file from which verl builds our agent loop in every rollout worker."""
-    environment = config.data.get("environment")
-    stages = {"stages": config.data.stages} if environment else {}
-    loop = {
-        "name": "retool",
-        "_target_": AGENT_LOOPS[environment],
-        **stages,
-        "format": config.rollout.format,
-        "limits": {name: config.rollout[name] for name in LIMITS},
-        "sandbox": config.sandbox,
-        "timeout_s": config.sandbox.timeout_s,
-        # Read in the worker, so that no file holds what stands in the environment.
-        "toolbox": keep_environment(OmegaConf.to_container(config.toolbox)),
-        "seed": alarms.request_seed(path.parent, config.seed),
-    }
-    path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
-
-
-def verl_config(config, stage_dir: Path):
-    """The config that verl's trainer gets: its own section and where our pieces find their settings."""
-    derived.fill(config)
-    agent_loop = stage_dir / "agent_loop.yaml"
-    write_agent_loop(config, agent_loop)
-    with open_dict(config):
-        verl = config.verl
-        verl.ray_kwargs.ray_init.runtime_env = template.ray_runtime_env()
-        verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
-        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = "retool_mcore.rollout.worker.KeepingManager"
-        verl.reward.custom_reward_function.reward_kwargs = {
-            "recipe": config.recipe,
-            "max_response_tokens": config.rollout.max_response_tokens,
-        }
-        verl.trainer.checkpoint_callback_class = "retool_mcore.train.trainer.MarkComplete"
-        verl.retool = {
-            "recipe": config.recipe,
-            "sandbox_errors": config.rollout.sandbox_errors,
-            "stage_dir": str(stage_dir),
-            "trajectories": str(stage_dir / "trajectories"),
-            "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
-            "texts": {"every": config.train.text_every, "count": config.train.text_samples},
-            "live": config.rollout.get("live"),
-            "cache_tokens": None,  # the trainer tells, once the engines are there
-            "rotation": checkpoints.rotation(config.train),
-            "stop_after_worse": config.train.get("stop_after_worse"),
-            "verify_push_every": config.train.get("verify_push_every", 0),
-            "alarms": config.get("alarms", alarms.IGNORED),
-            "save_minutes": config.train.save_minutes,
-        }
-        for role in (verl.actor_rollout_ref.actor, verl.critic):
-            role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))
-            role.megatron.override_ddp_config = {
-                **(role.megatron.override_ddp_config or {}),
-                "check_for_nan_in_grad": False,  # Megatron's own check would kill a rank before any answer
-            }
-    if config.get("trace", {}).get("backend", "none") != "none":
-        from retool_mcore.rollout import tracing  # imports MLflow, which only a traced run needs
-
-        tracing.enable(verl, agent_loop, name=config.name, prompts=config.trace.prompts)
-    return verl
-
-
-def join_cluster(verl) -> None:
-    """Connect to the cluster that RAY_ADDRESS names, before verl would start one of its own on this machine."""
-    runtime_env = get_ppo_ray_runtime_env(verl)
-    runtime_env["env_vars"] |= {"TRANSFER_QUEUE_ENABLE": "1"} | worker_env()
-    ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime_env)
-
-
-def run_trainer(verl, runner_class: type[Runner]) -> None:
-    """verl's trainer in an actor of `runner_class`, to its end, on the cluster of RAY_ADDRESS or one of its own."""
-    if "RAY_ADDRESS" in os.environ:
-        join_cluster(verl)
-        # On this node, where the launcher sees it: Ray would put it anywhere.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        runner = ray.remote(scheduling_strategy=here)(runner_class)
-    else:
-        runner = ray.remote(runner_class)
-    run_ppo(verl, task_runner_class=runner)
-    ray.shutdown()
 
 
 def main(config_path: str) -> None:
@@ -122,7 +38,8 @@ def main(config_path: str) -> None:
     last = checkpoints.repair(stage_dir / "checkpoints")
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
-    validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    check_config(verl)
+    check_step(STEP.values())
     (stage_dir / "ALARM").unlink(missing_ok=True)
     run_trainer(verl, Runner)
     if alarms.ended(stage_dir) is not None:

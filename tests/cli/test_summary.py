@@ -4,8 +4,8 @@ import json
 import pytest
 from rich.console import Console
 
+from retool_mcore.cli.summary import plot, print_table, rows
 from retool_mcore.errors import UserError
-from retool_mcore.summary import plot, print_table, rows
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes
-from retool_mcore.cluster import last_start
+from retool_mcore.cluster import crash_marker
 from retool_mcore.cluster.guard import KILLED, guarded, watch
+from retool_mcore.runner import processes
 
 PATIENCE_S = 60.0
 
@@ -101,10 +101,10 @@ def test_at_the_time_limit_the_guard_says_so_before_the_jobs_own_process_is_kill
     requeued = []
     for number, steps in enumerate(('{"step": 1, "data": {"x": 1}}\n', "", ""), start=1):
         (folder / f"metrics/attempt_{number:03d}.jsonl").write_text(steps)
-        last_start.begin(folder, "7-0-test-guard", "n1")
+        crash_marker.begin(folder, "7-0-test-guard", "n1")
         with guard(job, tmp_path):
             wait_for(lambda: catches_term("7-0-test-guard"))
-        assert not (folder / last_start.FILE).exists()
+        assert not (folder / crash_marker.FILE).exists()
         requeued.append(scontrol.exists())
         scontrol.unlink(missing_ok=True)
     assert requeued == [True, True, False]  # the limit is too short for a single step

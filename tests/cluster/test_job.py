@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes, stop
-from retool_mcore.cluster import job, job_signals, last_start, slurm
+from retool_mcore.cluster import crash_marker, job, job_signals, slurm
 from retool_mcore.cluster.job import (
     Allocation,
     back_to_queue,
@@ -27,7 +26,9 @@ from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.cluster.site import Site
 from retool_mcore.errors import UserError
-from retool_mcore.launch import AlarmStop, StageFailed, Stopped, WentBack
+from retool_mcore.runner import processes
+from retool_mcore.runner.launch import AlarmStop, StageFailed, Stopped, WentBack
+from retool_mcore.state import stop
 
 ONE = Allocation(7, 0, ("n1",), 8)
 TWO = Allocation(7, 1, ("n1", "n2"), 8)
@@ -180,7 +181,7 @@ def ended(program, tmp_path, monkeypatch):
 
     def run(signum: int, state: str, steps: str = '{"step": 1, "data": {"x": 1}}\n', restart: int = 0, judged=False):
         if not judged:
-            last_start.begin(folder, f"7-{restart}", "n1")
+            crash_marker.begin(folder, f"7-{restart}", "n1")
         program("squeue", f"echo '7|{state}'")
         (folder / "metrics" / f"attempt_{restart + 1:03d}.jsonl").write_text(steps)
         (tmp_path / "said").unlink(missing_ok=True)
@@ -325,7 +326,7 @@ def test_the_job_notices_that_slurms_process_above_it_is_gone(tmp_path):
 import time
 from pathlib import Path
 from retool_mcore.cluster.job_signals import Signals
-from retool_mcore.launch import Stopped
+from retool_mcore.runner.launch import Stopped
 folder = Path({str(tmp_path)!r})
 Signals("sft", folder).watch_parent()
 try:

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from retool_mcore import doctor
+from retool_mcore.cli import doctor
 from retool_mcore.cluster import node_check
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import processes
 from retool_mcore.cluster import network
 from retool_mcore.cluster.node import NODE_PORTS, node_env, node_mark, ray_command, ray_folder, ray_ports
 from retool_mcore.cluster.ray_cluster import (
@@ -22,6 +21,7 @@ from retool_mcore.cluster.ray_cluster import (
     ports_needed,
     ray_cluster,
 )
+from retool_mcore.runner import processes
 
 PATIENCE_S = 60.0
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from retool_mcore.cluster.retry import FAILURES, fingerprint, record_failure
+from retool_mcore.cluster.retry import FAILURES, error_signature, record_failure
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _one_job(monkeypatch):
     ],
 )
 def test_what_differs_each_time_does_not_count(one, other):
-    assert fingerprint(one) == fingerprint(other)
+    assert error_signature(one) == error_signature(other)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_differs_each_time_does_not_count(one, other):
     ],
 )
 def test_other_errors_stay_apart(one, other):
-    assert fingerprint(one) != fingerprint(other)
+    assert error_signature(one) != error_signature(other)
 
 
 def test_a_first_failure_is_tried_again_and_written_down(tmp_path):

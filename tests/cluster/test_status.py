@@ -12,10 +12,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from retool_mcore import cli, processes
+from retool_mcore.cli import main
 from retool_mcore.cluster.slurm import JobState, states
 from retool_mcore.cluster.status import print_table, rows
 from retool_mcore.errors import UserError
+from retool_mcore.runner import processes
 
 RL = {"critic/score/mean": 0.25, "timing_s/step": 40.0, "perf/total_num_tokens": 8000, "perf/time_per_step": 40.0}
 SFT = {"train/loss": 1.5, "train/timing/step_seconds": 2.0, "train/perf/tokens_per_second": 900.0}
@@ -209,7 +210,7 @@ def test_the_table_and_the_command(tmp_path, capsys):
     out = io.StringIO()
     print_table(tmp_path / "r", Console(file=out, width=200))
     assert "reward 0.25" in out.getvalue() and "last checkpoint" in out.getvalue()
-    assert cli.main(["status", str(tmp_path / "r")]) == 0
+    assert main.main(["status", str(tmp_path / "r")]) == 0
     assert "reward 0.25" in capsys.readouterr().out
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retool_mcore import cli
+from retool_mcore.cli import main
 from retool_mcore.cluster.submit import ROOT, read_jobs, record
 from retool_mcore.config import compose
 
@@ -47,7 +47,7 @@ def calls(slurm):
 
 
 def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
-    assert cli.main(["submit", "sft", "rl", "eval", "name=r", *BIG]) == 0
+    assert main.main(["submit", "sft", "rl", "eval", "name=r", *BIG]) == 0
     run = tmp_path / "runs" / "r"
     sft, rl, evaluation = calls(slurm)
     assert sft[0] == [str(ROOT), "default", "ALL"]
@@ -65,26 +65,26 @@ def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
 
 
 def test_the_sites_limits_become_flags(slurm):
-    assert cli.main(["submit", "rl", "--site", "example-apptainer", *BIG]) == 0
+    assert main.main(["submit", "rl", "--site", "example-apptainer", *BIG]) == 0
     ((environment, flags, _, _),) = calls(slurm)
     assert environment[1] == "example-apptainer"
     assert {"--partition=gpu", "--account=my-project", "--qos=normal", "--time=2-00:00:00"} <= set(flags)
 
 
 def test_a_run_on_cpu_asks_for_no_gpu(slurm):
-    assert cli.main(["submit", "rl"]) == 0
+    assert main.main(["submit", "rl"]) == 0
     assert calls(slurm)[0][1][-2:] == ["--nodes=1", "--gpus-per-node=0"]
 
 
 def test_a_layout_that_nobody_chose_takes_the_sites_nodes(slurm):
-    assert cli.main(["submit", "rl", "eval", "--site", "example-pyxis"]) == 0
+    assert main.main(["submit", "rl", "eval", "--site", "example-pyxis"]) == 0
     rl, evaluation = calls(slurm)
     assert {"--nodes=2", "--gpus-per-node=8"} <= set(rl[1]) and rl[3] == []
     assert "--nodes=1" in evaluation[1]
 
 
 def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
-    assert cli.main(["submit", "sft", "rl", "name=r", *BIG, "--dry-run"]) == 0
+    assert main.main(["submit", "sft", "rl", "name=r", *BIG, "--dry-run"]) == 0
     out = capsys.readouterr().out.splitlines()
     commands = [shlex.split(line) for line in out if not line.startswith("#")]
     assert [command[3] for command in commands] == ["sbatch", "sbatch"]
@@ -92,22 +92,22 @@ def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
     assert "--dependency=afterok:JOBID_OF_SFT" in commands[1]
     assert "# nodes: 2, GPUs on each: 8, device: cuda" in out
     assert not (slurm / "calls").exists() and not (tmp_path / "runs").exists()
-    assert cli.main(["submit", "sft", "rl", "name=r", *BIG]) == 0
+    assert main.main(["submit", "sft", "rl", "name=r", *BIG]) == 0
     assert calls(slurm)[0][1] == [w for w in commands[0] if w.startswith("--")]
 
 
 def test_a_dry_run_shows_what_would_wait_for_a_stage_that_is_not_submitted_yet(slurm, capsys):
-    assert cli.main(["submit", "rl", "name=r", "--after", "sft", "--dry-run"]) == 0
+    assert main.main(["submit", "rl", "name=r", "--after", "sft", "--dry-run"]) == 0
     assert "--dependency=afterok:JOBID_OF_SFT" in capsys.readouterr().out
 
 
 def test_after_finds_the_newest_job_that_lives(slurm, tmp_path):
     for _ in range(3):
-        assert cli.main(["submit", "sft", "name=r"]) == 0
+        assert main.main(["submit", "sft", "name=r"]) == 0
     (slurm / "queue").write_text("41|RUNNING|None\n42|PENDING|Priority\n43|CANCELLED|None\n")
-    assert cli.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
+    assert main.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
     assert "--dependency=afterok:42" in calls(slurm)[-1][1]
-    assert cli.main(["submit", "rl", "name=r", "--after", "41"]) == 0
+    assert main.main(["submit", "rl", "name=r", "--after", "41"]) == 0
     assert "--dependency=afterok:41" in calls(slurm)[-1][1]
 
 
@@ -115,7 +115,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
     stage = tmp_path / "runs" / "r" / "sft"
     stage.mkdir(parents=True)
     (stage / "COMPLETE").touch()
-    assert cli.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
+    assert main.main(["submit", "rl", "name=r", "--after", "sft"]) == 0
     assert "sft is complete already" in capsys.readouterr().out
     assert not any(flag.startswith("--dependency") for flag in calls(slurm)[0][1])
 
@@ -140,7 +140,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
     ],
 )
 def test_wrong_input_is_one_sentence_and_nothing_is_submitted(words, message, slurm, capsys):
-    assert cli.main(["submit", *words]) == 2
+    assert main.main(["submit", *words]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (slurm / "calls").exists()
@@ -148,7 +148,7 @@ def test_wrong_input_is_one_sentence_and_nothing_is_submitted(words, message, sl
 
 def test_a_refusal_of_slurm_is_passed_on(slurm, tmp_path, capsys):
     (slurm / "refusal").write_text("sbatch: error: invalid partition\nspecified: gpu\n")
-    assert cli.main(["submit", "sft", "rl", "name=r"]) == 2
+    assert main.main(["submit", "sft", "rl", "name=r"]) == 2
     assert "sft: sbatch refused: sbatch: error: invalid partition specified: gpu." in capsys.readouterr().err
     assert len(calls(slurm)) == 1 and read_jobs(tmp_path / "runs" / "r") == []
 
@@ -156,12 +156,12 @@ def test_a_refusal_of_slurm_is_passed_on(slurm, tmp_path, capsys):
 def test_without_sbatch_it_says_so(slurm, monkeypatch, capsys):
     (slurm / "sbatch").unlink()
     monkeypatch.setenv("PATH", str(slurm))
-    assert cli.main(["submit", "rl"]) == 2
+    assert main.main(["submit", "rl"]) == 2
     assert "sbatch is not here" in capsys.readouterr().err
 
 
 def test_tensorboard_is_submitted_over_the_run(slurm, tmp_path):
-    assert cli.main(["submit", "tensorboard", "name=r"]) == 0
+    assert main.main(["submit", "tensorboard", "name=r"]) == 0
     ((_, flags, script, arguments),) = calls(slurm)
     assert script.name == "tensorboard.sbatch" and arguments == [f"{tmp_path}/runs/r"]
     assert not any(flag.startswith("--gpus") for flag in flags)

@@ -12,7 +12,7 @@ from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.serve import serve_command
 from retool_mcore.coldstart.verify import SCHEMA, JudgeCheck, judged_answer
 from retool_mcore.errors import UserError
-from retool_mcore.reward.equivalence import Grader
+from retool_mcore.rewards.equivalence import Grader
 
 QUESTION = [{"role": "user", "content": "What is 6 times 7?"}]
 

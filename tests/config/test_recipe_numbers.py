@@ -2,7 +2,8 @@
 
 import pytest
 
-from retool_mcore.config import CONFIG_DIR, _compose_files, compose, register_resolvers
+from retool_mcore.config import CONFIG_DIR, compose, register_resolvers
+from retool_mcore.config.resolve import _compose_files
 
 # Prompts a step, trajectories a prompt, prompts an update, learning rate: as the papers and released scripts have them.
 COMMUNITY = (512, 16, 64, 1e-6)  # ReTool's community run, and what its own paper and others do not give

@@ -2,8 +2,8 @@ import pytest
 
 from retool_mcore.data.prompts import TEMPLATES, get_template, render, render_conversation
 from retool_mcore.errors import UserError
-from retool_mcore.reward.tool_calls import parse_calls
-from retool_mcore.reward.toolrl import _FORMAT, parse_lines
+from retool_mcore.rewards.tool_calls import parse_calls
+from retool_mcore.rewards.toolrl import _FORMAT, parse_lines
 
 QUESTION = "Find {x} with $\\frac{1}{x} = %s$, x² — \\boxed{?}"
 

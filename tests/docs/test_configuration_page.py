@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import retool_mcore
 from retool_mcore.config import CONFIG_DIR, compose
-from retool_mcore.overrides import leaves
+from retool_mcore.config.overrides import leaves
 
 ROOT = Path(__file__).parents[2]
 

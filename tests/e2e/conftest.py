@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from e2e_runs import RESUMABLE, succeed
 
-from retool_mcore import template
-from retool_mcore.platform.env import stage_env
+from retool_mcore.backends.env import stage_env
+from retool_mcore.runner import template
 
 
 @pytest.fixture(scope="session")

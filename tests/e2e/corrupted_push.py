@@ -2,7 +2,7 @@
 
 import os
 
-from retool_mcore.train.push_receiver import VerifyingExtension
+from retool_mcore.backends.verl.weight_sync_vllm import VerifyingExtension
 
 
 class CorruptedExtension(VerifyingExtension):

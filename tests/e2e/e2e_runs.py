@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from retool_mcore import processes
+from retool_mcore.runner import processes
 
 COMMAND = str(Path(sys.executable).with_name("retool"))
 

@@ -18,9 +18,9 @@ from verl.workers.config import ActorConfig
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
+from retool_mcore.backends.megatron import engine as engines
 from retool_mcore.config import compose
-from retool_mcore.train import alarms
-from retool_mcore.train import engine as engines
+from retool_mcore.state import alarms
 
 VOCABULARY, PROMPT = 384, 7
 MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
@@ -28,7 +28,7 @@ MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
 
 def build_engine(model: str, tp: int, pp: int):
     layout = f"parallel=cpu-{'tp2' if tp == 2 else 'pp2'}"
-    engines.use()
+    engines.register_engines()
     verl = compose("sft", [layout, "model.make=false", f"model.path={model}"]).verl
     names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
     parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}

@@ -5,7 +5,7 @@
 
 import sys
 
-from retool_mcore.rollout.agent_loop import RetoolAgentLoop
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 
 
 class ShiftedLoop(RetoolAgentLoop):
@@ -18,17 +18,20 @@ class ShiftedLoop(RetoolAgentLoop):
 
 
 def main(config_path: str) -> None:
+    from retool_mcore.backends.verl import settings
     from retool_mcore.train import rl
 
-    write = rl.write_agent_loop
+    write = settings.write_agent_loop
 
     def write_shifted(config, path):
         write(config, path)
         path.write_text(
-            path.read_text().replace("retool_mcore.rollout.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop")
+            path.read_text().replace(
+                "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop"
+            )
         )
 
-    rl.write_agent_loop = write_shifted
+    settings.write_agent_loop = write_shifted
     rl.main(config_path)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from e2e_runs import SMALL, metrics_of
 
-from retool_mcore import launch
 from retool_mcore.config import compose
 from retool_mcore.metrics.records import read_step
-from retool_mcore.train import checkpoints
+from retool_mcore.runner import launch
+from retool_mcore.state import checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

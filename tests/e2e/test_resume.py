@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from e2e_runs import RESUMABLE, SMALL, metrics_of, started, succeed
 
-from retool_mcore import staging
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.unfinished import Unfinished
-from retool_mcore.train import checkpoints
+from retool_mcore.state import checkpoints, staging
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from e2e_runs import COMMAND, SFT_STEPS, SMALL, metrics_of, succeed
 
-from retool_mcore.train import checkpoints
+from retool_mcore.state import checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

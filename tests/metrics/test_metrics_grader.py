@@ -1,6 +1,6 @@
 from retool_mcore.metrics.grader import PARTS, grader_metrics
-from retool_mcore.reward.equivalence import Grader
-from retool_mcore.reward.verdict import CRASHED
+from retool_mcore.rewards.equivalence import Grader
+from retool_mcore.rewards.verdict import CRASHED
 
 
 def test_answers_are_counted_by_the_part_that_decided():

@@ -7,9 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from retool_mcore.errors import UserError
-from retool_mcore.plan.layout import Layout
-from retool_mcore.plan.memory import GIB
-from retool_mcore.plan.shape import SHAPES
+from retool_mcore.planner.layout import Layout
+from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.shape import SHAPES
 from retool_mcore.preflight import gpu_memory
 
 PARALLEL = {

@@ -8,8 +8,8 @@ from refused import refusal
 
 from retool_mcore.cluster import node_verdicts
 from retool_mcore.config import compose
-from retool_mcore.plan.memory import GIB
-from retool_mcore.plan.shape import SHAPES
+from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.shape import SHAPES
 from retool_mcore.preflight import host_memory, machine
 
 

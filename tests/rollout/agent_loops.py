@@ -12,7 +12,7 @@ def build(server, entry=None, trainer=None):
     """entry: over the entry's own keys; trainer: over those of actor_rollout_ref.rollout."""
     entry = {
         "name": "retool",
-        "_target_": "retool_mcore.rollout.agent_loop.RetoolAgentLoop",
+        "_target_": "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop",
         "format": "text",
         "limits": {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64},
         "sandbox": {"kind": "local", "workers": 1},

@@ -6,26 +6,26 @@ import json
 import pytest
 from recipe_samples import call, turn
 
+from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import HermesFormat
 from retool_mcore.data.function_schema import argument_error, check_schema, function_schema
+from retool_mcore.environments.files import RepositoryError, write
+from retool_mcore.environments.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.grader import grader_metrics
-from retool_mcore.reward.grader.structure import decide
-from retool_mcore.reward.verdict import verdict
-from retool_mcore.rollout.packed import pack
+from retool_mcore.rewards.grader.structure import decide
+from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.trajectory import Span, Trajectory
+from retool_mcore.rollout.wire import to_wire
 from retool_mcore.sandbox.base import Result, Status
-from retool_mcore.tasks.files import RepositoryError, write
-from retool_mcore.tasks.repository import Check, RepositoryEnvironment, RepositoryTask
-from retool_mcore.train.reward_fn import compute_score
 from retool_mcore.untrusted import MAX_DEPTH, read_json
 
 
 def score(recipe, text, truth="4321", **extra):
     record = Trajectory([1], [1, 2], [1, 1], [], [Span("policy", 0, 2)], [call("success")], 1, "answer", 0.0, 0.0)
     record.turn_notes = [turn(programs=1, boxed=True)]
-    extra |= {"trajectory": pack(record.to_record()), "policy_text": text, "response_length": 2, "training_step": 1}
+    extra |= {"trajectory": to_wire(record.to_record()), "policy_text": text, "response_length": 2, "training_step": 1}
     return compute_score("x", text, truth, extra, recipe=compose("rl", [f"recipe={recipe}"]).recipe,
                          max_response_tokens=100)  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_what_raises_while_scoring_is_worth_what_nothing_is_and_counted(monkeypa
     def break_(answer, truth):
         raise RecursionError("made by the answer")
 
-    monkeypatch.setattr("retool_mcore.reward.math.decide_once", break_)
+    monkeypatch.setattr("retool_mcore.rewards.math.decide_once", break_)
     found = score(recipe, "so \\boxed{4321}")
     assert (found["score"], found["acc"], found["drop"], found["graded_by"]) == (wrong, 0.0, "", "crashed")
     assert found["verifier_failed"] == 0.0, "a recipe that drops groups whose verifier failed must not drop this one"
@@ -46,7 +46,7 @@ def test_a_reward_that_raises_on_what_the_policy_called_is_no_reward(monkeypatch
     def reward(sample, **args):
         return 3.0 / len(sample.calls[0].missing) if sample.calls else 2.0
 
-    monkeypatch.setattr("retool_mcore.train.reward_fn.find_reward", lambda name: reward)
+    monkeypatch.setattr("retool_mcore.backends.verl.reward_fn.find_reward", lambda name: reward)
     found = score("artist", "so \\boxed{4321}")
     assert (found["score"], found["acc"], found["graded_by"]) == (0.0, 0.0, "crashed"), "never above 0"
 

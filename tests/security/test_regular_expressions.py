@@ -7,7 +7,7 @@ from regexes import patterns, slow
 
 import retool_mcore
 
-# Answers are cut to 4,096 characters before these see them (reward/grader/text.py::MAX_CHARS).
+# Answers are cut to 4,096 characters before these see them (rewards/grader/text.py::MAX_CHARS).
 BOUNDED = "reward/grader/"
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from retool_mcore.data.formats import get_format
 from retool_mcore.data.function_schema import function_schema
-from retool_mcore.reward.artist import artist
-from retool_mcore.reward.sample import read_sample
+from retool_mcore.rewards.artist import artist
+from retool_mcore.rewards.sample import read_sample
 from retool_mcore.rollout.episode import Limits, run_episode
-from retool_mcore.rollout.packed import pack
+from retool_mcore.rollout.wire import to_wire
 from retool_mcore.tools.base import Reply, Tool
 from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.toolbox import Toolbox
@@ -55,7 +55,7 @@ def reward(*turns, acc):
         tools=Toolbox([CodeInterpreter(_scripted["ScriptedSandbox"](["1\n"] * 9)), Capital()]),
     )
     record = asyncio.run(episode).to_record()
-    return artist(read_sample(pack(record), text="", acc=acc, ground_truth="x", step=1))
+    return artist(read_sample(to_wire(record), text="", acc=acc, ground_truth="x", step=1))
 
 
 @pytest.mark.parametrize(

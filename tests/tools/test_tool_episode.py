@@ -13,7 +13,7 @@ from retool_mcore.rollout.episode import Limits, run_episode
 from retool_mcore.rollout.trajectory import Trajectory
 from retool_mcore.tools.base import Reply, Tool
 from retool_mcore.tools.code import CodeInterpreter
-from retool_mcore.tools.replay import ReplayTable
+from retool_mcore.tools.recorded import ReplayTable
 from retool_mcore.tools.toolbox import Toolbox
 
 _rollout = Path(__file__).parents[1] / "rollout"

@@ -10,7 +10,7 @@ from retool_mcore.data.function_schema import argument_error, function_schema
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 from retool_mcore.tools.functions import FunctionTable, describe
-from retool_mcore.tools.replay import ReplayTable
+from retool_mcore.tools.recorded import ReplayTable
 from retool_mcore.tools.search import Search
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox
 

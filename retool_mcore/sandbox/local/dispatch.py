@@ -10,9 +10,9 @@ from collections.abc import Callable
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.local.caller import Caller
-from retool_mcore.sandbox.local.inits import Inits
+from retool_mcore.sandbox.local.inits import NamespacePool
 from retool_mcore.sandbox.local.loop import Loop, Timer
-from retool_mcore.sandbox.local.place import Place
+from retool_mcore.sandbox.local.place import Slot
 from retool_mcore.sandbox.local.run import Run
 from retool_mcore.sandbox.local.sessions import Sessions
 from retool_mcore.sandbox.local.watch import WATCH_S, Watch
@@ -46,14 +46,14 @@ class Dispatcher:
         self.loop = Loop()
         self.watch = Watch(zygote_pid, confinement.level == "namespaces")
         in_namespaces = confinement.level == "namespaces"
-        self.inits = Inits(self.loop, confinement.folders, self._refill) if in_namespaces else None
-        self.places: set[Place] = set()
-        self.spares: deque[Place] = deque()
+        self.inits = NamespacePool(self.loop, confinement.folders, self._refill) if in_namespaces else None
+        self.places: set[Slot] = set()
+        self.spares: deque[Slot] = deque()
         self.starting = 0
-        self.forking: deque[Place] = deque()
-        self.of_program: dict[int, Place] = {}
+        self.forking: deque[Slot] = deque()
+        self.of_program: dict[int, Slot] = {}
         self.waiting: deque[Caller] = deque()
-        self.running: dict[Place, Caller] = {}
+        self.running: dict[Slot, Caller] = {}
         self.sessions = Sessions(self.loop, options["session_idle_s"], self._request_place, self._begin)
         self.refill_timer: Timer | None = None
         self.trim_timer: Timer | None = None
@@ -133,7 +133,7 @@ class Dispatcher:
         if self.waiting:
             wanted = min(wanted, MAX_BUSY - coming)
         while self.starting < wanted:
-            place = Place(self.loop, self.inits, self.options["base_dir"], self.zygote, self._place_ended)
+            place = Slot(self.loop, self.inits, self.options["base_dir"], self.zygote, self._place_ended)
             self.places.add(place)
             self.starting += 1
             try:
@@ -163,7 +163,7 @@ class Dispatcher:
             count += caller.run.session is None
         return count
 
-    def _fork(self, place: Place) -> None:
+    def _fork(self, place: Slot) -> None:
         try:
             place.fork()
             self.forking.append(place)
@@ -181,7 +181,7 @@ class Dispatcher:
         elif (place := self.of_program.pop(news["ended"], None)) is not None:
             place.program_ended(news["status"])
 
-    def _started(self, place: Place, pid: int) -> None:
+    def _started(self, place: Slot, pid: int) -> None:
         if pid <= 0:
             place.fail("the machine has no process left")
             return
@@ -195,7 +195,7 @@ class Dispatcher:
         self.spares.append(place)
         self._match()
 
-    def _place_ended(self, place: Place) -> None:
+    def _place_ended(self, place: Slot) -> None:
         self.places.discard(place)
         caller = self.running.pop(place, None)
         if caller is not None:
@@ -220,7 +220,7 @@ class Dispatcher:
 
     # runs
 
-    def _begin(self, caller: Caller, place: Place) -> None:
+    def _begin(self, caller: Caller, place: Slot) -> None:
         run = caller.run
         run.begin(place)
         self.running[place] = caller
@@ -239,14 +239,14 @@ class Dispatcher:
         if run.stopped is not None:
             run.place.kill()
 
-    def _on_output(self, place: Place, fd: int) -> None:
+    def _on_output(self, place: Slot, fd: int) -> None:
         run = self.running[place].run
         if not run.read_from(fd):
             self.loop.forget(fd)
         if run.stopped is not None and not place.killed:
             place.kill()
 
-    def _on_report(self, place: Place) -> None:
+    def _on_report(self, place: Slot) -> None:
         caller = self.running[place]
         complete, open_still = caller.run.read_report()
         if not open_still:
@@ -261,7 +261,7 @@ class Dispatcher:
         self._finish(caller)
         self.sessions.idle(place)
 
-    def _unwatch(self, place: Place) -> None:
+    def _unwatch(self, place: Slot) -> None:
         for fd in (place.stdout, place.stderr, place.control.fileno()):
             self.loop.forget(fd)
 

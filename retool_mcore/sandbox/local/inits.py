@@ -84,7 +84,7 @@ class Init:
         self.on_end()
 
 
-class Inits:
+class NamespacePool:
     """Those that no program is in: `returning` become ready soon; `on_ready()` says when one is, or is lost."""
 
     def __init__(self, loop: Loop, folders: list[str], on_ready: Callable[[], None]):

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.syscalls import open_beneath
-from retool_mcore.sandbox.local.inits import Init, Inits
+from retool_mcore.sandbox.local.inits import Init, NamespacePool
 from retool_mcore.sandbox.local.loop import Loop
 from retool_mcore.sandbox.local.remove import remove_tree
 
 READ_BYTES = 65536
 
 
-class Place:
+class Slot:
     """`on_end(place)` is called once, when every process of the place is gone and its pipes can be read to their end.
 
     `program`: process id, 0 until the zygote has forked it. `exit_status`: as of waitpid, None until it has ended or
@@ -29,10 +29,10 @@ class Place:
     def __init__(
         self,
         loop: Loop,
-        inits: Inits | None,
+        inits: NamespacePool | None,
         base_dir: str,
         zygote: socket.socket,
-        on_end: Callable[["Place"], None],
+        on_end: Callable[["Slot"], None],
     ):
         self.loop = loop
         self.inits = inits
@@ -51,7 +51,7 @@ class Place:
         self.stdout = self.stderr = -1
         self.control: socket.socket | None = None
 
-    def prepare(self, on_ready: Callable[["Place"], None]) -> None:
+    def prepare(self, on_ready: Callable[["Slot"], None]) -> None:
         """Make the namespaces, or the folder; `on_ready` is then called, or `on_end` if it failed. Raises OSError."""
         if self.inits is None:
             self.work_dir = tempfile.mkdtemp(dir=self.base_dir)
@@ -65,7 +65,7 @@ class Place:
         if self.init.folder >= 0:
             self._init_ready(on_ready)
 
-    def _init_ready(self, on_ready: Callable[["Place"], None]) -> None:
+    def _init_ready(self, on_ready: Callable[["Slot"], None]) -> None:
         self.folder = self.init.take_folder()
         on_ready(self)
 

@@ -7,7 +7,7 @@ import time
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.clip import Clip, clip
 from retool_mcore.sandbox.local.loop import Timer
-from retool_mcore.sandbox.local.place import READ_BYTES, Place
+from retool_mcore.sandbox.local.place import READ_BYTES, Slot
 from retool_mcore.sandbox.local.wire import Frames
 
 # A program that writes this many times its output limit is stopped instead of read to its end.
@@ -37,7 +37,7 @@ class Run:
         self.begun = False
         self.report: dict | None = None
         self.stopped: tuple[Status, str] | None = None
-        self.place: Place | None = None
+        self.place: Slot | None = None
         self.new_session = False
         self.timer: Timer | None = None
         self.started = time.monotonic()
@@ -46,7 +46,7 @@ class Run:
         if self.stopped is None and self.report is None:
             self.stopped = status, reason
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: Slot) -> None:
         self.place = place
         self.started = time.monotonic()
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from retool_mcore.sandbox.local.caller import Caller
 from retool_mcore.sandbox.local.loop import Loop, Timer
-from retool_mcore.sandbox.local.place import Place
+from retool_mcore.sandbox.local.place import Slot
 
 
 class _Session:
     def __init__(self):
-        self.place: Place | None = None
+        self.place: Slot | None = None
         self.current: Caller | None = None
         self.queue: deque[Caller] = deque()
         self.timer: Timer | None = None
@@ -24,7 +24,7 @@ class Sessions:
         loop: Loop,
         idle_s: float,
         request_place: Callable[[Caller], None],
-        begin: Callable[[Caller, Place], None],
+        begin: Callable[[Caller, Slot], None],
     ):
         self.loop = loop
         self.idle_s = idle_s
@@ -58,7 +58,7 @@ class Sessions:
             if session.place is None or session.place.ended:
                 self._drop_place(session, caller.run.session)
 
-    def idle(self, place: Place) -> None:
+    def idle(self, place: Slot) -> None:
         for session in self.of_id.values():
             if session.place is place:
                 session.timer = self.loop.after(self.idle_s, place.kill)
@@ -67,7 +67,7 @@ class Sessions:
         # Ended meanwhile.
         place.kill()
 
-    def lost(self, place: Place) -> None:
+    def lost(self, place: Slot) -> None:
         for name, session in list(self.of_id.items()):
             if session.place is place:
                 self._drop_place(session, name)
@@ -93,7 +93,7 @@ class Sessions:
         elif caller in session.queue:
             session.queue.remove(caller)
 
-    def end(self, name: str) -> Place | None:
+    def end(self, name: str) -> Slot | None:
         """Forget the session; its place, if it has one, must be killed."""
         session = self.of_id.pop(name, None)
         if session is None:

@@ -1,0 +1,4 @@
+"""Adapters that let verl, Megatron-core and vLLM run without a GPU, one module per library, and the check.
+
+On a machine with CUDA they do nothing but put two kernels into Megatron. verl and vLLM load them through entry points
+(pyproject.toml)."""

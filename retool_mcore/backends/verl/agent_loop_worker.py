@@ -1,0 +1,112 @@
+"""verl's agent loop workers, which begin no more than the engines' caches hold (rollout/live.py), keep what they finish
+and take over what an attempt before this one had finished.
+
+The trainer says where (backends/verl/take_over.py): rows of a batch that have a column `unfinished` name the folder
+of their
+step. Rows without it, of a validation or of a pipeline whose rollouts run ahead of the training, are run as by verl;
+there verl's own checkpoint of TransferQueue holds what is unfinished.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+
+import ray
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from retool_mcore.rollout.live import Live
+from retool_mcore.rollout.unfinished import Unfinished
+from retool_mcore.rollout.wire import from_wire, to_wire
+from retool_mcore.sandbox.base import Status
+
+COLUMN = "unfinished"
+# The tokens and their log-probabilities are in extra_fields["trajectory"].
+_KEPT = {"response_mask", "num_turns", "metrics", "reward_score", "extra_fields"}
+_ROW = ("data_source", "raw_prompt", "reward_model", "extra_info")
+# Where the trajectory that the running task finishes is to be kept; every trajectory is run by a task of its own.
+_PLACE: ContextVar[tuple[Unfinished, str] | None] = ContextVar("place", default=None)
+
+_Worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+assert {"_run_agent_loop", "_agent_loop_postprocess"} <= vars(_Worker).keys() | vars(_Worker.__mro__[1]).keys(), (
+    "verl's workers run a trajectory by other methods than those that are overridden here"
+)
+
+
+class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
+    """verl's worker with `Unfinished` around every trajectory of training."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.opened: dict[str, asyncio.Future] = {}  # the newest folder
+        retool, rollout, workers = self.config.retool, self.rollout_config, self.rollout_config.agent.num_workers
+        trajectories = self.config.data.train_batch_size * rollout.n
+        self.live = Live(
+            retool.cache_tokens and retool.cache_tokens // workers,
+            longest=rollout.prompt_length + rollout.response_length,
+            window=trajectories // workers,
+            most=retool.live and retool.live // workers,
+        )
+
+    async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
+        folder = kwargs.pop(COLUMN, None)
+        if folder is not None and not trajectory["validate"]:
+            if folder not in self.opened:
+                self.opened = {folder: asyncio.ensure_future(asyncio.to_thread(Unfinished, Path(folder)))}
+            unfinished, key = await self.opened[folder], row_key(kwargs)
+            record = await asyncio.to_thread(unfinished.take, key)
+            if record is not None:
+                return await self._agent_loop_postprocess(restore(record), trajectory["validate"], **kwargs)
+            _PLACE.set((unfinished, key))
+        async with self.live.trajectory():
+            return await super()._run_agent_loop(
+                sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs
+            )
+
+    async def _agent_loop_postprocess(self, output, validate, **kwargs):
+        self.live.ended(len(output.prompt_ids) + len(output.response_ids))
+        await super()._agent_loop_postprocess(output, validate, **kwargs)
+        # Router replay's experts are larger than all the rest: such a trajectory is generated again, as is one that the
+        # sandbox itself spoilt.
+        lost = output.routed_experts is not None or output.extra_fields.get("finish") == Status.SANDBOX
+        if (place := _PLACE.get()) is not None and not lost:
+            unfinished, key = place
+            await asyncio.to_thread(unfinished.append, key, output.model_dump(include=_KEPT))
+
+
+class KeepingManager(AgentLoopManagerTQ):
+    """verl's manager with KeepingWorkers."""
+
+    worker_class = KeepingWorker
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(self.worker_class)
+
+
+def row_key(row: Mapping) -> str:
+    """What names a trajectory of a step in every attempt: the problem, with all that it consists of, and the sample."""
+    content = json.dumps([row.get(name) for name in _ROW], sort_keys=True, default=_plain)
+    return f"{int(row['index'])}/{int(row['session_id'])}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def restore(record: Mapping) -> AgentLoopOutput:
+    """The output of which `_KEPT` was kept; the reward with it, so that nothing is judged again."""
+    extra = dict(record["extra_fields"])
+    trajectory = from_wire(extra["trajectory"])
+    # Its stages (environments/stages.py) passed in another attempt: they say nothing of this one's queues.
+    extra.pop("stages", None)
+    extra["trajectory"] = to_wire(trajectory | {"taken_over": True})
+    return AgentLoopOutput(
+        prompt_ids=trajectory["prompt_ids"].tolist(),
+        response_ids=trajectory["response_ids"].tolist(),
+        response_logprobs=trajectory["logprobs"].tolist() or None,
+        **dict(record) | {"extra_fields": extra},
+    )
+
+
+def _plain(value):
+    return value.tolist() if hasattr(value, "tolist") else str(value)

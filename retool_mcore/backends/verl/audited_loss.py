@@ -1,0 +1,85 @@
+"""The mask audit in the trainer's workers: the gradient that the loss really gives to every token's log-probability.
+
+What the trainer process can check are columns (metrics/audit.py). Between them and the loss lie TransferQueue, the
+mini-batch loader, micro-batches, padding and the shift by one token; so here, where verl calls its loss, the loss is
+differentiated with respect to the log-probabilities that it was given, and a token's weight is that derivative. The
+graph between the two is elementwise arithmetic on one number a token: nothing next to the model's own backward pass.
+"""
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.metric import AggregationType, Metric
+
+from retool_mcore.backends.megatron.token_positions import token_positions
+from retool_mcore.backends.verl.async_save import SavingWorker
+from retool_mcore.metrics.audit import MaskAuditError
+
+# The column of TransferQueue that says what each response token is, (samples, tokens) int8, written from the spans.
+SPAN_KIND = "span_kind"
+INTERPRETER, POLICY, PREDICTED = 0, 1, 2  # PREDICTED: an observation that the recipe wants in the loss
+
+
+class AuditedLoss:
+    """`loss(model_output, data, dp_group)` of verl's engines, with the audit of its gradient. Raises MaskAuditError."""
+
+    def __init__(self, loss):
+        self.loss = loss
+
+    def __call__(self, model_output, data, dp_group=None):
+        inputs = {name: model_output.get(name) for name in ("log_probs", "entropy")}
+        inputs = {name: _values(tensor) for name, tensor in inputs.items() if tensor is not None}
+        loss, metrics = self.loss(model_output={**model_output, **inputs}, data=data, dp_group=dp_group)
+        inputs = [tensor for tensor in inputs.values() if tensor.requires_grad]
+        if loss.requires_grad and inputs:
+            gradients = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
+            metrics = metrics | _check(data, [gradient for gradient in gradients if gradient is not None])
+        return loss, metrics
+
+
+class AuditingWorker(SavingWorker):
+    """The RL worker whose actor's loss is audited."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        from retool_mcore.backends.megatron import engine  # in the workers only: it imports Megatron's layers
+
+        engine.register_engines()
+        super().init_model()
+        if "actor" in self.role:
+            self.actor.set_loss_fn(AuditedLoss(self.loss_fn))
+
+
+def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:
+    """Counts of one micro-batch; a NaN is a weight, too."""
+    if SPAN_KIND not in data:
+        raise RuntimeError(f"The batch has no column {SPAN_KIND}, so its loss cannot be audited.")
+    weighted = torch.stack([gradient != 0 for gradient in gradients]).any(0)
+    kind, position = data[SPAN_KIND].values(), token_positions(data)
+    found = weighted[position]
+    leaked = found & (kind == INTERPRETER)
+    in_response = torch.zeros_like(weighted).index_fill_(0, position, True)
+    counts = torch.stack([leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum()])
+    leaks, in_prompts, with_gradient, interpreter = counts.tolist()
+    if leaks:
+        raise _error(data, int(leaked.nonzero()[0]), "an interpreter token receives a gradient")
+    if in_prompts:
+        raise MaskAuditError("a prompt token receives a gradient", "of this micro-batch", 0, "in the loss")
+    # Means over the step's mini-batches, as verl reduces them.
+    values = {"gradient_tokens": with_gradient, "gradient_interpreter_tokens": leaks, "interpreter_tokens": interpreter}
+    return {f"audit/{name}": Metric(AggregationType.SUM, value) for name, value in values.items()}
+
+
+def _error(data, position: int, what: str) -> MaskAuditError:
+    starts = data["responses"].offsets()
+    row = int(torch.searchsorted(starts, torch.tensor(position, device=starts.device), right=True)) - 1
+    values = [data[name][row] for name in ("uid", "session_id") if name in data]
+    names = [
+        str(value.item() if isinstance(value, torch.Tensor) else getattr(value, "data", value)) for value in values
+    ]
+    return MaskAuditError(
+        what, "_".join(names) or f"row {row} of a micro-batch", position - int(starts[row]), "in the loss"
+    )
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.values() if tensor.is_nested else tensor

@@ -1,0 +1,157 @@
+"""What the trainer sees of its own steps: the mask audit, behaviour metrics, trajectories on disk and the timeline.
+
+The trainer calls it at five places of a step; nothing here changes what is trained.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from verl.utils.debug import marked_timer
+
+from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
+from retool_mcore.backends.verl.batch import StepBatch, put_column, read_batch, read_notes
+from retool_mcore.backends.verl.mini_batches import Cut, order_correlation
+from retool_mcore.environments.stages import overlap
+from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
+from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
+from retool_mcore.metrics.gpu_idle import idle_shares
+from retool_mcore.metrics.grader import grader_metrics
+from retool_mcore.metrics.records import write_step
+from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
+from retool_mcore.metrics.tensorboard import write_texts
+from retool_mcore.metrics.text import chosen, markdown
+from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
+from retool_mcore.metrics.writer import TrajectoryWriter
+from retool_mcore.recipes.columns import real_keys
+
+KEPT_TRACES = 20
+
+
+class StepObserver:
+    """retool: the section of the configuration with stage_dir, trajectories, keep_trajectory_bytes, texts, recipe."""
+
+    def __init__(self, retool) -> None:
+        self.stage_dir = Path(retool.stage_dir)
+        # A recipe may want observations predicted: then they are in the loss on purpose.
+        self.predicted = float(retool.recipe.observation_weight) > 0
+        self.writer = TrajectoryWriter(Path(retool.trajectories), retool.keep_trajectory_bytes)
+        self.texts = retool.texts
+        self.batches: list[StepBatch] = []
+        self.cut: Cut | None = None  # of the batch that is trained on
+        self.started = time.time()
+        self.reader, self.ahead = ThreadPoolExecutor(1, "notes"), Future()
+        self.ahead.set_result({})
+
+    def begin_step(self) -> None:
+        self.started, self.batches = time.time(), []
+
+    def read_ahead(self, batch) -> None:
+        """Read what is settled of the trajectories beside the log-probabilities, for which the trainer only waits."""
+        self.ahead = self.reader.submit(read_notes, batch)
+
+    def _read(self, batch, step: int) -> StepBatch:
+        notes = self.ahead.result()
+        seen = read_batch(batch, step, notes if notes.keys() >= set(real_keys(batch)) else read_notes(batch))
+        if self.cut is not None:
+            before = len(self.batches) * self.cut.rows // self.cut.size
+            for record in seen.records:
+                record["mini_batch"] = before + self.cut.mini_batch(record["place"])
+        return seen
+
+    def before_update(self, batch, step: int, metrics: dict, timing: dict):
+        """Audit what the update is about to read, and tell the workers what every token is; returns the batch.
+
+        Raises MaskAuditError, with the trajectory on the disk, when the loss would not receive what was sampled.
+        """
+        with marked_timer("audit", timing):
+            seen = self._read(batch, step)
+            self.batches.append(seen)
+            spans = span_mask(seen.columns, seen.records)
+            found, fault = audit(seen.columns, seen.records, spans)
+            metrics |= found
+            if fault is not None:
+                raise self._mask_audit_error(seen, fault)
+            policy, _ = spans  # type: ignore[misc]  # without a fault they are spans
+            kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
+            rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
+            return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)
+
+    def after_refused_update(self, error: MaskAuditError) -> MaskAuditError:
+        """The error of a worker's audit with the trajectory on the disk, where the batch has it."""
+        for seen in self.batches:
+            if error.key in (names := [key.rsplit("_", 1)[0] for key in seen.keys]):
+                row = names.index(error.key)
+                return self._mask_audit_error(seen, Fault(error.what, row, error.token), error.where)
+        return error
+
+    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None, gpus=()) -> None:
+        """Metrics of the whole step; hands the trajectories to the writer.
+
+        board: TensorBoard's SummaryWriter; gpus: of every rank the samples of its GPU (metrics/gpu_idle.py).
+        """
+        clock = time.perf_counter()
+        if not self.batches:  # a step without an update of the actor, while only the critic warms up
+            self.batches.append(self._read(batch, step))
+        records = [record for seen in self.batches for record in seen.records]
+        metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
+        if self.cut is not None:
+            metrics |= order_correlation([record["mini_batch"] for record in records], records)
+        metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))
+        metrics |= {f"sandbox/{name}": value for name, value in sandbox_metrics(records).items()}
+        metrics |= {f"grader/{name}": value for name, value in grader_metrics(records).items()}
+        if board is not None and (waits := latencies_s(records)):
+            board.add_histogram("sandbox/latency_s", np.asarray(waits, np.float64), step)
+        sources = by_source(records)
+        for source, own in sources.items():
+            metrics |= {f"behaviour/{source}/{name}": value for name, value in behaviour(own).items()}
+            metrics[f"reward/{source}/accuracy"] = float(np.mean([record["acc"] for record in own]))
+            for name, sample in histograms(own).items() if board is not None else ():
+                board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
+        metrics |= shares(timing, records)
+        metrics |= idle_shares(gpus, self.started, self.started + timing["step"])
+        stages = overlap([record["stages"] for record in records if "stages" in record])
+        metrics |= {f"stages/{name}": value for name, value in stages.items()}
+        # Of an average trajectory: the sum over all of them says nothing about the step.
+        metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
+        if sent := sum(record["resent"][0] for record in records if "resent" in record):
+            lost = sum(record["resent"][1] for record in records if "resent" in record)
+            metrics["rollout/resent_missed_share"] = lost / sent
+        metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
+        trace = chrome_trace(step, self.started, timing, records, gpus)
+        write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
+        every = self.texts.every
+        if board is not None and tokenizer is not None and every and step % every == 0:
+            self.writer.write(step, records, lambda: self._show(Path(board.log_dir) / "text", step, records, tokenizer))
+        else:
+            self.writer.write(step, records)
+        metrics["timing_s/observe"] = time.perf_counter() - clock
+
+    def flush(self) -> None:
+        """Wait until the trajectories that were handed to the writer are on the disk."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Wait until the trajectories of all steps are on the disk. To be called however the training ends."""
+        self.writer.close()
+
+    def _show(self, folder: Path, step: int, records: list[dict], tokenizer) -> None:
+        """A few trajectories for TensorBoard's text tab: files of their own, since verl's may be closed already."""
+
+        def decode(ids: list[int]) -> str:
+            return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+        few = chosen(records, self.texts.count)
+        write_texts(folder, step, {f"trajectory/{n}": markdown(record, decode) for n, record in enumerate(few)})
+
+    def _mask_audit_error(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:
+        record = seen.records[fault.row]
+        path = write_step(self.stage_dir / "audit", record["step"], [record])
+        look = f"`retool view {self.stage_dir.parent} --audit` shows it at #/t/{record['step']}/0"
+        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
+        return MaskAuditError(fault.what, key, fault.token, where)
+
+
+def _tokens(records: list[dict]) -> int:
+    return sum(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records)

@@ -1,0 +1,160 @@
+"""verl's replay buffers with a recipe's group filters: dropped and failed groups are replaced, not trained.
+
+verl's own drop groups whose metric is equal and refill them; the refill is kept, the decision is `group_reason`. With
+or without filters, a group in which the sandbox itself failed counts as failed.
+"""
+# The mix-ins use attributes of verl's classes, which they are mixed into.
+# mypy: disable-error-code="attr-defined"
+
+from collections import Counter, defaultdict
+
+import transfer_queue
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+
+from retool_mcore.errors import UserError
+from retool_mcore.recipes.columns import unwrap
+from retool_mcore.recipes.group_filters import Outcome, drops_groups, group_reason
+from retool_mcore.recipes.sandbox_errors import SandboxErrors
+from retool_mcore.state import heartbeat
+
+REASONS = ("verifier_failure", "all_equal", "accuracy", "nothing_left")
+SANDBOX = "sandbox_error"
+assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
+
+
+class GroupFilters:
+    """Drops groups by `filters` (the section `recipe.filters`), every group with a failed rollout, and every group in
+    which the sandbox itself failed.
+
+    A step that would drop more than `filters.refill_limit` batches raises UserError: it would never end. So does one
+    that loses more than `sandbox_errors.limit` of its trajectories to the sandbox.
+    """
+
+    def __init__(self, *args, filters, sandbox_errors: SandboxErrors, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.filters = filters
+        self.sandbox_errors = sandbox_errors
+        self._reasons: dict[str, tuple[str, float]] = {}  # by group: why it goes ("": it stays), mean accuracy
+        self._dropped: Counter[str] = Counter()  # of the current step
+        self._batch_size = 0
+
+    def sample(self, global_steps, partition_id, batch_size):
+        """As verl's; the metrics also hold `filters/groups/REASON`, groups dropped in this step, and
+        `sandbox/error_share`, of the trajectories generated for it.
+
+        Validation has no refill: it goes on with what the sandbox spoilt, and says so, up to the same share.
+        """
+        if partition_id == "val":
+            batch, metrics = super().sample(global_steps, partition_id, batch_size)
+            self._check_validation(global_steps, batch)
+            return batch, metrics
+        self._batch_size = batch_size
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        reasons = [*(REASONS if self.filter_groups_metric else ()), SANDBOX, "failed"]
+        metrics |= {f"filters/groups/{reason}": self._dropped[reason] for reason in reasons}
+        metrics["sandbox/error_share"] = self.sandbox_errors.share
+        # Groups that finish between two steps, of rollouts that run ahead, belong to the next.
+        self._dropped.clear()
+        self.sandbox_errors.clear()
+        return batch, metrics
+
+    def _terminal_eviction_reasons(self, global_steps, partition_id):
+        if partition_id == "val":
+            return super()._terminal_eviction_reasons(global_steps, partition_id)
+        self._judge(global_steps, partition_id)
+        stale, filtered, _, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
+        # verl's synchronous buffer keeps a group some of whose rollouts failed: a short group, trained on in silence.
+        failed = self.failure_keys[partition_id] | {uid for uid, known in self._reasons.items() if known[0] == SANDBOX}
+        return stale, filtered, failed, counts
+
+    def _wait_for_next_poll(self, partition_id, last_debug_time):
+        done = len(self.finished_keys[partition_id])
+        waiting = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
+        heartbeat.again(heartbeat.TRAINER, done, done + waiting)
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
+
+    def _dapo_filtered_keys(self, partition_id):
+        if partition_id == "val" or self.filter_groups_metric is None:
+            return set(), Counter()
+        dropped = {uid: known for uid, known in self._reasons.items() if known[0] not in ("", SANDBOX)}
+        return set(dropped), Counter(accuracy for _, accuracy in dropped.values())
+
+    def _judge(self, step: int, partition_id: str) -> None:
+        """Decide about the groups that finished since the last look."""
+        finished = self.finished_keys[partition_id]
+        self._reasons = {uid: known for uid, known in self._reasons.items() if uid in finished}
+        new = finished - self._reasons.keys()
+        keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in new]
+        groups: dict[str, list[dict]] = defaultdict(list)
+        for key, extra in zip(keys, _extra_fields(keys, partition_id), strict=True):
+            groups[key.split("_")[0]].append(extra)
+        for uid, group in groups.items():
+            self._reasons[uid] = (SANDBOX, 0.0) if self.sandbox_errors.count(group) else self._filter(group)
+        self.sandbox_errors.check(step, self._batch_size)
+
+    def _filter(self, group: list[dict]) -> tuple[str, float]:
+        if self.filter_groups_metric is None:
+            return "", 0.0
+        told = [extra["reward_extra_info"] for extra in group]
+        outcomes = [Outcome(float(o["acc"]), str(o["drop"]), bool(o["verifier_failed"])) for o in told]
+        limits = {name: self.filters[name] for name in ("all_equal", "accuracy", "verifier_failures")}
+        return group_reason(outcomes, **limits), sum(outcome.acc for outcome in outcomes) / len(outcomes)
+
+    def _check_validation(self, step: int, batch) -> None:
+        errors = SandboxErrors(self.sandbox_errors.limit, n=1)
+        if errors.count(_extra_fields(batch.keys, "val")):
+            print(f"validation at step {step}: {errors.lost} of {errors.seen} lost to the sandbox ({errors.last})")
+        errors.check(step, prompts=0)
+
+    def _evict_terminal_groups(self, global_steps, partition_id, eviction_reasons):
+        _, filtered, failed, _ = eviction_reasons
+        self._dropped.update(self._reasons.get(uid, ("failed",))[0] for uid in filtered | failed)
+        dropped = self._dropped.total()
+        if dropped > self.filters["refill_limit"] * self._batch_size:
+            counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._dropped.items()) if count)
+            raise UserError(
+                f"step {global_steps}: {dropped} groups were dropped ({counts}) before a batch of {self._batch_size} "
+                "was full: loosen recipe.filters, start from a policy that is neither too weak nor too strong for the "
+                "data, or raise recipe.filters.refill_limit."
+            )
+        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
+
+
+def _extra_fields(keys: list[str], partition_id: str) -> list[dict]:
+    if not keys:
+        return []
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["extra_fields"])
+    return unwrap(data["extra_fields"])
+
+
+class FilteringReplayBuffer(GroupFilters, ReplayBuffer):
+    """Of the synchronous trainer: a step's batch is made of what was asked for in that step."""
+
+
+class AsyncFilteringReplayBuffer(GroupFilters, ReplayBufferAsync):
+    """Of trainers whose rollouts run ahead. verl's own replaces failed groups already."""
+
+
+def build_replay_buffer(trainer) -> GroupFilters:
+    """The buffer of one of verl's trainers, from its configuration; `config.retool.recipe` is the recipe's section.
+
+    Prompts are fetched one by one, so that a refill may have any size (`trainer.v1.sampler.sync_refill_failed_groups`).
+    """
+    config = trainer.config
+    sampler = config.trainer.v1.sampler
+    filters = config.retool.recipe.filters
+    made = FilteringReplayBuffer if trainer.trainer_mode == "sync" else AsyncFilteringReplayBuffer
+    return made(
+        trainer_mode=trainer.trainer_mode,
+        trainer_config=config.trainer.v1.get(trainer.trainer_mode, {}),
+        max_off_policy_threshold=sampler.max_off_policy_threshold,
+        max_off_policy_strategy=sampler.max_off_policy_strategy,
+        sampler_kwargs=sampler.sampler_kwargs,
+        refill_fn=trainer._add_prompts_to_generate,
+        filter_groups_metric="acc" if drops_groups(filters) else None,
+        train_batch_size=config.data.train_batch_size,
+        gen_batch_size=1,
+        sync_refill_failed_groups=sampler.sync_refill_failed_groups,
+        filters=filters,
+        sandbox_errors=SandboxErrors(config.retool.sandbox_errors, config.actor_rollout_ref.rollout.n),
+    )

@@ -1,0 +1,81 @@
+"""From the run's configuration to what verl's RL trainer gets: its own section, and where our pieces find theirs."""
+
+from pathlib import Path
+
+from omegaconf import OmegaConf, open_dict
+
+from retool_mcore.backends.env import ray_runtime_env
+from retool_mcore.config import keep_environment
+from retool_mcore.planner import derived
+from retool_mcore.rollout.episode import LIMITS
+from retool_mcore.state import alarms, checkpoints
+
+# By data.environment: what a trajectory acts on besides the tools that a process shares.
+AGENT_LOOPS = {
+    None: "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop",
+    "repository": "retool_mcore.backends.verl.repository_loop.RepositoryAgentLoop",
+}
+
+
+def write_agent_loop(config, path: Path) -> None:
+    """Write the file from which verl builds our agent loop in every rollout worker."""
+    environment = config.data.get("environment")
+    stages = {"stages": config.data.stages} if environment else {}
+    loop = {
+        "name": "retool",
+        "_target_": AGENT_LOOPS[environment],
+        **stages,
+        "format": config.rollout.format,
+        "limits": {name: config.rollout[name] for name in LIMITS},
+        "sandbox": config.sandbox,
+        "timeout_s": config.sandbox.timeout_s,
+        # Read in the worker, so that no file holds what stands in the environment.
+        "toolbox": keep_environment(OmegaConf.to_container(config.toolbox)),
+        "seed": alarms.request_seed(path.parent, config.seed),
+    }
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
+
+
+def verl_config(config, stage_dir: Path):
+    """The config that verl's trainer gets: its own section and where our pieces find their settings."""
+    derived.fill(config)
+    agent_loop = stage_dir / "agent_loop.yaml"
+    write_agent_loop(config, agent_loop)
+    with open_dict(config):
+        verl = config.verl
+        verl.ray_kwargs.ray_init.runtime_env = ray_runtime_env()
+        verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
+        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = (
+            "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
+        )
+        verl.reward.custom_reward_function.reward_kwargs = {
+            "recipe": config.recipe,
+            "max_response_tokens": config.rollout.max_response_tokens,
+        }
+        verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
+        verl.retool = {
+            "recipe": config.recipe,
+            "sandbox_errors": config.rollout.sandbox_errors,
+            "stage_dir": str(stage_dir),
+            "trajectories": str(stage_dir / "trajectories"),
+            "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
+            "texts": {"every": config.train.text_every, "count": config.train.text_samples},
+            "live": config.rollout.get("live"),
+            "cache_tokens": None,  # the trainer tells, once the engines are there
+            "rotation": checkpoints.rotation(config.train),
+            "stop_after_worse": config.train.get("stop_after_worse"),
+            "verify_push_every": config.train.get("verify_push_every", 0),
+            "alarms": config.get("alarms", alarms.IGNORED),
+            "save_minutes": config.train.save_minutes,
+        }
+        for role in (verl.actor_rollout_ref.actor, verl.critic):
+            role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))
+            role.megatron.override_ddp_config = {
+                **(role.megatron.override_ddp_config or {}),
+                "check_for_nan_in_grad": False,  # Megatron's own check would kill a rank before any answer
+            }
+    if config.get("trace", {}).get("backend", "none") != "none":
+        from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
+
+        tracing.enable(verl, agent_loop, name=config.name, prompts=config.trace.prompts)
+    return verl

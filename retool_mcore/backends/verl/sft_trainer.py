@@ -1,0 +1,141 @@
+"""verl's SFT trainer: checkpoints that count only when whole, a stop at a step on request, timed steps."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from verl.trainer.sft_trainer import SFTTrainer
+from verl.utils import tensordict_utils
+from verl.utils.checkpoint import CheckpointHandler
+from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
+
+from retool_mcore.backends.megatron import engine
+from retool_mcore.backends.verl.async_save import Save, StagedCheckpointManager
+from retool_mcore.state import checkpoints, heartbeat, stop
+from retool_mcore.state.schedule import Schedule
+
+
+@contextmanager
+def process_group() -> Iterator[bool]:
+    """torchrun's processes as one group; whether this is its first. They leave it together."""
+    initialize_global_process_group()
+    yield torch.distributed.get_rank() == 0
+    torch.distributed.barrier()
+    destroy_global_process_group()
+
+
+class MarkingHandler(CheckpointHandler):
+    """verl's handler; a checkpoint is declared whole after every rank has written its part."""
+
+    rotation: dict  # arguments of checkpoints.rotate
+    async_save = False
+    being_written: Save | None = None  # on rank 0
+    saved: Mapping[str, float] = {}  # on rank 0: metrics of the checkpoint that has become whole since they were taken
+    save_seconds = 0.0  # what saving has cost the steps since the last one that was logged
+
+    def save_checkpoint(self, step):
+        start = time.monotonic()
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.SAVE)
+        self.finish(blocking=True)
+        super().save_checkpoint(step)  # ends with a barrier
+        self.saved_step = step
+        if self.rank == 0:
+            parts = torch.distributed.get_world_size() if self.async_save else 0
+            self.being_written = Save(Path(self.default_local_dir) / f"global_step_{step}", start, parts)
+        self.finish(blocking=not self.async_save)
+        self.save_seconds += time.monotonic() - start
+
+    def finish(self, blocking: bool) -> None:
+        """Rotate the whole checkpoints (blocking: after the one in the making). Raises what the rank could not write.
+
+        All ranks call it.
+        """
+        self.engine.checkpoint_mananager.finish(blocking)
+        if self.being_written is not None and (found := self.being_written.ended(blocking)):
+            self.saved, self.being_written = found, None
+            checkpoints.rotate(Path(self.default_local_dir).parent, **self.rotation)
+
+    def _load_dataloader_state(self, checkpoint_path):
+        # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
+        if self.resume_global_step % len(self.train_dataloader):
+            super()._load_dataloader_state(checkpoint_path)
+
+
+class ColdStart(SFTTrainer):
+    """verl's SFT trainer with `total_training_steps` that may span epochs, our checkpoints, and timed steps."""
+
+    def _init_engine(self):
+        if self.config.trainer.total_training_steps is not None:
+            # verl stops at the last epoch without saving when the steps do not fit into it.
+            needed = math.ceil(self.config.trainer.total_training_steps / len(self.train_dataloader))
+            self.config.trainer.total_epochs = max(needed, 1)
+        super()._init_engine()
+        StagedCheckpointManager.take_over(self.engine)
+
+    def _build_ckpt_handler(self):
+        super()._build_ckpt_handler()
+        self.ckpt_handler.__class__ = MarkingHandler
+        self.ckpt_handler.rotation = self.config.retool.rotation
+        self.ckpt_handler.async_save = self.checkpoint_config.async_save
+
+    def fit(self):
+        self.step, self.save_every = self.resume_global_step, self.save_freq
+        self.schedule = Schedule(OmegaConf.select(self.config, "retool.save_minutes"), self.save_every)
+        super().fit()
+        self.ckpt_handler.finish(blocking=True)
+
+    def _build_engine(self):
+        engine.register_engines()
+        super()._build_engine()
+        self.stop_at_request()
+
+    def stop_at_request(self):
+        """Take over verl's call of one step (`_train_batch`): its loop has no other place to stop at."""
+        self.stopping = False
+        self.training_client.train_batch = partial(self._train_batch, self.training_client.train_batch)
+
+    def _train_batch(self, train_batch, data):
+        """One step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
+        if self.stopping:
+            self.ckpt_handler.finish(blocking=True)
+            raise stop.StopRequested(self.ckpt_handler.saved_step)
+        start, tokens = time.monotonic(), data["input_ids"].values().numel()
+        if self.ckpt_handler.save_seconds:
+            self.schedule.save_ended(self.ckpt_handler.save_seconds)  # of the step before
+        if self.rank == 0:
+            self.schedule.begin_step(self.step + 1)
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.UPDATE)
+        output = train_batch(data=data)
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.VALIDATION)  # and the step's line in the log
+        self.ckpt_handler.finish(blocking=False)
+        seconds = time.monotonic() - start
+        self.stopping, due, saved = self._said_by_first_rank()
+        if self.engine.is_mp_src_rank_with_outputs():
+            metrics = tensordict_utils.get(output, "metrics")
+            metrics["timing/step_seconds"] = seconds
+            metrics["timing/save_seconds"] = self.ckpt_handler.save_seconds  # of the save after the step before
+            metrics["perf/tokens_per_second"] = tokens * self.engine.get_data_parallel_size() / seconds
+            metrics |= saved
+        self.ckpt_handler.save_seconds = 0.0
+        self.step += 1
+        # verl's loop logs and validates first, then saves this very step.
+        self.save_freq = 1 if self.stopping or due else self.save_every
+        return output
+
+    def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
+        """Whether it sees a reason to stop and whether a save is due, which the ranks would see at different moments,
+        and the metrics of a checkpoint that has become whole: another rank may be the one that logs."""
+        said: list = [None] * 3
+        if self.rank == 0:
+            requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
+            said = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
+            self.ckpt_handler.saved = {}
+        torch.distributed.broadcast_object_list(said, src=0)
+        return said[0], said[1], said[2]

@@ -1,0 +1,191 @@
+"""Episodes as spans in MLflow, through verl's own trace hook (verl/utils/rollout_trace.py): the adapter to both.
+
+verl 0.9.1's hook has a span for an episode and for every generation, but the workers of its V1 trainer leave all
+samples out (trainer/ppo/v1/agent_loop_tq.py, "TODO: add trace support"), and it knows nothing of our tools and reward.
+So the classes here, which verl is told of in its configuration, choose the prompts and add what is missing:
+
+    agent_loop                     tags step, trajectory, problem, sample, reward, finish; text of prompt and response
+      LLMServerClient.generate     one a turn, or a part of one between two pushes: token ids, text, sampling parameters
+      tool NAME                    one a call: arguments, status, what the policy reads
+      reward                       the text that was judged, the expected answer, what the reward function returned
+
+`trajectory` is UID_SAMPLE, by which `retool view` names it, too.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from omegaconf import OmegaConf, open_dict
+from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_op
+
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
+from retool_mcore.backends.verl.agent_loop_worker import KeepingManager, KeepingWorker
+from retool_mcore.errors import UserError
+from retool_mcore.files import shown
+from retool_mcore.tools.toolbox import Toolbox
+
+FOLDER = "mlflow"  # in the stage's folder
+PROJECT = "retool"  # MLflow's experiment
+
+
+def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
+    """Trace the episodes of `prompts` prompts (None: all) a step and agent worker of the run `name`.
+
+    verl: its configuration, with `retool.stage_dir`; agent_loop: the file from which it makes agent loops. Changes
+    both.
+    """
+    (entry,) = OmegaConf.load(agent_loop)
+    entry._target_ = f"{__name__}.{TracedAgentLoop.__name__}"
+    agent_loop.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
+    rollout = verl.actor_rollout_ref.rollout
+    with open_dict(rollout):
+        rollout.agent.agent_loop_manager_class = f"{__name__}.{TracingManager.__name__}"
+        rollout.trace.backend = "mlflow"
+        rollout.trace.token2text = True
+        rollout.trace.project_name = PROJECT
+        rollout.trace.experiment_name = name
+        rollout.trace.max_samples_per_step_per_worker = prompts
+
+
+class TracingWorker(KeepingWorker):
+    """The worker that traces the first prompts of a step, with spans of the reward and tags on the whole.
+
+    A trajectory that is taken over from an earlier attempt has no trace in this one.
+    """
+
+    def __init__(self, config, *args, **kwargs):
+        name_store(Path(config.retool.stage_dir) / FOLDER)
+        super().__init__(config, *args, **kwargs)
+        if RolloutTraceConfig.get_backend() != "mlflow":
+            raise RuntimeError("Tracing was asked for, but verl has not turned it on.")
+        self.prompts = RolloutTraceConfig.get_instance().max_samples_per_step_per_worker
+        self.traced: Counter[int] = Counter()  # prompts, by step
+
+    async def _run_prompt(self, prompt, sampling_params, trajectory, trace=False):
+        step = int(trajectory["step"])
+        trace = not trajectory["validate"] and (self.prompts is None or self.traced[step] < self.prompts)
+        self.traced[step] += trace
+        await super()._run_prompt(prompt, sampling_params, trajectory=trajectory, trace=trace)
+        if trace:  # here, because Ray ends a worker without its exit handlers
+            await asyncio.to_thread(mlflow.flush_trace_async_logging)
+
+    async def _agent_loop_postprocess(self, output, validate, **kwargs):
+        await super()._agent_loop_postprocess(output, validate, **kwargs)
+        describe(output, kwargs, self.tokenizer)
+
+    async def _compute_score(self, outputs, kwargs):
+        compute, last = super()._compute_score, outputs[-1]
+        await span(
+            "reward",
+            lambda: compute(outputs, kwargs=kwargs),
+            lambda _: {"reward": last.reward_score, **last.extra_fields.get("reward_extra_info", {})},
+            answer=last.extra_fields.get("policy_text"),
+            expected=dict(kwargs.get("reward_model") or {}).get("ground_truth"),
+        )
+
+
+class TracingManager(KeepingManager):
+    """The manager with TracingWorkers. Raises UserError when the store does not keep what is sent to it."""
+
+    worker_class = TracingWorker
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        print(f"Episodes are traced to {try_store(Path(config.retool.stage_dir) / FOLDER)}")
+
+
+class TracedAgentLoop(RetoolAgentLoop):
+    """RetoolAgentLoop with a span for every tool call."""
+
+    def _tools(self, *args, **kwargs):
+        tools = super()._tools(*args, **kwargs)
+        return tools and TracedToolbox(tools)
+
+
+class TracedToolbox(Toolbox):
+    """The tools of `inner`, each call in a span."""
+
+    def __init__(self, inner: Toolbox):
+        vars(self).update(vars(inner))
+
+    async def call(self, name, arguments, *args, **kwargs):
+        call = super().call
+        return await span(
+            f"tool {name}",
+            lambda: call(name, arguments, *args, **kwargs),
+            lambda reply: {"status": reply.status, "text": reply.text, "seconds": reply.duration_s},
+            arguments=arguments,
+        )
+
+
+async def span(name: str, work: Callable[[], Awaitable], show: Callable[[Any], dict], **inputs) -> Any:
+    """The result of `work()`, awaited inside a span of verl's hook with `inputs`, and `show(result)` as its outputs.
+
+    Without a span where verl does not trace the episode.
+    """
+    kept = []
+
+    async def traced(self, **inputs):
+        kept.append(await work())
+        return show(kept[0])
+
+    traced.__qualname__ = name  # what the hook calls the span
+    await rollout_trace_op(traced)(None, **inputs)
+    return kept[0]
+
+
+def describe(output, sample: dict, tokenizer) -> None:
+    """Say on the current trace, if there is one, which trajectory it is: `output` (verl's) of the row `sample`."""
+    current = mlflow.get_current_active_span()
+    if current is None:
+        return
+    tags = {
+        "trajectory": f"{sample['uid']}_{sample['session_id']}",
+        "problem": f"{sample.get('data_source')} #{sample.get('index')}",
+        "sample": sample["session_id"],
+        "reward": output.reward_score,
+        "finish": output.extra_fields.get("finish"),
+    }
+    mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items()})
+    current.set_inputs({"prompt": tokenizer.decode(output.prompt_ids)})
+    current.set_outputs({"response": tokenizer.decode(output.response_ids)} | tags)
+
+
+def name_store(folder: Path) -> str:
+    """Point MLflow of this process to the store: the one that MLFLOW_TRACKING_URI names, else files in `folder`."""
+    os.environ.setdefault("MLFLOW_TRACKING_URI", folder.as_uri())
+    # Files need neither a server nor a database; MLflow wants to hear that they are meant.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    # Its makers' statistics of use: a cluster's nodes have no way out, and nobody was asked.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    return os.environ["MLFLOW_TRACKING_URI"]
+
+
+def try_store(folder: Path) -> str:
+    """Write a span to the store (see `name_store`), read it back and remove it; returns the store's address.
+
+    It also makes the experiment, which workers that start together would each make. Raises UserError when the span does
+    not come back: MLflow itself only logs a warning, once per span, in the workers.
+    """
+    address = name_store(folder)
+    store = shown(address)
+    try:
+        mlflow.set_tracking_uri(address)
+        experiment = mlflow.set_experiment(PROJECT).experiment_id
+        with mlflow.start_span("probe") as probe:
+            trace = probe.trace_id
+        mlflow.flush_trace_async_logging()
+        kept = mlflow.get_trace(trace) is not None
+        if kept:
+            mlflow.MlflowClient().delete_traces(experiment, trace_ids=[trace])
+    except (mlflow.exceptions.MlflowException, OSError) as error:
+        reason = " ".join(str(error).replace(address, store).split())
+        raise UserError(f"trace.backend=mlflow: the store {store} does not answer ({reason[:300]}).") from None
+    if not kept:
+        raise UserError(f"trace.backend=mlflow: the store {store} takes a span but does not give it back.")
+    return store

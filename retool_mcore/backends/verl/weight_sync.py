@@ -1,0 +1,104 @@
+"""Weight pushes are verified: every tensor in vLLM is, bit by bit, what Megatron exported.
+
+verl's worker gathers the weights under their Hugging Face names and streams them to the vLLM worker on its device, or
+to engines elsewhere (backends/verl/host_weights.py). On a push that the trainer wants verified each tensor of the
+stream is
+fingerprinted as it passes (backends/verl/fingerprint.py), and vLLM then compares what its parameters hold
+(backends/verl/weight_sync_vllm.py). A tensor that was left out, put elsewhere or cut at another row would otherwise
+train in
+silence, with a rollout policy that is not the trainer's.
+"""
+
+import json
+import re
+import time
+from contextlib import contextmanager
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+
+from retool_mcore.backends.verl.async_save import SavingWorker
+from retool_mcore.backends.verl.fingerprint import Whole, fingerprint
+
+RECEIVER = "retool_mcore.backends.verl.weight_sync_vllm.VerifyingExtension"
+_FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
+
+
+class PushError(Exception):
+    """The rollout engine holds other weights than the trainer exported; training must not go on."""
+
+
+class VerifyingWorker(SavingWorker):
+    """verl's RL worker that remembers the fingerprints of a push until they are compared."""
+
+    exported: dict[str, Whole] | None = None
+    export_bytes = 0
+    recording = False
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def record_push(self) -> None:
+        """The next push is to be verified."""
+        self.exported, self.export_bytes, self.recording = None, 0, True
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def update_weights(self, global_steps: int = None, mode: str = "auto"):
+        recording, self.recording = self.recording, False
+        # To engines elsewhere only the first rank sends.
+        if not recording or (mode != "naive" and torch.distributed.get_rank() != 0):
+            return await super().update_weights(global_steps=global_steps, mode=mode)
+        engine = self.actor.engine
+        export = engine.get_per_tensor_param
+        dtype = getattr(torch, self.config.rollout.dtype)
+        seen: dict[str, tuple[int, torch.Tensor]] = {}
+
+        def recorded(**kwargs):
+            weights, adapter = export(**kwargs)
+            return self._record(weights, seen, dtype), adapter
+
+        engine.get_per_tensor_param = recorded
+        try:
+            result = await super().update_weights(global_steps=global_steps, mode=mode)
+        finally:
+            del engine.get_per_tensor_param
+        values = torch.stack([value for _, value in seen.values()]).tolist()  # one wait for the device
+        sizes = [elements for elements, _ in seen.values()]
+        self.exported = {name: Whole(*both) for name, *both in zip(seen, sizes, values, strict=True)}
+        return result
+
+    def _record(self, weights, seen: dict, dtype: torch.dtype):
+        for name, weight in weights:
+            seen[name] = weight.numel(), fingerprint(weight.to(dtype))
+            self.export_bytes += weight.nbytes
+            yield name, weight
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def verify_push(self) -> dict[str, float]:
+        """Compare the engine's tensors with the recorded push; {tensors, bytes, seconds}. Raises PushError."""
+        clock = time.perf_counter()
+        with refused():
+            await self.rollout._execute_method("verify_weights", kwargs=self._message())
+        seconds = time.perf_counter() - clock
+        return {"tensors": len(self.exported), "bytes": self.export_bytes, "seconds": seconds}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def recorded_push(self) -> tuple[dict[str, str], dict[str, float]] | None:
+        """Of the rank that sent to engines elsewhere: (arguments of their verify_weights, {tensors, bytes})."""
+        if self.exported is None:
+            return None
+        return self._message(), {"tensors": len(self.exported), "bytes": self.export_bytes}
+
+    def _message(self) -> dict[str, str]:
+        assert self.exported is not None, "verl pushes its weights otherwise than it did: nothing was recorded"
+        return {"exported": json.dumps(self.exported), "dtype": self.config.rollout.dtype}
+
+
+@contextmanager
+def refused():
+    """Turns what an engine says of a push into PushError."""
+    try:
+        yield
+    except Exception as error:
+        found = _FOUND.search(str(error))
+        if found is None:
+            raise
+        raise PushError(found[0]) from None

@@ -1,0 +1,102 @@
+"""The rollout engine's side of the verified weight push: vLLM's worker tells what its parameters hold.
+
+Loaded by vLLM in every worker (`worker_extension_cls`), where it joins verl's own extension. vLLM fuses q, k and v, and
+gate and up, and slices over its tensor-parallel ranks; its layers know how, so each parameter is cut back into slices
+of the tensors that a Hugging Face checkpoint names, without the loaders that put them there.
+
+Adapted places (vLLM 0.24 and 0.28): the attributes of vllm/model_executor/layers/linear.py and
+vocab_parallel_embedding.py that say what a rank holds. Not covered: experts (fused MoE) and quantised engines.
+"""
+
+import json
+from collections.abc import Iterator
+
+import torch
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+
+from retool_mcore.backends.verl.fingerprint import Block, Whole, difference, fingerprint, whole
+
+STOPS = "The weight push stops the run"
+
+
+class VerifyingExtension(vLLMColocateWorkerExtension):
+    """verl's worker extension that can compare what it holds with what the trainer exported."""
+
+    def verify_weights(self, exported: str, dtype: str) -> None:
+        """exported: JSON {name: [elements, fingerprint]} of tensors in `dtype`, a torch name. Raises RuntimeError with
+        one sentence, on every rank, when the engine holds something else."""
+        from vllm.distributed.parallel_state import get_world_group
+
+        model = self.model_runner.get_model()
+        own = fingerprints(model, getattr(torch, dtype))
+        group = get_world_group()
+        ranks = [None] * group.world_size
+        torch.distributed.all_gather_object(ranks, own, group=group.cpu_group)
+        expected = {name: Whole(*value) for name, value in json.loads(exported).items()}
+        found = difference(drop_tied(model, expected), *whole(ranks))
+        if found is not None:
+            raise RuntimeError(f"{STOPS}: {found}.")
+
+
+def drop_tied(model, exported: dict[str, Whole]) -> dict[str, Whole]:
+    """Without an output matrix that is the embedding's own: the engine holds one tensor for both."""
+    if getattr(model.config, "tie_word_embeddings", False):
+        return {name: value for name, value in exported.items() if name != "lm_head.weight"}
+    return exported
+
+
+def fingerprints(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, list[Block]]:
+    """This rank's blocks of every tensor of a Hugging Face checkpoint, as `dtype`."""
+    places, shares = [], []
+    for name, piece, row, column in slices(model):
+        places.append((name, row, column, len(piece), piece.numel() // max(len(piece), 1)))
+        shares.append(fingerprint(piece.to(dtype), row, column))
+    values = torch.stack(shares).tolist()  # one wait for the device
+    found: dict[str, list[Block]] = {}
+    for (name, row, column, rows, columns), value in zip(places, values, strict=True):
+        found.setdefault(name, []).append(Block(row, column, rows, columns, value))
+    return found
+
+
+def slices(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int, int]]:
+    """(checkpoint name, a view of this rank's slice, its first row, its first column) of every parameter."""
+    packed = getattr(model, "packed_modules_mapping", {})
+    for path, module in model.named_modules():
+        parent, _, last = path.rpartition(".")
+        for kind, parameter in module.named_parameters(recurse=False):
+            names = [f"{parent}.{part}.{kind}" for part in packed.get(last, [])] or [f"{path}.{kind}"]
+            yield from _layer_slices(module, kind, parameter.data, names)
+
+
+def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> Iterator[tuple]:
+    from vllm.model_executor.layers import linear
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    rank = getattr(module, "tp_rank", 0)
+    if isinstance(module, linear.QKVParallelLinear):
+        shared = rank // module.num_kv_head_replicas
+        parts = [
+            (module.num_heads * module.head_size, rank),
+            (module.num_kv_heads * module.head_size, shared),
+            (module.num_kv_heads * module.v_head_size, shared),
+        ]
+    elif isinstance(module, linear.MergedColumnParallelLinear):
+        parts = [(size // module.tp_size, rank) for size in module.output_sizes]
+    elif isinstance(module, linear.ColumnParallelLinear):
+        parts = [(len(held), rank)]
+    elif isinstance(module, linear.RowParallelLinear) and kind == "weight":
+        yield names[0], held, 0, rank * held.shape[1]
+        return
+    elif isinstance(module, VocabParallelEmbedding):
+        shard = module.shard_indices
+        first, end = shard.org_vocab_start_index, shard.org_vocab_end_index
+        yield names[0], held[: end - first], first, 0
+        return
+    else:
+        parts = [(len(held), 0)]
+    if len(parts) != len(names):
+        raise RuntimeError(f"{STOPS}: a layer with {names} holds {len(parts)} tensors, so it cannot be verified.")
+    start = 0
+    for name, (rows, place) in zip(names, parts, strict=True):
+        yield name, held[start : start + rows], place * rows, 0
+        start += rows

@@ -1,0 +1,1 @@
+"""vLLM outside of verl: the engine of an evaluation."""

@@ -1,0 +1,401 @@
+"""The command line: `retool prepare | sft | rl | eval | export | doctor | plan | submit | status | summary |
+view | replay | sandbox`.
+
+Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
+"""
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from omegaconf import OmegaConf
+from typer.exceptions import TyperException
+
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.files import private_files
+from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_command, stage_dir
+from retool_mcore.state.stop import EXIT_CODE
+
+IN_PROCESS = "none, it runs in this process"
+
+app = typer.Typer(
+    name="retool",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
+    epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
+)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"retool_mcore {version('retool-mcore')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and the launch command; start nothing.")
+]
+
+
+def _examples(*commands: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+@app.command(
+    epilog=_examples(
+        "retool prepare", "retool prepare name=maths data=math data.sources.aime_2025.location=aime.parquet"
+    )
+)
+def prepare(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
+    row, malformed ones reported and counted, and split so that none is in both training and validation."""
+    return run_stage("prepare", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool sft", "retool sft train.lr=1e-4 train.steps=200 parallel=cpu-pp2"))
+def sft(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
+    tokens only. A second start goes on from the last complete checkpoint."""
+    return run_stage("sft", overrides, dry_run)
+
+
+@app.command(
+    epilog=_examples("retool rl recipe=dapo", "retool rl model=qwen2.5-32b parallel=2x8-80g data=math --dry-run")
+)
+def rl(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
+    trains. A second start goes on from the last complete checkpoint."""
+    return run_stage("rl", overrides, dry_run)
+
+
+@app.command("eval", epilog=_examples("retool eval policy=sft", "retool eval policy=rl k=32 temperature=1.0 top_p=0.7"))
+def evaluate(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
+    and the behaviour metrics, to RUN/eval/<policy>."""
+    return run_stage("eval", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool export policy=rl", "retool export policy=sft output=/models/my-policy"))
+def export(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
+    a probe batch."""
+    return run_stage("export", overrides, dry_run)
+
+
+@app.command(epilog=_examples("retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g"))
+def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+    """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
+    Exits with 1 when something is missing that a run needs."""
+    config = compose("doctor", overrides or ())
+    if dry_run:
+        print(OmegaConf.to_yaml(config) + f"# command: {IN_PROCESS}")
+        return 0
+    from retool_mcore.cli import doctor as examination
+
+    return examination.run(config)
+
+
+@app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/quickstart --plot curves.png"))
+def summary(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curves into this picture.")] = None,
+) -> int:
+    """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
+    minutes."""
+    from retool_mcore.cli import summary as report
+
+    report.print_table(run)
+    if plot is not None:
+        report.plot(run, plot)
+    return 0
+
+
+@app.command(
+    epilog=_examples(
+        "retool plan --model qwen2.5-32b --gpus 2x8 --gpu-memory 80 --max-length 18432",
+        "retool plan --model /models/mine --gpus 4 --gpu-memory 141 --max-length 16384 --sft --write "
+        "configs/parallel/mine.yaml",
+    )
+)
+def plan(
+    model: Annotated[
+        str, typer.Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
+    ],
+    gpus: Annotated[str, typer.Option(metavar="NODESxGPUS", help="As in 2x8.")],
+    gpu_memory: Annotated[float, typer.Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")],
+    max_length: Annotated[int, typer.Option(metavar="TOKENS", help="Longest sequence, prompt and response.")],
+    gpu: Annotated[
+        str | None, typer.Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(metavar="N", help="Sequences of one optimizer step.")] = 512,
+    mean_length: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Mean length; default: a third of the longest.")
+    ] = None,
+    sft: Annotated[bool, typer.Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
+    top: Annotated[int, typer.Option(metavar="N", help="Lines of the table.")] = 10,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
+    ] = None,
+) -> int:
+    """Predict memory and time of every parallel layout of a model on a cluster, and rank those that fit."""
+    from retool_mcore.planner import command
+
+    command.run(
+        model,
+        gpus,
+        gpu_memory=gpu_memory,
+        max_length=max_length,
+        gpu=gpu,
+        sequences=sequences,
+        mean_length=mean_length,
+        rl=not sft,
+        top=top,
+        write=write,
+    )
+    return 0
+
+
+@app.command(
+    epilog=_examples(
+        "retool submit sft rl eval name=r32 model=qwen2.5-32b parallel=2x8-80g data=math",
+        "retool submit rl name=r32 --after sft --site mycluster --dry-run",
+    )
+)
+def submit(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STAGE... [KEY=VALUE]...",
+            help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
+            "Overrides go to every stage.",
+        ),
+    ],
+    after: Annotated[
+        str | None, typer.Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
+) -> int:
+    """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
+    back to the queue and on from its last whole checkpoint."""
+    from retool_mcore.cluster import submit as submission
+
+    submission.submit(words, after=after, site_name=site, dry_run=dry_run)
+    return 0
+
+
+@app.command(epilog=_examples("retool status runs/quickstart", "watch -n 10 retool status runs/r32"))
+def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]) -> int:
+    """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
+    for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
+    from retool_mcore.cluster import status as report
+
+    report.print_table(run)
+    return 0
+
+
+@app.command(epilog=_examples("retool view runs/quickstart", "retool view runs/r32 --eval rl --port 8010"))
+def view(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port.")] = 8008,
+    evaluation: Annotated[
+        str | None, typer.Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
+    ] = None,
+    audit: Annotated[bool, typer.Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
+) -> int:
+    """Look at the trajectories of a run in a browser: text by role, the mask over the tokens, probabilities, the
+    interpreter's output and times; two side by side, one problem over the steps, and a single HTML file to send on."""
+    from retool_mcore.view import server
+
+    part = f"eval/{evaluation}" if evaluation else "audit" if audit else "rl"
+    server.serve(run, host=host, port=port, part=part)
+    return 0
+
+
+@app.command(
+    epilog=_examples(
+        "retool replay runs/quickstart --step 30",
+        "retool replay runs/quickstart --step 30 --rollout",
+        "retool replay runs/r32 --step 101 verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32768",
+    )
+)
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    step: Annotated[int, typer.Option(metavar="N", min=1, help="Which step.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
+    ] = None,
+    rollout: Annotated[
+        bool, typer.Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
+    ] = False,
+    policy_step: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
+    recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
+    from retool_mcore.cli import replay as again
+
+    again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
+    return 0
+
+
+services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")
+app.add_typer(services)
+
+
+@services.command(
+    epilog=_examples(
+        "retool sandbox serve",
+        "retool sandbox serve --host 0.0.0.0 --workers 128 --register runs/sandbox-hosts sandbox.memory_mb=2048",
+    )
+)
+def serve(
+    overrides: Overrides = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port; 0: a free one.")] = 8080,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")
+    ] = 1024,
+    register: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
+    ] = None,
+) -> int:
+    """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
+    machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
+    import asyncio
+
+    from retool_mcore.sandbox.service import serve as service
+
+    config = OmegaConf.to_container(compose("doctor", overrides or ()).sandbox)
+    config |= {} if workers is None else {"workers": workers}
+    asyncio.run(service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise))
+    return 0
+
+
+@services.command("probe", epilog=_examples("retool sandbox probe http://node1:8080"))
+def probe_service(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
+) -> int:
+    """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
+    import asyncio
+
+    from retool_mcore.sandbox.service.probe import probe_url
+
+    print(asyncio.run(probe_url(url)))
+    return 0
+
+
+coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
+app.add_typer(coldstart)
+ColdstartConfig = Annotated[Path, typer.Argument(metavar="FILE", help="As those in configs/coldstart/.")]
+ColdstartOverrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
+]
+
+
+@coldstart.command(
+    "run", epilog=_examples("retool coldstart run configs/coldstart/openthoughts.yaml source.path=thoughts.parquet")
+)
+def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> int:
+    """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
+    for `retool sft` with a report. A second start goes on after the last finished row and model call."""
+    from retool_mcore.coldstart import command
+
+    command.run(config, overrides or [])
+    return 0
+
+
+@coldstart.command(
+    "serve",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=_examples(
+        "retool coldstart serve configs/coldstart/openthoughts.yaml --print",
+        "retool coldstart serve configs/coldstart/openthoughts.yaml --tensor-parallel-size 8",
+    ),
+)
+def serve_coldstart(
+    context: typer.Context,
+    config: ColdstartConfig,
+    purpose: Annotated[str, typer.Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the command; start nothing.")] = False,
+) -> int:
+    """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
+    to `vllm serve`."""
+    from retool_mcore.coldstart import command
+
+    command.serve(config, purpose, checkpoint, context.args, show)
+    return 0
+
+
+def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool) -> int:
+    config = compose(stage, overrides or ())
+    if dry_run:
+        command = stage_command(stage, config, stage_dir(stage, config) / "config.yaml")
+        print(OmegaConf.to_yaml(config) + f"# command: {shlex.join(command) or IN_PROCESS}")
+    else:
+        launch(stage, config)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns its exit code: 0, 1 (a stage failed), 2 (wrong input), 75 (asked to
+    stop at a step, and did), 128 + signal (stopped)."""
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        private_files()
+        return app(args=arguments or ["--help"], prog_name="retool", standalone_mode=False) or 0
+    except (UserError, TyperException) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        print(f"retool: {message}", file=sys.stderr)
+        return 2
+    except StageFailed as error:
+        print(f"retool: {error}", file=sys.stderr)
+        return 1
+    except Paused as error:
+        print(error)
+        return EXIT_CODE
+    except Stopped as error:
+        print(f"retool: {error}; the next start goes on from the last complete checkpoint.", file=sys.stderr)
+        return 128 + error.signum
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT

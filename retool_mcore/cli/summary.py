@@ -1,0 +1,152 @@
+"""A finished or unfinished run in one table and one picture, read from its files alone."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from retool_mcore.errors import UserError
+from retool_mcore.state import alarms
+from retool_mcore.state.progress import metric, read_steps
+
+# Row, folder of its evaluation, stage that led there.
+ROWS = (
+    ("before SFT", "init", None),
+    ("after SFT", "sft", "sft"),
+    ("best of SFT", "sft-best", None),
+    ("after RL", "rl", "rl"),
+    ("best of RL", "rl-best", None),
+)
+OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
+# Right panel of the picture: legend, metric of the RL steps (names: backends/verl/observer.py, metrics/validation.py).
+RL_CURVES = (
+    ("reward", "critic/score/mean"),
+    ("accuracy", "reward/accuracy"),
+    ("code ratio", "code_ratio"),
+    ("validation", "val/accuracy"),
+)
+
+
+def rows(run: Path) -> tuple[list[str], list[list[str]]]:
+    """(column titles, cells) of the table; what the run does not have (yet) is "-".
+
+    One accuracy column for each data source, mean@k over its problems.
+
+    Raises:
+        UserError: no such folder, or a metrics file that is not what `retool eval` writes.
+    """
+    if not run.is_dir():
+        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+    scores = {name: _read_eval(run / "eval" / name / "metrics.json") for _, name, _ in ROWS}
+    accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
+    columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
+    cells = []
+    for title, name, stage in ROWS:
+        if name in OPTIONAL and not scores[name]:
+            continue
+        ratio, length = (_over_sources(scores[name], figure) for figure in ("code_ratio", "response_length"))
+        cells.append(
+            [
+                title,
+                *(_percent(accuracies[name].get(column)) for column in columns),
+                _percent(ratio),
+                "-" if length is None else f"{length:.0f}",
+                str(max(read_steps(run / stage), default="-")) if stage else "-",
+                _minutes(run / stage) if stage else "-",
+            ]
+        )
+    return ["", *columns, "code ratio", "response tokens", "steps", "minutes"], cells
+
+
+def print_table(run: Path, console: Console | None = None) -> None:
+    """Prints the table of `rows`. Raises UserError as it does."""
+    titles, cells = rows(run)
+    table = Table(title=str(run))
+    for title in titles:
+        table.add_column(title, justify="right" if title else "left")
+    for row in cells:
+        table.add_row(*row)
+    console = console or Console()
+    console.print(table)
+    if said := alarms.count(run / "rl"):
+        console.print(f"rl: {said}")
+
+
+def plot(run: Path, picture: Path) -> None:
+    """Draws the SFT loss, and the reward, accuracy and code ratio of RL over the steps.
+
+    Raises:
+        UserError: the run has no steps, or the picture's suffix is none that matplotlib writes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    sft, rl = read_steps(run / "sft"), read_steps(run / "rl")
+    if not sft and not rl:
+        raise UserError(f"nothing to draw in {run}: neither sft nor rl has finished a step.")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    left.set(title="SFT", xlabel="step", ylabel="loss")
+    for label, name in (("training", "train/loss"), ("validation", "val/loss")):
+        _curve(left, sft, label, name)
+    right.set(title="RL", xlabel="step")
+    for label, name in RL_CURVES:
+        _curve(right, rl, label, name)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if axes.get_lines():
+            axes.legend()
+    if picture.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise UserError(f"cannot draw {picture}: name it .png, .svg or .pdf.")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=150)
+
+
+def _curve(axes, steps: dict[int, dict[str, float]], label: str, name: str) -> None:
+    points = [(step, metric(data, name)) for step, data in steps.items()]
+    points = [(step, value) for step, value in points if value is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label)
+
+
+def _read_eval(path: Path) -> dict:
+    if not path.is_file():
+        return {}
+    try:
+        metrics = json.loads(path.read_text())
+    except ValueError:
+        metrics = None
+    if not (isinstance(metrics, dict) and {"accuracy", "behaviour"} <= metrics.keys()):
+        raise UserError(f"{path} is not what `retool eval` writes: remove it and run `retool eval` again.")
+    return metrics
+
+
+def _accuracies(metrics: dict) -> dict[str, float]:
+    """{column title: mean@k} of every data source."""
+    return {
+        f"{source} {name}": value
+        for source, scores in metrics.get("accuracy", {}).items()
+        for name, value in scores.items()
+        if name.startswith("mean@")
+    }
+
+
+def _over_sources(metrics: dict, figure: str) -> float | None:
+    """A behaviour figure: that of all samples, else the mean of the sources' own."""
+    sources = metrics.get("behaviour", {})
+    values = [source[figure] for source in sources.values() if figure in source]
+    return sources.get("all", {}).get(figure, sum(values) / len(values) if values else None)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _minutes(folder: Path) -> str:
+    path = folder / "attempts.jsonl"
+    if not path.is_file():
+        return "-"
+    seconds = sum(json.loads(line)["seconds"] for line in path.read_text().splitlines())
+    return f"{seconds / 60:.1f}"

@@ -1,0 +1,271 @@
+"""Composes the configuration of one stage: our YAML files, the user's overrides, and verl's packaged defaults.
+
+The files under configs/ hold our own sections at the top level and, for the stages that run on verl's trainers, a
+section `verl` with only the values that differ from verl's defaults. verl's YAML is read from its installed folder
+without importing the package (that takes seconds), merged under our values, and every key of ours must exist there.
+"""
+
+import copy
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from retool_mcore.config import overrides as ov
+from retool_mcore.config.moved import to_old
+from retool_mcore.errors import UserError
+
+# At the top of a checkout; an installed wheel has them inside the package (setup.py).
+CONFIG_DIR = Path(__file__).parents[2] / "configs"
+if not (CONFIG_DIR / "base.yaml").is_file():
+    CONFIG_DIR = Path(__file__).parent / "configs"
+
+# verl's packaged configuration of each stage: file and group choices (verl/trainer/{sft_trainer,main_ppo}.py).
+VERL_BASE = {
+    "sft": ("sft_trainer_engine", ("engine=megatron", "optim=megatron")),
+    "export": ("sft_trainer_engine", ("engine=megatron", "optim=megatron")),
+    "rl": ("ppo_trainer", ("model_engine=megatron",)),
+}
+
+# Policies that eval and export know by a word: the link to each in the run's folder.
+STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
+
+# Sections of verl's configuration that are handed on to another library, or read with .get: any key may stand there.
+VERL_FREE = (
+    "*.override_transformer_config",
+    "*.override_config",
+    "*.override_ddp_config",
+    "*.override_mcore_model_config",
+    "*.override_optimizer_config",
+    "*.mbridge_config",
+    "*.engine_kwargs",
+    "*.apply_chat_template_kwargs",
+    "*.mm_processor_kwargs",
+    "*.sampler_kwargs",
+    "*.reward_kwargs",
+    "ray_kwargs.ray_init",
+    "data.format",  # ours, read by our SFT data set
+    "data.predict_observations",
+    "checkpoint.async_save",  # a field of CheckpointConfig (trainer/config/config.py) that SFT's YAML leaves out
+    "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), as above
+    "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word, and a number is verl's default
+    "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
+)
+# A section that becomes verl's engine section, whose keys are checked there, arguments of the user's own rewards, and
+# bounds that are one number or two (recipes/correction.py).
+FREE = (
+    "parallel.megatron",
+    "recipe.reward.args",
+    "recipe.group_reward.args",
+    "correction.rollout_is_threshold",
+    "correction.rollout_rs_threshold",
+)
+
+
+def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG_DIR) -> DictConfig:
+    """The fully resolved configuration of a stage; `config.verl` is complete, verl's defaults included.
+
+    Args:
+        stage: name of a file in `config_dir`, as in "rl".
+        overrides: Hydra style: `data.train_batch_size=8`, `recipe=dapo`, `verl.trainer.save_freq=5`.
+
+    Raises:
+        UserError: anything wrong in an override or in the files: unknown key or choice, wrong type, missing value.
+    """
+    config_dir = Path(config_dir).resolve()
+    if not (config_dir / f"{stage}.yaml").is_file():
+        raise UserError(f"no configuration {stage}.yaml in {config_dir}: reinstall, or run from a whole checkout.")
+    register_resolvers()
+    choices, values = ov.parse(overrides, config_dir)
+    config = _compose_files(stage, choices, config_dir)
+    ours = [value for value in values if value.key != "verl" and not value.key.startswith("verl.")]
+    ov.apply(config, ours, FREE, _reference(config))
+    verl_values = [value for value in values if value not in ours]
+    if verl_values and "verl" not in config:
+        raise UserError(f"{verl_values[0].key}: the stage {stage} has no verl section.")
+    _apply_verl(config, stage, verl_values)
+    files = OmegaConf.to_container(config)
+    if missing := [key for key, value in ov.leaves(files) if value == "???" and not key.startswith("verl.")]:
+        raise UserError(f"no value for {', '.join(missing)}: give it as an override, KEY=VALUE.")
+    # What is in the environment stays there: the stage reads it itself, and no file or print holds it.
+    for key, value in ov.leaves(files):
+        if "${oc.env:" in str(value):
+            OmegaConf.update(config, key, keep_environment(value))
+    _resolve(config)
+    if "verl" in config:
+        with open_dict(config):
+            config.verl = _with_verl_defaults(stage, keep_environment(OmegaConf.to_container(config.verl)))
+    return config
+
+
+def config_hash(config: DictConfig) -> str:
+    """sha256 (hex) of the resolved configuration, independent of the order of keys and of where our modules lie."""
+    return hashlib.sha256(to_old(OmegaConf.to_yaml(config, sort_keys=True)).encode()).hexdigest()
+
+
+def register_resolvers() -> None:
+    """Registers what our files use: `${add:}`, `${policy_path:}`, `${or:}` (the second where the first is null) and
+    others; may be called again."""
+    for name, function in (
+        ("add", lambda *terms: sum(terms)),
+        ("multiply", lambda a, b: a * b),
+        ("or", lambda first, second: second if first is None else first),
+        ("divide", _divide),
+        ("positive", _positive),
+        ("when_positive", lambda value, then: then if value > 0 else None),
+        ("policy_path", policy_path),
+        ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
+    ):
+        OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def policy_path(policy: str, init: str, run_dir: str) -> str:
+    """The Hugging Face folder of a policy: `init` is the model before SFT, STAGE_POLICIES are what the stages made.
+
+    A stage links its last whole checkpoint there, and its best (state/checkpoints.py). Any other is a path itself.
+    """
+    return ({"init": init} | {word: f"{run_dir}/{link}" for word, link in STAGE_POLICIES.items()}).get(policy, policy)
+
+
+def _divide(a: int, b: int) -> int:
+    if b == 0 or a % b:
+        raise UserError(f"{a} is not a multiple of {b}")
+    return a // b
+
+
+def _positive(value: float) -> float:
+    if not value > 0:
+        raise UserError(f"it must be above 0, not {value}")
+    return value
+
+
+@contextmanager
+def _hydra(config_dir: Path) -> Iterator[None]:
+    """Hydra over `config_dir`; whatever Hydra state the process had is back afterwards."""
+    state = GlobalHydra.instance()
+    outer, state.hydra = state.hydra, None
+    try:
+        with hydra.initialize_config_dir(str(config_dir), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def _compose_files(stage: str, choices: Mapping[str, str], config_dir: Path) -> DictConfig:
+    try:
+        with _hydra(config_dir):
+            config = hydra.compose(stage, [f"{group}={choice}" for group, choice in choices.items()])
+    except HydraException as error:
+        if choices:
+            with _hydra(config_dir):
+                used = hydra.compose(stage, return_hydra_config=True).hydra.runtime.choices
+            groups = sorted(group for group in used if "/" not in group)
+            if unused := [group for group in choices if group not in groups]:
+                known = ", ".join(groups) or "none"
+                raise UserError(f"the stage {stage} has no group {unused[0]}; its groups are: {known}.") from error
+        raise UserError(f"{config_dir / stage}.yaml cannot be composed: {str(error).splitlines()[0]}.") from error
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def _reference(config: DictConfig) -> dict[str, Any]:
+    """Our sections before the overrides, resolved as far as they can be, for the check of keys and types.
+
+    A value that cannot be resolved yet (an override may be what mends it) stays null and takes anything.
+    """
+
+    def plain(node: DictConfig) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key in node:
+            try:
+                value = None if OmegaConf.is_missing(node, key) else node[key]
+            except OmegaConfBaseException:
+                value = None
+            if isinstance(value, DictConfig):
+                value = plain(value)
+            elif OmegaConf.is_list(value):
+                value = list(value)
+            result[key] = value
+        return result
+
+    ours = copy.deepcopy(config)
+    ours.pop("verl", None)
+    return plain(ours)
+
+
+def _apply_verl(config: DictConfig, stage: str, values: Sequence[ov.Value]) -> None:
+    for item in values:
+        key = item.key.removeprefix("verl").removeprefix(".")
+        ov.refuse_forced(ov.Value(key, item.value, item.text, item.forced), VERL_FREE, "verl.")
+        if not key and not isinstance(item.value, Mapping):
+            raise UserError("verl is a section: set its keys one by one, as in verl.trainer.save_freq=5.")
+        for leaf, value in ov.leaves(item.value, key):
+            ov.check(leaf, value, _verl_reference(stage), VERL_FREE, "verl.")
+            ov.store(config, f"verl.{leaf}", value)
+
+
+def keep_environment(value: Any) -> Any:
+    """`value` (plain) with every `${oc.env:NAME}` escaped: resolving it once leaves them as they were."""
+    return json.loads(json.dumps(value).replace("${oc.env:", r"\\${oc.env:"))
+
+
+def _resolve(config: DictConfig) -> None:
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__ or cause.__context__
+        reason = str(cause) if cause else str(error).splitlines()[0].removesuffix(".")
+        raise UserError(f"the value of {_broken_key(config)} cannot be worked out: {reason}.") from error
+
+
+def _broken_key(config: DictConfig) -> str:
+    """The first dotted key whose value cannot be resolved (OmegaConf's errors do not always name it)."""
+    for key in config:
+        try:
+            value = None if OmegaConf.is_missing(config, key) else config[key]
+        except OmegaConfBaseException:
+            return str(key)
+        if isinstance(value, DictConfig) and (inner := _broken_key(value)):
+            return f"{key}.{inner}"
+    return ""
+
+
+def _with_verl_defaults(stage: str, ours: dict[str, Any]) -> DictConfig:
+    for key, value in ov.leaves(ours):
+        ov.check(key, value, _verl_reference(stage), VERL_FREE, "verl.")
+    # Merged before verl's interpolations are resolved: many of its values follow others.
+    merged = OmegaConf.merge(_verl_defaults(stage), ours)
+    _resolve(merged)
+    return merged
+
+
+@functools.cache
+def _verl_defaults(stage: str) -> DictConfig:
+    """verl's own configuration for the stage, its interpolations unresolved. Never change it in place."""
+    spec = importlib.util.find_spec("verl")  # of a top-level name: finds the folder, imports nothing
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("verl is not installed in this environment: run ./launch/setup.sh.")
+    name, groups = VERL_BASE[stage]
+    with _hydra(Path(spec.submodule_search_locations[0]) / "trainer" / "config"):
+        config = hydra.compose(name, list(groups))
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+@functools.cache
+def _verl_reference(stage: str) -> Mapping[str, Any]:
+    """verl's defaults as nested plain dicts, resolved: which keys exist, of which type."""
+    return OmegaConf.to_container(_verl_defaults(stage), resolve=True)

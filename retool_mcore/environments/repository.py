@@ -1,0 +1,199 @@
+"""A task in a small Python repository: the policy edits it, and is right iff the tests pass afterwards (SkyRL v0).
+
+The repository lives in this process as text, for one trajectory: `reset` copies the task's files, `close` drops them.
+Programs and tests get a copy in a sandbox run of their own, so nothing that they do outlives them.
+
+What a forged verdict would have to get past: the visible tests are put back as they were before they count, and the
+hidden checks are calls whose expected values never enter the sandbox. Only the values that the calls gave come out, and
+they are compared here, so a program that reports what it likes would have to know the right values.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from retool_mcore.environments import files as edits
+from retool_mcore.environments.files import RepositoryError
+from retool_mcore.environments.schemas import SCHEMAS
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
+from retool_mcore.untrusted import read_json
+
+TESTS = "tests"
+# unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.
+_RUN_TESTS = f"""
+import io, re, sys, unittest
+sys.path.insert(0, ".")
+suite = unittest.defaultTestLoader.discover({TESTS!r}, top_level_dir=".")
+report = io.StringIO()
+outcome = unittest.TextTestRunner(stream=report, verbosity=0).run(suite)
+print(re.sub(r" in [0-9.]+s", "", report.getvalue()).strip())
+if not outcome.wasSuccessful() or not outcome.testsRun:
+    raise SystemExit(1)
+"""
+_RUN_CHECKS = """
+import json, sys
+sys.path.insert(0, ".")
+values = []
+for call in json.loads({calls!r}):
+    names = {{}}
+    try:
+        exec(call["setup"], names)
+        values.append(repr(eval(call["call"], names)))
+    except Exception as error:
+        values.append(type(error).__name__)
+print({mark!r} + json.dumps(values))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A hidden check: after `setup` (imports) the expression `call` must have the repr `expected`, or raise an
+    exception of that name."""
+
+    setup: str
+    call: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class RepositoryTask:
+    """`issue`: what the policy is told. `files`: the repository, {path: text}, its tests under tests/.
+
+    A task with neither test files nor checks is refused: it could not be scored.
+    """
+
+    issue: str
+    files: Mapping[str, str]
+    checks: tuple[Check, ...]
+
+    def __post_init__(self):
+        if not self.checks or not any(path.startswith(f"{TESTS}/") for path in self.files):
+            raise UserError(f"a repository task needs a file under {TESTS}/ and at least one hidden check.")
+
+    def to_json(self) -> str:
+        return json.dumps({"issue": self.issue, "files": dict(self.files), "checks": [*map(asdict, self.checks)]})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RepositoryTask":
+        """Raises UserError when `text` is no task."""
+        try:
+            found = json.loads(text)
+            checks = tuple(Check(**check) for check in found["checks"])
+            return cls(found["issue"], {str(k): str(v) for k, v in found["files"].items()}, checks)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"extra_info.repository is no repository task ({error}): prepare the data again."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a step came to: `text` for the policy, `status` a word of sandbox.base.Status, `ends` the episode."""
+
+    text: str
+    status: str = Status.SUCCESS
+    ends: bool = False
+
+
+class RepositoryEnvironment:
+    """One trajectory's repository. reset -> step* -> score -> close; `timeout_s` bounds each run in the sandbox.
+
+    `sandbox_failed`: whether the sandbox itself did in any of the runs, so that the score says nothing.
+    """
+
+    tools = SCHEMAS
+
+    def __init__(self, sandbox: Sandbox, timeout_s: float, error_lines: int = ERROR_LINES):
+        self.sandbox = sandbox
+        self.timeout_s = timeout_s
+        self.error_lines = error_lines
+        self.task: RepositoryTask | None = None
+        self.files: dict[str, str] = {}
+        self.sandbox_failed = False
+        self._first: Observation | None = None  # the tests' report on the repository as it was given
+
+    async def reset(self, row: Mapping) -> str:
+        """Take up the task of a row (`repository`: RepositoryTask.to_json) and return the policy's instructions."""
+        self.task = RepositoryTask.from_json(row["repository"])
+        self.files, self._first, self.sandbox_failed = dict(self.task.files), None, False
+        return self.task.issue
+
+    async def prepare(self) -> None:
+        """Run the tests once, before the policy acts. Raises RuntimeError unless they ran and failed: such a
+        trajectory would say nothing about the policy."""
+        self._first = await self._tests()
+        if self._first.status != Status.ERROR:
+            raise RuntimeError(f"the tests of an untouched repository gave {self._first.status}, not a failure")
+
+    async def step(self, tool: str, arguments: Mapping) -> Observation:
+        """Answer one call, whose arguments fit the tool's schema. What the policy does wrong is an observation."""
+        if self.task is None:
+            raise RuntimeError("the environment was not reset")
+        try:
+            match tool:
+                case "list_files":
+                    return Observation(edits.list_files(self.files))
+                case "view":
+                    return Observation(edits.view(self.files, **arguments))
+                case "search":
+                    return Observation(edits.search(self.files, **arguments))
+                case "replace":
+                    return Observation(edits.replace(self.files, **arguments))
+                case "write":
+                    return Observation(edits.write(self.files, **arguments))
+                case "run_tests":
+                    return self._first if self._first and self._untouched() else await self._tests()
+                case "code_interpreter":
+                    return self._observe(await self._run('import sys\nsys.path.insert(0, ".")\n' + arguments["code"]))
+                case "submit":
+                    return Observation("", ends=True)
+        except RepositoryError as error:
+            return Observation(f"Error: {error}", Status.ERROR)
+        raise ValueError(f"no tool is called {tool!r}")
+
+    async def score(self) -> float:
+        """1.0 iff the task's own tests, as they were, and all hidden checks pass; else 0.0."""
+        if self.task is None or self._untouched():
+            return 0.0  # every task is verified to fail as it is given
+        tests = {path: text for path, text in self.task.files.items() if path.startswith(f"{TESTS}/")}
+        own = {path: text for path, text in self.files.items() if not path.startswith(f"{TESTS}/")}
+        self.files = own | tests
+        if await self.values() != [check.expected for check in self.task.checks]:
+            return 0.0
+        return float((await self._run(_RUN_TESTS)).status is Status.SUCCESS)
+
+    async def values(self) -> list[str]:
+        """What the hidden checks' calls give with the repository as it is; [] when the run did not end well."""
+        mark = secrets.token_hex(16)
+        calls = json.dumps([{"setup": check.setup, "call": check.call} for check in self.task.checks])
+        result = await self._run(_RUN_CHECKS.format(calls=calls, mark=mark))
+        lines = [line for line in result.stdout.splitlines() if line.startswith(mark)]
+        try:
+            found = read_json(lines[-1].removeprefix(mark)) if lines else []
+        except ValueError:
+            return []
+        return found if isinstance(found, list) else []
+
+    async def close(self) -> None:
+        """Drop the repository."""
+        self.task, self.files = None, {}
+
+    def _untouched(self) -> bool:
+        return self.files == self.task.files
+
+    async def _tests(self) -> Observation:
+        result = await self._run(_RUN_TESTS)
+        if result.status in (Status.SUCCESS, Status.ERROR) and result.stdout.strip():
+            return Observation(result.stdout.strip(), str(result.status))  # without the exit's own traceback
+        return self._observe(result)
+
+    async def _run(self, program: str) -> Result:
+        copy = {path: text.encode("utf-8", "replace") for path, text in self.files.items()}
+        result = await self.sandbox.run(program, timeout_s=self.timeout_s, files=copy)
+        self.sandbox_failed |= result.status is Status.SANDBOX
+        return result
+
+    def _observe(self, result: Result) -> Observation:
+        return Observation(result.observation(self.error_lines), str(result.status))

@@ -1,0 +1,31 @@
+"""The tools by which a policy acts on a trajectory's repository, for the configuration's section `toolbox`."""
+
+from contextvars import ContextVar
+
+from retool_mcore.environments.repository import RepositoryEnvironment
+from retool_mcore.environments.schemas import SCHEMAS
+from retool_mcore.tools.base import Episode, Reply, Tool
+
+# The environment of the trajectory that the running task belongs to; tasks that it starts inherit it.
+ENVIRONMENT: ContextVar[RepositoryEnvironment] = ContextVar("environment")
+
+
+class RepositoryTool(Tool):
+    """One tool of the environment, answered by the trajectory's own."""
+
+    parallel = False  # edits of one turn happen in the order in which they were written
+    keeps_time = True
+
+    def __init__(self, schema: dict):
+        self.schema = schema
+
+    async def call(self, arguments: dict, episode: Episode) -> Reply:
+        seen = await ENVIRONMENT.get().step(self.name, arguments)
+        return Reply(seen.text, status=str(seen.status), ends=seen.ends)
+
+
+class RepositoryTools:
+    """The tools of a repository environment, for `tools.use`."""
+
+    def __init__(self):
+        self.tools = [RepositoryTool(schema) for schema in SCHEMAS]

@@ -1,0 +1,67 @@
+"""What follows from a run's size, where the configuration says null. A number there wins."""
+
+import math
+import os
+
+from omegaconf import DictConfig, OmegaConf
+
+from retool_mcore.planner.memory import GIB
+from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
+
+# One token of a trajectory in TransferQueue: six columns of int64 (ids, masks, positions), six of float32.
+TOKEN_BYTES = 6 * 8 + 6 * 4
+# An agent worker is one asyncio process on one core: episodes wait for the engine and for programs, and what a turn
+# costs it (rendering, parsing, sending) must not keep the others waiting.
+EPISODES_A_WORKER = 256
+# A grading takes 1.5 ms at the 99th percentile (docs/grader.md): all of a reward worker's come to 2 s of one core.
+GRADINGS_A_WORKER = 1024
+# A storage unit is one process that copies every byte it is given and asked for, at about 1 GB/s: seconds a step.
+STORAGE_UNIT_BYTES = GIB
+# Beside the GPUs' own processes (a trainer's rank, an engine's worker, a share of its scheduler) nothing else may run.
+CORES_A_GPU = 3
+
+# The key that may be null, and where verl reads it.
+PLACES = {
+    "parallel.agent_workers": "verl.actor_rollout_ref.rollout.agent.num_workers",
+    "parallel.reward_workers": "verl.reward.num_workers",
+    "parallel.storage_units": "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units",
+    "sandbox.workers": None,
+    "parallel.rollout.executor": "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend",
+}
+
+
+def sizes(config: DictConfig, cores: int) -> dict[str, int | str]:
+    """Processes of all nodes by key of PLACES, programs at once of one agent worker (sandbox.workers), vLLM's executor.
+
+    config: of rl; cores: CPU cores of one node that the run may use.
+    """
+    parallel, train = config.parallel, config.train
+    trajectories = train.batch * train.n
+    tokens = trajectories * (config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
+    left = cores - CORES_A_GPU * parallel.gpus_per_node * (parallel.device == "cuda")
+    # verl deals whole prompts to the agent workers; they share with the programs the cores that are left.
+    most = max(1, min(train.batch, parallel.nodes * left // 2))
+    agents = parallel.agent_workers or min(most, math.ceil(trajectories / EPISODES_A_WORKER))
+    return {
+        "parallel.agent_workers": agents,
+        "parallel.reward_workers": math.ceil(trajectories / GRADINGS_A_WORKER),
+        "parallel.storage_units": math.ceil(tokens * TOKEN_BYTES / STORAGE_UNIT_BYTES),
+        # Without a GPU an engine's one worker shares its process: one start less, and two cores have fewer to share.
+        "parallel.rollout.executor": "uni" if parallel.device == "cpu" and parallel.rollout_tp == 1 else "mp",
+        "sandbox.workers": max(1, max(MIN_PROGRAMS, left) // math.ceil(agents / parallel.nodes)),
+    }
+
+
+def fill(config: DictConfig, cores: int | None = None) -> None:
+    """Put `sizes` in the places of `config` that are null, and say so. To be called on a node of the run."""
+    found = sizes(config, cores or len(os.sched_getaffinity(0)))
+    told = []
+    for key, place in PLACES.items():
+        if key == "sandbox.workers" and config.sandbox.kind != "local":
+            continue
+        for path in filter(None, (key, place)):
+            if OmegaConf.select(config, path) is None:
+                OmegaConf.update(config, path, found[key], force_add=True)
+                told += [f"{key}={found[key]}"] * (path == key)
+    if told:
+        print(f"Derived from the run's size: {', '.join(told)}")

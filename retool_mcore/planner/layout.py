@@ -1,0 +1,176 @@
+"""How a model is spread over GPUs, and what it is trained on."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from retool_mcore.errors import UserError
+from retool_mcore.planner.flops import RECOMPUTE, attention_pairs
+
+# verl's weight of a token against a pair of tokens when it balances micro-batches (utils/seqlen_balancing.py).
+VERL_TOKEN_COST = 24576
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the trainer's parallel groups and what it keeps. The defaults of the switches are verl 0.9.1's."""
+
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1  # chunks of layers a pipeline rank (virtual_pipeline_model_parallel_size); 1: none
+    cp: int = 1
+    dp: int = 1
+    sequence_parallel: bool = True  # ignored at tp=1
+    recompute: str = "none"  # none | selective (attention core) | mlp | full (every layer)
+    optimizer_offload: bool = False  # to the host while vLLM generates; the update has it on the GPU again
+    param_offload: bool = False  # weights and gradients, likewise
+    micro_batch_tokens: int = 16384  # per context-parallel rank, as verl's ppo_max_token_len_per_gpu
+    fused_swiglu: bool = False  # override_transformer_config.bias_activation_fusion
+    fused_rope: bool = False  # override_transformer_config.apply_rope_fusion
+    fused_log_probs: bool | str = False  # True: model.use_fused_kernels, the logits are never whole; "in_place": ours
+    half_logits: bool = False  # with "in_place": override_mcore_model_config.half_logits, no float32 copy of the logits
+    fused_wgrad: bool = False  # gradient_accumulation_fusion
+    overlap: bool = False  # overlap_grad_reduce and overlap_param_gather
+
+    def __post_init__(self):
+        for name in ("tp", "pp", "vpp", "cp", "dp", "micro_batch_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UserError(f"the layout's {name} is {value!r}, expected a whole number of 1 or more.")
+        if self.fused_log_probs not in (False, True, "in_place"):
+            raise UserError(
+                f"the layout's fused_log_probs is {self.fused_log_probs!r}, expected true, false or in_place."
+            )
+        if self.recompute not in RECOMPUTE:
+            raise UserError(f"the layout's recompute is {self.recompute!r}, expected one of {', '.join(RECOMPUTE)}.")
+        if self.vpp > 1 and self.pp == 1:
+            raise UserError(f"vpp={self.vpp} cuts a pipeline's stages, so it needs pp > 1.")
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def mechanisms(self) -> int:
+        """How many of the things are on that can be off, as a measure of what can go wrong."""
+        used = (self.cp > 1, self.vpp > 1, self.pp > 1, self.recompute != "none")
+        return sum(used) + self.param_offload + self.optimizer_offload
+
+    @property
+    def shards_sequence(self) -> bool:
+        return self.sequence_parallel and self.tp > 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of one optimizer step over all ranks: their lengths in tokens, prompt and response together."""
+
+    lengths: tuple[int, ...]
+    sequence_tokens: int = 0  # longest there may be; 0: the longest there is
+
+    @classmethod
+    def of(cls, lengths: "Batch | Sequence[int]") -> "Batch":
+        """A batch of a list of lengths; see `spread` for one that is made of (sequences, longest, mean)."""
+        return lengths if isinstance(lengths, Batch) else cls(tuple(int(length) for length in lengths))
+
+    @classmethod
+    def spread(cls, sequences: int, longest: int, mean: float) -> "Batch":
+        """`sequences` lengths of the given mean: a power of evenly spaced quantiles, from near 0 up to `longest`.
+
+        Quantile q has length longest * q^a with a = longest / mean - 1, whose mean is longest / (1 + a).
+        """
+        if sequences < 1 or longest < 1 or not 0 < mean <= longest:
+            raise UserError(
+                f"a batch of {sequences} sequences of at most {longest} and on average {mean} tokens cannot be: "
+                "expected 1 or more of each and a mean of at most the longest."
+            )
+        power = longest / mean - 1
+        quantiles = ((index + 0.5) / sequences for index in range(sequences))
+        return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
+
+    @cached_property
+    def _shares(self) -> dict[int, "Share"]:
+        return {}
+
+    def share(self, dp: int) -> "Share":
+        """Of the fullest of `dp` data-parallel ranks."""
+        if dp > len(self.lengths):
+            raise UserError(f"{len(self.lengths)} sequences are not enough for {dp} data-parallel ranks.")
+        if dp not in self._shares:
+            self._shares[dp] = Share(tuple(sorted(self.lengths, reverse=True)[::dp]))
+        return self._shares[dp]
+
+    def __post_init__(self):
+        if not self.lengths or min(self.lengths) < 1:
+            raise UserError("a batch needs at least one sequence, each of 1 token or more.")
+
+    @property
+    def longest(self) -> int:
+        return max(max(self.lengths), self.sequence_tokens)
+
+    def micro_batches(self, layout: Layout) -> "MicroBatches":
+        """How verl cuts one data-parallel rank's share into micro-batches."""
+        group = layout.pp if layout.vpp > 1 else 1  # interleaving wants whole groups of micro-batches
+        return self.share(layout.dp).micro_batches(layout.micro_batch_tokens * layout.cp, group)
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Of one data-parallel rank; tokens are over all its context-parallel ranks."""
+
+    count: int
+    largest: int  # tokens of the fullest
+
+
+@dataclass(frozen=True)
+class Share:
+    """The sequences of one data-parallel rank, the longest first."""
+
+    lengths: tuple[int, ...]
+
+    @cached_property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @cached_property
+    def pairs(self) -> int:
+        return attention_pairs(self.lengths)
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[int, int], MicroBatches]:
+        return {}
+
+    def micro_batches(self, limit: int, group: int) -> MicroBatches:
+        """Micro-batches of at most `limit` tokens, their number a multiple of `group`."""
+        if (limit, group) not in self._cuts:
+            self._cuts[limit, group] = self._cut(limit, group)
+        return self._cuts[limit, group]
+
+    def _cut(self, limit: int, group: int) -> MicroBatches:
+        """As verl does: the fewest that hold the tokens, filled evenly by cost, and more until none is too full.
+
+        Evenly by the greedy rule instead of Karmarkar and Karp's, which differs little and takes seconds.
+        """
+        if len(self.lengths) < group:
+            raise UserError(f"{len(self.lengths)} sequences of a rank do not make {group} micro-batches.")
+        if self.lengths[0] > limit:
+            raise UserError(
+                f"the longest sequence has {self.lengths[0]} tokens and a micro-batch takes {limit}: "
+                "raise micro_batch_tokens."
+            )
+        count = -(-self.tokens // limit)
+        while True:
+            count = min(-(-count // group) * group, len(self.lengths) // group * group)
+            loads = [(0, 0, index) for index in range(count)]  # cost, tokens
+            for length in self.lengths:
+                cost, tokens, index = loads[0]
+                heapq.heapreplace(loads, (cost + length * (VERL_TOKEN_COST + length), tokens + length, index))
+            largest = max(tokens for _, tokens, _ in loads)
+            if largest <= limit:
+                return MicroBatches(count, largest)
+            if count == len(self.lengths) // group * group:
+                raise UserError(
+                    f"no {count} micro-batches of {limit} tokens hold the sequences: raise micro_batch_tokens."
+                )
+            count += 1

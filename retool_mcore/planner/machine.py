@@ -1,0 +1,58 @@
+"""Machines, and the constants of the time model that only a measurement can give."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from retool_mcore.planner.memory import GIB
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is measured, not read off a data sheet.
+
+    The first three are what benchmarks/planner/predictions.py fits, to three rows of 2 x H200.
+    """
+
+    matmul: float = 0.649  # share of the peak that a large bf16 product reaches inside a training step
+    attention: float = 0.634  # share of the peak that cuDNN's causal attention reaches, forward and backward
+    step_s: float = 0.057  # host work a step (batch, metrics, norms)
+    elementwise: float = 0.60  # share of the HBM bandwidth that element-wise kernels reach; guessed
+    # Half of that speed is reached when the smallest of a product's local sizes has so many rows or columns; guessed.
+    matmul_half: float = 160.0
+    # All-reduce bus bandwidth measured over nominal NVLink bandwidth on 4 x H200: 354 of 450 GB/s at 1 GiB.
+    nvlink: float = 0.79
+    network: float = 0.75  # the same of the network; not measured
+    latency_s: float = 20e-6  # of one collective; 31 us for 1 MiB measured on 4 x H200, of which 3 us are transfer
+    layer_launch_s: float = 60e-6  # least time of a layer's forward: some 30 kernels of 2 us; not measured
+    adam: float = 0.70  # share of the HBM bandwidth that the fused Adam reaches; not measured
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU, how it is tied to others, and the constants.
+
+    Bandwidths in bytes/s and one direction. NVIDIA's "80 GB" and "141 GB" are GiB.
+    """
+
+    name: str
+    memory: float  # bytes
+    bf16: float  # dense FLOP/s
+    hbm: float
+    nvlink: float
+    network: float  # a GPU's share of the node's adapters
+    pcie: float
+    gpus_per_node: int = 8
+    constants: Constants = field(default_factory=Constants)
+
+    def replace(self, **changes) -> Self:
+        return replace(self, **changes)
+
+
+# NVIDIA's data sheets: H100 SXM5 80 GB (989 TFLOP/s dense bf16, 3.35 TB/s, NVLink 900 GB/s both ways), H200 SXM (141
+# GB, 4.8 TB/s), A100 SXM 80 GB (312 TFLOP/s, 2.04 TB/s, 600 GB/s). Network: one 400 Gb/s adapter a GPU (DGX H100,
+# H200), 200 Gb/s (DGX A100). PCIe 5 x16 and PCIe 4 x16, of which pinned copies reach some 85 %.
+MACHINES = {
+    "H100-80": Machine("H100-80", 80 * GIB, 989e12, 3.35e12, 450e9, 50e9, 55e9),
+    "H200-141": Machine("H200-141", 140.4 * GIB, 989e12, 4.8e12, 450e9, 50e9, 55e9),
+    "A100-80": Machine("A100-80", 80 * GIB, 312e12, 2.04e12, 300e9, 25e9, 27e9),
+}

@@ -1,0 +1,131 @@
+"""Does the model fit the parallel layout, and the batch the data-parallel ranks? Arithmetic only.
+
+Each rule is one that Megatron-core, vLLM or verl asserts minutes later, in a worker, in its own words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from retool_mcore.errors import UserError
+from retool_mcore.planner.shape import Model
+
+
+def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:
+    """Each of `size` ranks gets whole attention heads and an equal part of the vocabulary; `key`: the config key."""
+    if size < 1:
+        raise UserError(f"{key}={size}: expected 1 or more.")
+    if model.heads % size:
+        raise UserError(
+            f"{key}={size} does not divide the model's {model.heads} attention heads: "
+            f"choose one of {divisors(model.heads)}."
+        )
+    # With fewer key/value heads than ranks, Megatron and vLLM replicate them, which needs a whole number of copies.
+    if model.kv_heads % size and size % model.kv_heads:
+        raise UserError(
+            f"{key}={size} neither divides nor is a multiple of the model's {model.kv_heads} key/value heads: "
+            f"choose one of {divisors(model.heads, model.kv_heads)}."
+        )
+    if model.vocab % size:
+        raise UserError(f"{key}={size} does not divide the model's vocabulary of {model.vocab} tokens.")
+
+
+def check_dtype(*, device: str, dtype: str) -> None:
+    """`dtype`: of the policy in trainer and engine. float32 is the CPU's only."""
+    allowed = ("bfloat16", "float16") if device == "cuda" else ("float32", "bfloat16")
+    if dtype not in allowed:
+        raise UserError(
+            f"model.dtype={dtype} does not train on parallel.device={device}: choose one of {', '.join(allowed)}."
+        )
+
+
+def check_layout(
+    model: Model,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    tp: int,
+    pp: int,
+    sequence_parallel: bool,
+    cp: int = 1,
+    vpp: int = 1,
+) -> int:
+    """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp * cp)."""
+    check_tensor_parallel(model, size=tp, key="parallel.tp")
+    if pp < 1 or model.layers % pp:
+        raise UserError(
+            f"parallel.pp={pp} does not divide the model's {model.layers} layers: "
+            f"choose one of {divisors(model.layers)}."
+        )
+    key = "parallel.megatron.virtual_pipeline_model_parallel_size"
+    if vpp < 1 or model.layers % (pp * vpp):
+        raise UserError(f"{key}={vpp} does not cut the {model.layers // pp} layers of a pipeline stage evenly.")
+    if vpp > 1 and pp == 1:
+        raise UserError(f"{key}={vpp} needs parallel.pp > 1: set it to null or raise parallel.pp.")
+    world = nodes * gpus_per_node
+    if cp < 1 or world < 1 or world % (tp * pp * cp):
+        context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
+        raise UserError(
+            f"parallel.tp={tp} x parallel.pp={pp}{context} = {tp * pp * cp} does not divide the {world} devices "
+            f"(parallel.nodes={nodes} x parallel.gpus_per_node={gpus_per_node})."
+        )
+    if sequence_parallel and tp == 1:
+        raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
+    return world // (tp * pp * cp)
+
+
+def check_tp_overlap(megatron: Mapping[str, Any], *, device: str, tp: int, sequence_parallel: bool) -> None:
+    """`megatron`: as parallel.megatron. Whether its tp_overlap, if it is on, can be had
+    (backends/megatron/tp_overlap.py)."""
+    if not (megatron.get("override_mcore_model_config") or {}).get("tp_overlap"):
+        return
+    key = "parallel.megatron.override_mcore_model_config.tp_overlap=true"
+    if device != "cuda" or tp == 1 or not sequence_parallel:
+        raise UserError(
+            f"{key} needs parallel.device=cuda, parallel.tp > 1 and parallel.sequence_parallel=true: there is no "
+            "communication to overlap otherwise."
+        )
+    transformer = megatron.get("override_transformer_config") or {}
+    if transformer.get("fp8"):
+        raise UserError(f"{key} has no buffers for FP8: set parallel.megatron.override_transformer_config.fp8 to null.")
+    kind, modules = transformer.get("recompute_granularity"), transformer.get("recompute_modules") or ["core_attn"]
+    if kind == "full" or (kind == "selective" and list(modules) != ["core_attn"]):
+        raise UserError(
+            f"{key} cannot recompute matrix products: set parallel.megatron.override_transformer_config."
+            "recompute_granularity to null, or recompute_modules to [core_attn]."
+        )
+
+
+def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:
+    """Engine side: a vLLM replica stays inside one node."""
+    check_tensor_parallel(model, size=rollout_tp, key="parallel.rollout_tp")
+    if gpus_per_node % rollout_tp:
+        raise UserError(
+            f"parallel.rollout_tp={rollout_tp} does not divide parallel.gpus_per_node={gpus_per_node}: "
+            "an engine replica must fit in one node."
+        )
+
+
+def check_sft_batch(*, batch: int, dp: int) -> None:
+    """`batch` counts sequences."""
+    if batch < 1 or batch % dp:
+        raise UserError(f"train.batch={batch} sequences is not a multiple of the {dp} data-parallel ranks.")
+
+
+def check_rl_batch(*, batch: int, mini_batch: int, n: int, dp: int) -> None:
+    """`batch` and `mini_batch` count prompts, each sampled `n` times; verl splits trajectories over `dp` ranks."""
+    if n < 2:
+        raise UserError(f"train.n={n}: a group needs at least 2 trajectories, or every advantage is zero.")
+    if mini_batch < 1 or mini_batch > batch:
+        raise UserError(
+            f"train.mini_batch={mini_batch} must be between 1 and train.batch={batch} (both count prompts)."
+        )
+    for key, prompts in (("train.batch", batch), ("train.mini_batch", mini_batch)):
+        if prompts * n % dp:
+            raise UserError(
+                f"{key}={prompts} prompts x train.n={n} = {prompts * n} trajectories, "
+                f"which is not a multiple of the {dp} data-parallel ranks."
+            )
+
+
+def divisors(*numbers: int) -> str:
+    """Common divisors of `numbers`, for a message."""
+    return ", ".join(str(size) for size in range(1, min(numbers) + 1) if all(number % size == 0 for number in numbers))

@@ -1,0 +1,141 @@
+"""The shape of a dense decoder-only model, and its exact number of parameters."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from retool_mcore.errors import UserError
+
+# Models whose layers are what parameters() counts: whether q, k and v have a bias, whether q and k are normalised.
+FAMILIES = {"qwen2": (True, False), "llama": (False, False), "mistral": (False, False), "qwen3": (False, True)}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder of pre-normalised layers with grouped-query attention and a gated MLP (SwiGLU), as Qwen2.5."""
+
+    layers: int
+    hidden: int
+    ffn: int  # width of the MLP's gate and of its up projection
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool  # the output layer is the embedding
+    qkv_bias: bool = True
+    qk_norm: bool = False
+
+    def __post_init__(self):
+        for name in ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"the model's {name} is {value!r}, expected a whole number of 1 or more.")
+
+    @classmethod
+    def from_hf(cls, path: str | Path) -> Self:
+        """The shape in `path`/config.json. Raises UserError for a missing file or key and for other architectures."""
+        file = Path(path) / "config.json"
+        if not file.is_file():
+            raise UserError(f"{path} has no config.json, so it is not the folder of a Hugging Face model.")
+        config = read_json(file)
+        family = config.get("model_type")
+        if family not in FAMILIES:
+            raise UserError(
+                f"{file} describes a {family!r} model, whose parts the planner does not know: "
+                f"expected {', '.join(FAMILIES)}."
+            )
+        keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        if missing := [key for key in keys if key not in config]:
+            raise UserError(f"{file} lacks {', '.join(missing)}: copy the model's config again.")
+        layers, hidden, ffn, heads, vocab = (config[key] for key in keys)
+        bias, norm = FAMILIES[family]
+        return cls(
+            layers=layers,
+            hidden=hidden,
+            ffn=ffn,
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            vocab=vocab,
+            tied=bool(config.get("tie_word_embeddings", False)),
+            qkv_bias=bias,
+            qk_norm=norm,
+        )
+
+    def replace(self, **changes) -> Self:
+        """The same shape with some values changed, as in replace(layers=32): a stage of a pipeline, say."""
+        return replace(self, **changes)
+
+    @property
+    def q_width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Of the keys alone; the values have the same."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_matrices(self) -> int:
+        """Parameters of one layer that are multiplied with activations."""
+        attention = self.hidden * (2 * self.q_width + 2 * self.kv_width)
+        return attention + 3 * self.hidden * self.ffn
+
+    @property
+    def layer_parameters(self) -> int:
+        bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
+        return self.layer_matrices + bias + 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the input embedding; an untied output layer has as many again."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        outside = self.embedding_parameters * (1 if self.tied else 2) + self.hidden
+        return self.layers * self.layer_parameters + outside
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the checks of a layout need to know about a policy's folder."""
+
+    folder: Path
+    heads: int
+    kv_heads: int
+    layers: int
+    vocab: int
+    max_positions: int
+    parameters: int
+
+
+# config.json of Qwen/Qwen2.5-{1.5B,7B,32B}-Instruct on the hub.
+SHAPES = {
+    "qwen2.5-1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151936, tied=True),
+    "qwen2.5-7b": Shape(28, 3584, 18944, 28, 4, 128, 152064, tied=False),
+    "qwen2.5-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
+}
+
+
+def read_json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable JSON ({error}): copy the model again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}, expected a JSON object: copy the model again.")
+    return value
+
+
+def named(model: str) -> Shape:
+    """The shape of a name of SHAPES, or of a Hugging Face folder."""
+    if model in SHAPES:
+        return SHAPES[model]
+    if not Path(model).is_dir():
+        raise UserError(
+            f"--model {model} is neither a known shape ({', '.join(SHAPES)}) nor a folder here: "
+            "give one of them, or the folder of a Hugging Face model."
+        )
+    return Shape.from_hf(model)

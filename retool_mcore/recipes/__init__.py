@@ -1,0 +1,3 @@
+"""What a recipe puts between reward and update: filters, advantages, losses.
+
+Estimators and losses are verl's where it has them; ours are registered with it."""

@@ -1,0 +1,26 @@
+"""The columns of a batch in TransferQueue: which rows are trajectories, what their values are, how they are written."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import transfer_queue
+from tensordict import TensorDict
+
+
+def real_keys(batch) -> list[str]:
+    """The keys of the batch's trajectories (KVBatchMeta), sorted, verl's padding left out."""
+    rows = zip(batch.keys, batch.tags, strict=True)
+    return sorted(key for key, tag in rows if not tag.get("is_padding", False))
+
+
+def unwrap(column: Iterable) -> list:
+    """The values of a column that holds no tensors, out of what TransferQueue wraps them in."""
+    return [getattr(value, "data", value) for value in column]
+
+
+def put(batch, keys: Sequence[str], **columns: list[torch.Tensor]):
+    """Write one tensor a sample and column for the rows `keys`; returns TransferQueue's meta of what was written."""
+    fields = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
+    return transfer_queue.kv_batch_put(
+        keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys))
+    )

@@ -1,0 +1,77 @@
+"""The correction where the rollout engine's probabilities are not the trainer's: verl's presets by name."""
+
+from collections.abc import Mapping
+
+import transfer_queue
+
+from retool_mcore.errors import UserError
+from retool_mcore.recipes.columns import put, real_keys
+
+REJECTIONS = (
+    *(f"{level}_k{number}" for level in ("token", "seq_sum", "seq_mean") for number in (1, 2, 3)),
+    *("seq_max_k2", "seq_max_k3"),
+)
+
+
+def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -> None:
+    """Refuse what verl would refuse at the first step, or run as something else. Raises UserError with one sentence.
+
+    log_probs: whether the rollout engine gives the log-probabilities of its tokens.
+    """
+    name, modes = f"correction={correction['name']}", str(correction["rollout_rs"] or "").split(",")
+    if not correction["rollout_is"] and modes == [""]:
+        return
+    if not log_probs:
+        raise UserError(
+            f"{name} needs the rollout engine's log-probabilities: leave "
+            "verl.actor_rollout_ref.rollout.calculate_log_probs at true, or take correction=disabled."
+        )
+    if not _are_bounds(correction["rollout_is_threshold"], most=2):
+        raise UserError(
+            f"correction.rollout_is_threshold={correction['rollout_is_threshold']}: expected 2.0 or 0.5_5.0."
+        )
+    if modes == [""]:
+        return
+    if unknown := [mode for mode in modes if mode not in REJECTIONS]:
+        raise UserError(f"correction.rollout_rs: {unknown[0]!r} is not known; choose from {', '.join(REJECTIONS)}.")
+    specs = str(correction["rollout_rs_threshold"]).split(",")
+    specs = specs * len(modes) if len(specs) == 1 else specs
+    fit = len(specs) == len(modes) and all(
+        _are_bounds(spec, most=2 if mode.endswith("k1") else 1) for spec, mode in zip(specs, modes, strict=True)
+    )
+    if not fit:
+        raise UserError(
+            f"correction.rollout_rs_threshold={correction['rollout_rs_threshold']} does not fit "
+            f"{correction['rollout_rs']}: expected 0.5_2.0 for k1, one bound for k2 and k3."
+        )
+    if recipe["loss_aggregation"] != "token-mean":
+        raise UserError(
+            f"{name} rejects trajectories, which needs recipe.loss_aggregation=token-mean, not "
+            f"{recipe['loss_aggregation']}: the mean over sequences divides by the rejected ones too."
+        )
+    if recipe["observation_weight"] > 0:
+        raise UserError(
+            f"{name} rejects tokens, which recipe.observation_weight would take for observations: set it to 0."
+        )
+
+
+def count_rejected(batch) -> None:
+    """Take what the correction rejected out of the loss's denominator too.
+
+    verl writes the rejection into response_mask, and divides a token mean by the sum of loss_mask
+    (workers/engine/megatron/transformer_impl.py): a rejected token would count as one that taught nothing.
+    """
+    keys, fields = real_keys(batch), ["response_mask", "loss_mask"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+    columns = zip(keys, data["response_mask"].unbind(), data["loss_mask"].unbind(), strict=True)
+    kept = {key: loss * (mask != 0) for key, mask, loss in columns if ((mask == 0) & (loss != 0)).any()}
+    if kept:
+        put(batch, list(kept), loss_mask=list(kept.values()))
+
+
+def _are_bounds(spec: object, most: int) -> bool:
+    try:
+        bounds = [float(part) for part in str(spec).split("_")]
+    except ValueError:
+        return False
+    return len(bounds) <= most and 0 < bounds[0] <= bounds[-1]

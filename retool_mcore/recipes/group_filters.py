@@ -1,0 +1,52 @@
+"""Which prompts' groups a recipe drops whole, and why: pure functions of the group's verdicts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retool_mcore.rewards.shaping import keep_by_accuracy, keep_group
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the reward of one trajectory left behind: the verdict, why it is left out of the loss ("": it is not), and
+    whether the grader failed on it (timed out, crashed) rather than decided."""
+
+    acc: float
+    drop: str = ""
+    verifier_failed: bool = False
+
+
+def group_reason(
+    group: Sequence[Outcome],
+    *,
+    all_equal: bool = False,
+    accuracy: Sequence[float] | None = None,
+    verifier_failures: float | None = None,
+) -> str:
+    """Why `group` is dropped, or "" when it is kept. Checked in this order:
+
+    verifier_failure: more than `verifier_failures` of the verdicts are none (ZeroTIR, arXiv 2505.07773: 0.4).
+    all_equal: all verdicts are equal (DAPO, arXiv 2503.14476, Eq. 11).
+    accuracy: the mean verdict is not strictly between the two bounds (ZeroTIR 0.05 and 0.8, SimpleTIR 0.1 and 0.9).
+    nothing_left: every sample is left out of the loss.
+
+    Raises ValueError for an empty group.
+    """
+    accs = [outcome.acc for outcome in group]
+    if verifier_failures is not None and sum(o.verifier_failed for o in group) > verifier_failures * len(group):
+        return "verifier_failure"
+    if all_equal and not keep_group(accs):
+        return "all_equal"
+    if accuracy is not None and not keep_by_accuracy(accs, *accuracy):
+        return "accuracy"
+    return "nothing_left" if all(outcome.drop for outcome in group) else ""
+
+
+def drops_groups(filters: Mapping) -> bool:
+    """Whether the section `recipe.filters` can drop a group."""
+    return bool(
+        filters["all_equal"]
+        or filters["accuracy"] is not None
+        or filters["verifier_failures"] is not None
+        or filters["samples"]
+    )

@@ -1,0 +1,69 @@
+"""Trajectories that ended because the sandbox itself was in trouble: counted, and too many of them stop the run.
+
+What such a trajectory was worth is not known, so nothing is learnt from it: its group is generated again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.trajectory import Trajectory
+from retool_mcore.rollout.wire import from_wire
+from retool_mcore.sandbox.base import Sandbox, Status
+from retool_mcore.sandbox.create import probe
+
+
+class SandboxErrors:
+    """Of one step. limit: share of its trajectories that may be lost; a step has at least `prompts` times n of them, so
+    that a few early ones are no share yet."""
+
+    def __init__(self, limit: float, n: int):
+        self.limit, self.n = limit, n
+        self.clear()
+
+    def clear(self) -> None:
+        self.lost, self.seen, self.last = 0, 0, ""
+
+    @property
+    def share(self) -> float:
+        return self.lost / self.seen if self.seen else 0.0
+
+    def count(self, group: Sequence[Mapping]) -> bool:
+        """Whether any trajectory of `group` was lost. `group`: the agent loop's `extra_fields` of each."""
+        lost = [extra for extra in group if extra["finish"] == Status.SANDBOX]
+        self.seen, self.lost = self.seen + len(group), self.lost + len(lost)
+        if lost:
+            self.last = said(from_wire(lost[-1]["trajectory"])["calls"])
+        return bool(lost)
+
+    def check(self, step: int, prompts: int) -> None:
+        """Raises UserError when more were lost than the limit allows."""
+        if self.lost > self.limit * max(self.seen, prompts * self.n):
+            raise UserError(
+                f"step {step}: the sandbox itself failed in {self.lost} of {self.seen} trajectories, more than the "
+                f"share of rollout.sandbox_errors={self.limit:g} that a step may lose (it last said: {self.last}): "
+                "start the sandbox again or correct sandbox.*, see that `retool doctor` finds it, and give the same "
+                "command again, which goes on after the last checkpoint."
+            )
+
+
+def said(calls: Sequence[Mapping]) -> str:
+    """The sandbox's own words about the last call that it failed; `calls` as in a trajectory's record."""
+    texts = [call["stderr"] for call in calls if call["status"] == Status.SANDBOX]
+    return " ".join(texts[-1].split())[-300:] if texts else ""
+
+
+async def with_sandbox(episode: Callable[[], Awaitable[Trajectory]], sandbox: Sandbox) -> Trajectory:
+    """The trajectory of an evaluation's `episode`, run a second time if the sandbox itself fails in it.
+
+    If it fails again, the trajectory is returned where the sandbox runs a program of ours: it is this one's doing.
+    Raises UserError where it does not.
+    """
+    for _ in range(2):
+        trajectory = await episode()
+        if trajectory.finish != Status.SANDBOX:
+            return trajectory
+    try:
+        await probe(sandbox)
+    except UserError as error:
+        raise UserError(f"{error} Then start the same evaluation again: it goes on with what is missing.") from error
+    return trajectory

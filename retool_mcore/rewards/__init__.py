@@ -1,0 +1,1 @@
+"""From the text that the policy wrote to a number."""

@@ -1,0 +1,40 @@
+"""ARTIST (arXiv 2505.01441): answer, format and tool success add up; for maths and for function calling.
+
+How the paper splits the format part is not confirmed, so the weights are parameters of the recipe.
+"""
+
+from retool_mcore.rewards.sample import Sample
+
+
+def tool_success(sample: Sample) -> float:
+    """Successful calls / all calls, in [0, 1]; 0 without a call."""
+    passed = [call.status == "success" for call in sample.calls]
+    return sum(passed) / len(passed) if passed else 0.0
+
+
+def artist(sample: Sample, *, answer: float = 2.0, boxed_format: float = 0.25, block_format: float = 0.25) -> float:
+    """The maths reward: `answer` when right else 0, plus format up to 0.5, plus tool success up to 1.
+
+    The format part is `boxed_format` when the last turn's prose holds a boxed answer, and `block_format` when no call
+    is malformed and no output is the policy's own.
+    """
+    ends_boxed = bool(sample.turns) and sample.turns[-1].boxed
+    blocks_whole = not any(call.malformed for call in sample.calls) and not any(turn.fakes for turn in sample.turns)
+    return (
+        (answer if sample.correct else 0.0)
+        + (boxed_format if ends_boxed else 0.0)
+        + (block_format if blocks_whole else 0.0)
+        + tool_success(sample)
+    )
+
+
+def function_calling(
+    *, states_matched: int, states: int, functions_matched: int, functions: int, format_reward: float = 0.0
+) -> float:
+    """The function-calling reward: half for the environment's final state, half for the functions called.
+
+    Each half is the matched share of what the ground truth has, 0.5 when it has none. `format_reward` is added.
+    """
+    state_share = states_matched / states if states else 1.0
+    function_share = functions_matched / functions if functions else 1.0
+    return 0.5 * state_share + 0.5 * function_share + format_reward

@@ -1,0 +1,197 @@
+"""What a relation or an interval amounts to: the value it assigns, the interval it describes, its sides' difference."""
+
+import itertools
+import math
+import re
+
+from retool_mcore.rewards.grader import canonical, numeric
+from retool_mcore.rewards.grader.nodes import Node, build
+from retool_mcore.rewards.grader.scalar import form, parsed, same_value
+from retool_mcore.rewards.grader.statement import CLAIM_WORDS
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
+ORDER = frozenset(["<", ">", r"\le", r"\ge"])
+_ABSOLUTE = re.compile(r"\|([A-Za-z])\|")
+NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
+CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
+
+
+_DECIMAL = re.compile(r"\.[0-9]")
+# A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
+_QUANTITY = re.compile(
+    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]+"
+    r"|\\(?:vec|bar|hat|widehat|overline|overrightarrow|angle|triangle|max|min|ell|mathbb|mathcal|circ)(?![A-Za-z])"
+    r"|[ '|_{}(),\[\]]|\^\{?(?:-1|\\circ|\\prime|[0-9])\}?|(?<=[_A-Za-z{])[0-9]+)+"
+)
+
+
+def approximates(truth: str) -> bool:
+    """Whether a truth is rounded itself, so that an answer may say "about"."""
+    return truth.startswith(r"\approx") or bool(_DECIMAL.search(truth))
+
+
+def member(node: Node, truth: Node | None = None) -> Node:
+    r"""`x \in S` and `x \approx 5.2` as what follows; of `1/3 \approx 0.33` only the exact part.
+
+    truth: where `node` is an answer, which says "about" of a value only where the truth is rounded.
+    """
+    if node.kind != "relation":
+        return node
+    if node.operators == (r"\in",):
+        return node.items[1]
+    if r"\approx" not in node.operators or (truth is not None and truth.kind == "relation"):
+        return node
+    at = node.operators.index(r"\approx")
+    first, last = node.items[at], node.items[-1]
+    exact = parsed(first.text)
+    if exact is not None and not exact.symbols and len(node.operators) == at + 1:
+        values = _bound(first.text), _bound(last.text)
+        if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
+            return node
+        return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
+    return last if at == 0 and (truth is None or approximates(truth.text)) else node
+
+
+def reduced(node: Node, modulus: Node) -> Node:
+    """A residue, or a list of them, as the least representatives where they are integers."""
+    value, base = (form(side.text) for side in (node, modulus))
+    value, base = (side.rational() if side is not None else None for side in (value, base))
+    if node.kind in ("list", "set"):
+        return Node("list", node.text, tuple(reduced(item, modulus) for item in node.items), join=",")
+    if value is None or not base or value.denominator != 1 or base.denominator != 1:
+        return node
+    return Node("scalar", str(value % base))
+
+
+def assigned(relation: Node, is_truth: bool) -> Node | None:
+    """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
+    left, last = relation.items[0], relation.items[-1]
+    constants = [
+        item.text for item in relation.items[:-1] if (tree := parsed(item.text)) and tree.symbols <= {"e", "i"}
+    ]
+    if last.kind == "scalar" and any(same_value(text, last.text) is False for text in constants):
+        return None  # `5 = 6` gives nothing its value
+    words = re.findall("[a-z]+", left.text)
+    if left.kind not in ("scalar", "bracket") or (phrase(left.text) and phrase(last.text)):
+        return None
+    if left.kind == "bracket":
+        return last if all((tree := parsed(item.text)) and tree.tree[0] == "sym" for item in left.items) else None
+    tree = parsed(left.text)
+    if tree is None:
+        return last if _QUANTITY.fullmatch(left.text) and CLAIM_WORDS.isdisjoint(words) else None
+    if tree.tree[0] in ("sym", "call", "fn"):
+        return last
+    value = form(left.text)
+    if not tree.symbols:
+        constants = value is not None and form(last.text) is not None
+        return last if constants and value == form(last.text) else (None if constants else last)
+    if _is_product_of_symbols(tree.tree):
+        return last
+    if is_truth:
+        return None
+    # An answer may repeat what was asked for, `m + n = 5`; with one unknown it is an equation left unsolved.
+    return last if len(tree.symbols) > 1 or value is None or not value.decisive else None
+
+
+def _is_product_of_symbols(tree: tuple) -> bool:
+    return tree[0] == "sym" or (tree[0] in ("mul", "div") and all(_is_product_of_symbols(part) for part in tree[1:]))
+
+
+def _difference(relation: Node) -> canonical.Form | None:
+    if len(relation.items) != 2:
+        return None
+    left, right = (form(item.text) for item in relation.items)
+    if left is None or right is None or "infty" in left.atoms | right.atoms:
+        return None
+    try:
+        return left.plus(right, -1)
+    except canonical.TooHard:
+        return None
+
+
+def proportional(a: Node, t: Node) -> bool | None:
+    """Relations whose two sides differ by a constant factor are the same relation, turned over if it is negative."""
+    left, right = _difference(a), _difference(t)
+    if left is None or right is None or a.operators[0] not in _FLIPPED or t.operators[0] not in _FLIPPED:
+        return None
+    if len(left.bottom) > 1 or len(right.bottom) > 1:
+        return None
+    try:
+        factor = canonical.ratio(left, right)
+    except canonical.TooHard:
+        return None
+    operator, other = a.operators[0], t.operators[0]
+    if factor is not None:
+        return (operator if factor > 0 else _FLIPPED[operator]) == other
+    symbols = left.atoms | right.atoms
+    exact = left.decisive and right.decisive and not any("." in node.text for node in (a, t))
+    linear = all(sum(e for _, e in mono) <= 1 for side in (left, right) for mono in side.top)
+    if exact and linear and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
+        return False
+    return None
+
+
+def interval(relation: Node) -> tuple[Node, Node] | None:
+    """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
+    operators, items = relation.operators, relation.items
+    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and _bound(items[1].text) is not None:
+        return items[0], build(rf"(-\infty,{items[1].text})\cup({items[1].text},\infty)")
+    if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
+        return None
+    if operators[0] in (">", r"\ge"):
+        operators, items = tuple(_FLIPPED[op] for op in reversed(operators)), items[::-1]
+    if not set(operators) <= {"<", r"\le"}:
+        return None
+    free = [bool(tree is None or tree.symbols - {"e", "pi", "infty"}) for tree in (parsed(i.text) for i in items)]
+    if len(items) == 2 and free in ([True, False], [False, True]):
+        name, bound = items if free[0] else items[::-1]
+        low, high = (r"-\infty", bound.text) if free[0] else (bound.text, r"\infty")
+        ends = ("(", ")" if operators[0] == "<" else "]") if free[0] else ("(" if operators[0] == "<" else "[", ")")
+    elif len(items) == 3 and free == [False, True, False]:
+        low, name, high = items[0].text, items[1], items[2].text
+        ends = ("(" if operators[0] == "<" else "[", ")" if operators[1] == "<" else "]")
+    else:
+        return None
+    if (match := _ABSOLUTE.fullmatch(name.text)) and low not in ("0", r"-\infty"):
+        low_bound, high_bound = _bound(low), _bound(high)
+        if low_bound is None or high_bound is None or not 0 < low_bound < high_bound:
+            return None
+        turned = ("(" if ends[1] == ")" else "["), (")" if ends[0] == "(" else "]")
+        mirrored = f"{turned[0]}-({high}),-({low}){turned[1]}"
+        mirrored = mirrored.replace(r"-(\infty)", r"-\infty")
+        return Node("scalar", match[1]), build(rf"{mirrored}\cup{ends[0]}{low},{high}{ends[1]}")
+    if not (NAME.fullmatch(name.text) or CALL.fullmatch(name.text)):
+        return None
+    text = f"{ends[0]}{low},{high}{ends[1]}"
+    return name, Node("bracket", text, (Node("scalar", low), Node("scalar", high)), brackets="".join(ends))
+
+
+def apart(pieces: tuple[Node, ...]) -> bool:
+    """Whether these intervals and sets are the components of their union: real numbers, in no touch with each other."""
+    spans = []
+    for piece in pieces:
+        if piece.kind == "bracket" and len(piece.items) != 2:
+            return False
+        bounds = [_bound(item.text) for item in piece.items]
+        if None in bounds:
+            return False
+        spans += [(b, b) for b in bounds] if piece.kind == "set" else [tuple(bounds)]
+    spans.sort()
+    # A set's points are compared as one piece, so they must not be spread over the text.
+    if sum(piece.kind == "set" for piece in pieces) > 1:
+        return False
+    return all(low <= high for low, high in spans) and all(a[1] < b[0] - 1e-9 for a, b in itertools.pairwise(spans))
+
+
+def _bound(text: str) -> float | None:
+    if text in (r"\infty", r"+\infty", r"-\infty"):
+        return -math.inf if text[0] == "-" else math.inf
+    tree = parsed(text)
+    if tree is None or tree.symbols - {"e"}:
+        return None
+    try:
+        value = numeric.value(tree.tree, {})
+    except numeric.NoValue:
+        return None
+    return value.real if abs(value.imag) < 1e-12 else None

@@ -1,0 +1,286 @@
+"""Whether two scalars are the same: numbers, expressions, quantities, words. True, False, or None for "not sure"."""
+
+import re
+from contextvars import ContextVar
+from fractions import Fraction
+from functools import lru_cache
+
+from retool_mcore.rewards.grader import canonical, numeric, units
+from retool_mcore.rewards.grader.parse import Parsed, ParseError, parse
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+
+# Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
+# many digits that count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
+ROUNDED_PLACES = 6
+ROUNDED_DIGITS = 4
+
+# Whether a decimal may stand for the exact value (a recipe's choice, `decimals`); one context a comparison.
+ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
+
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
+_CHOICE = re.compile(rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\].:{CLOSE_TEXT}]*)")
+_CHOICE_AND = re.compile(
+    rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\) |([A-H])[.)] ?)\s*(?P<rest>.+)", re.DOTALL
+)
+_BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
+_J = re.compile(r"(?<![A-Za-z\\])j(?![A-Za-z])")
+_TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
+_SAME_WORDS = {"true": "yes", "false": "no", "no solutions": "no solution", "no real solutions": "no solution"}
+
+
+def _ungrouped(text: str) -> str:
+    return text.replace(",", "").replace(" ", "") if _GROUPED.fullmatch(text) else text
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> Parsed | None:
+    """The tree of `text`, None when it is not an expression."""
+    try:
+        return parse(_ungrouped(text))
+    except (ParseError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def form(text: str) -> canonical.Form | None:
+    """The canonical form of `text`, None when it has none within the limits."""
+    tree = parsed(text)
+    if tree is None:
+        return None
+    try:
+        return canonical.canonical(tree.tree)
+    except (canonical.TooHard, RecursionError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def _decimals(tree: tuple) -> int | None:
+    """The most decimal places of any number in the tree; None when it holds no decimal."""
+    if tree[0] == "num":
+        return tree[2]
+    places = [_decimals(part) for part in tree[1:] if isinstance(part, tuple)]
+    return max((p for p in places if p is not None), default=None)
+
+
+def _decimal_logs(tree: tuple) -> tuple:
+    """The tree with the base 10 for every log without a base, which may also be e."""
+    if tree[:2] == ("fn", "log") and len(tree) == 3:
+        return ("fn", "lg", _decimal_logs(tree[2]))
+    return tuple(_decimal_logs(part) if isinstance(part, tuple) else part for part in tree)
+
+
+def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
+    """Whether `decimal`, written with so many places, is `exact` rounded or cut off there."""
+    places = min(places, 12)  # beyond lies the noise of binary floats
+    digits = len(str(abs(int(decimal * 10**places))).lstrip("0"))
+    if not ROUNDED.get() or places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
+        return False
+    step = Fraction(1, 10**places)
+    gap = abs(decimal - exact)
+    noise = abs(exact) / 10**14
+    return gap <= step / 2 + noise or (abs(decimal) <= abs(exact) and gap < step)
+
+
+def _rounded(a: Parsed, b: Parsed, symbols: frozenset) -> bool | None:
+    """Comparison of constants of which one is a decimal; the other may be exact, or a decimal of other length."""
+    if symbols - {"pi", "e"}:
+        return None
+    try:
+        values = [numeric.value(side.tree, {}, long=True) for side in (a, b)]
+    except numeric.NoValue:
+        return None
+    if any(abs(v.imag) > 1e-40 for v in values):
+        return None
+    left, right = (Fraction(str(v.real)) if abs(v.real) < 10**30 else None for v in values)
+    if left is None or right is None:
+        return None
+    if abs(left - right) <= abs(left) / 10**40:
+        return True
+    sides = [(left, _decimals(a.tree), right), (right, _decimals(b.tree), left)]
+    return any(places is not None and _rounds_to(value, places, other) for value, places, other in sides)
+
+
+def same_value(a: str, b: str) -> bool | None:
+    """Whether two expressions without units are equal wherever both are defined."""
+    if a == b:
+        return True
+    left, right = parsed(a), parsed(b)
+    if left is None or right is None:
+        return None
+    # Engineers write j for i.
+    if "j" in left.symbols - right.symbols and "i" in right.symbols - left.symbols:
+        return same_value(_J.sub("i", a), b)
+    if "i" in left.symbols - right.symbols and "j" in right.symbols - left.symbols:
+        return same_value(a, _J.sub("i", b))
+    first, second = form(a), form(b)
+    doubtful = left.doubtful or right.doubtful
+    places = [p for p in (_decimals(left.tree), _decimals(right.tree)) if p is not None]
+    symbols = left.symbols | right.symbols
+    if first is not None and second is not None:
+        try:
+            if first == second:
+                return True
+        except canonical.TooHard:
+            return None
+        if places:
+            if (verdict := _rounded(left, right, symbols)) is not None:
+                return verdict
+            if ROUNDED.get() and max(places) >= ROUNDED_PLACES - 1:
+                return None
+        if doubtful:
+            return None
+        if first.decisive and second.decisive:
+            return False
+    elif places and (verdict := _rounded(left, right, symbols)) is not None:
+        return verdict
+    if doubtful:
+        return None
+    verdict = numeric.compare(left.tree, right.tree, symbols)
+    decimal = tuple(_decimal_logs(side.tree) for side in (left, right))
+    if decimal != (left.tree, right.tree) and numeric.compare(*decimal, symbols) is not verdict:
+        return None
+    return verdict
+
+
+def _scaled(text: str, factor: Fraction) -> str:
+    return text if factor == 1 else rf"({text})*({factor.numerator})/({factor.denominator})"
+
+
+def _same_quantity(a: units.Quantity, t: units.Quantity) -> bool | None:
+    same = same_value(_ungrouped(a.number), _ungrouped(t.number))
+    if a.kind == t.kind and a.kind != "unit":
+        return same
+    if a.kind == "unit" and t.kind == "unit":
+        if t.unit.generic and not a.unit.counts(a.number):
+            return False
+        factor = units.same_unit(a.unit, t.unit)
+        if factor is None:
+            return False
+        return same if factor == 1 else same_value(_scaled(a.number, factor), t.number)
+    if a.kind == "unit" and not t.kind and not a.unit.counts(a.number):
+        return False
+    kinds = {a.kind, t.kind}
+    if "percent" in kinds:
+        if kinds != {"percent", ""}:
+            return False if "degree" in kinds else None
+        percent, plain = (a, t) if a.kind == "percent" else (t, a)
+        as_value = same_value(_scaled(percent.number, Fraction(1, 100)), plain.number)
+        if as_value is not False:
+            return as_value
+        # A question that asks for a percentage takes the bare number; a plain truth below 1 is a fraction.
+        found = form(t.number)
+        value = found.rational() if found is not None else None
+        return False if t.kind == "" and value is not None and abs(value) < 1 else same
+    if "degree" in kinds and same is not True:
+        degrees, other = (a, t) if a.kind == "degree" else (t, a)
+        in_radians = other.unit is not None and other.unit.dimensions == (("radian", 1),)
+        if r"\pi" in other.number or in_radians:
+            return same_value(rf"({degrees.number})*\pi/180", other.number)
+        if other.kind == "unit" and not other.unit.generic:
+            return False
+    if "degree" in kinds and "unit" in kinds and not (a.unit or t.unit).generic:
+        return False
+    return same
+
+
+def _choice(a: str, t: str) -> bool | None:
+    """Multiple-choice letters, alone or before their content."""
+    left, right = _CHOICE.fullmatch(a), _CHOICE.fullmatch(t)
+    if left and right:
+        marked = left["mark"] or right["mark"] or left["end"] or right["end"]
+        same = left["letter"].casefold() == right["letter"].casefold()
+        return same and (bool(marked) or left["letter"] == right["letter"])
+    long_left, long_right = _CHOICE_AND.fullmatch(a), _CHOICE_AND.fullmatch(t)
+    if long_left and (right or long_right):
+        letter = right["letter"] if right else next(filter(None, long_right.groups()))
+        return next(filter(None, long_left.groups())) == letter.upper()
+    if long_left or (long_right and left):
+        if long_right and left:
+            return next(filter(None, long_right.groups())) == left["letter"].upper()
+        return same_scalar(long_left["rest"], t)
+    return same_scalar(a, long_right["rest"]) if long_right else None
+
+
+def _based(a: str, t: str) -> bool | None:
+    left, right = _BASED.fullmatch(a), _BASED.fullmatch(t)
+    if left and right:
+        digits = [m[1].lstrip("0").lower() for m in (left, right)]
+        return digits[0] == digits[1] and (left[2] or left[3]) == (right[2] or right[3])
+    match, other = (left, t) if left else (right, a)
+    if (match[2] or match[3]) == "10":
+        return same_value(match[1], other)
+    if left:  # another base than the truth's ten
+        try:
+            return same_value(str(int(match[1], int(match[2] or match[3]))), other)
+        except ValueError:
+            return False
+    # Without its base the answer may be meant in it; the digits decide.
+    return match[1].lstrip("0") == other.lstrip("0")
+
+
+def _ratio(a: str, t: str) -> bool | None:
+    times = _TIME.fullmatch(a), _TIME.fullmatch(t)
+    if all(times):
+        one, other = ((int(m[1]), m[2], (m[3] or "").lower()) for m in times)
+        return one[:2] == other[:2] and (one[2] == other[2] or not one[2] or not other[2])
+    left, right = a.split(":"), t.split(":")
+    if len(left) != len(right) or len(left) < 2:
+        return None if 1 in (len(left), len(right)) else False
+    verdict: bool | None = True
+    for x, y in zip(left[1:], right[1:], strict=True):
+        same = same_value(f"({x})*({right[0]})", f"({y})*({left[0]})")
+        if same is False:
+            return False
+        verdict = verdict and same
+    return verdict
+
+
+def _words(a: str, t: str) -> bool | None:
+    left, right = phrase(a), phrase(t)
+    if left is not None and right is not None:
+        left, right = (re.sub(r"^(?:the|a|an) ", "", side) for side in (left, right))
+        return _SAME_WORDS.get(left, left) == _SAME_WORDS.get(right, right)
+    words, other = (left, t) if left is not None else (right, a)
+    if words in ("no solution", "no solutions", "no real solutions"):
+        return other in (r"\emptyset", r"\{\}")
+    value = form(other)
+    return False if value is not None and value.rational() is not None else None
+
+
+def same_scalar(a: str, t: str) -> bool | None:
+    """Whether answer `a` and truth `t`, scalars in normal form, are the same; None when only algebra can tell."""
+    a, t = a.strip(), t.strip()
+    if not a or not t:
+        return False
+    if a == t:
+        return True
+    if (verdict := _choice(a, t)) is not None:
+        return verdict
+    if _BASED.fullmatch(a) or _BASED.fullmatch(t):
+        return _based(a, t)
+    if ":" in a and ":" in t:
+        return _ratio(a, t)
+    left, right = units.split(a), units.split(t)
+    if left.kind or right.kind:
+        if left.kind == "unit" and not right.kind:
+            right = units.split_letter(t) or right
+        elif right.kind == "unit" and not left.kind:
+            left = units.split_letter(a) or left
+        return _same_quantity(left, right)
+    sides = phrase(a), phrase(t)
+    if any(sides) and (all(sides) or parsed(a) is None or parsed(t) is None):
+        verdict = _words(a, t)
+        # Letters in a row may also be a product, `xy` and `yx`.
+        if verdict is not False or parsed(a) is None or parsed(t) is None or set(sides) & {"yes", "no"}:
+            return verdict
+    letters = units.split_letter(a), units.split_letter(t)
+    if (letters[0] is None) != (letters[1] is None):
+        # `5 m` or `5m^2` against `5`: metres. `5m` alone may be a product.
+        spaced = all(
+            side is None or re.search(r" [a-zA-Z]|\^", full) for side, full in zip(letters, (a, t), strict=True)
+        )
+        number = letters[0].number if letters[0] else a
+        true_number = letters[1].number if letters[1] else t
+        if spaced and (parsed(number) and parsed(true_number) and not parsed(number).symbols):
+            return same_value(number, true_number)
+        return True if same_value(a, t) else None
+    return same_value(a, t)

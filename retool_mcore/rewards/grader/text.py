@@ -1,0 +1,188 @@
+"""Normal form of an answer's text: what never changes its meaning is gone, what has several spellings has one."""
+
+import re
+import unicodedata
+
+from retool_mcore.rewards.grader.numerals import listed, numeral
+
+# Three times the longest answer of the known data sets; beyond it only identical text counts.
+MAX_CHARS = 1024
+
+# Around the words of a `\text{...}`; no input holds these characters, since control characters are dropped.
+OPEN_TEXT, CLOSE_TEXT = "\x02", "\x03"
+
+
+GREEK_NAMES = listed(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_GREEK = {
+    letter: rf"\{name} "
+    for letter, name in zip(
+        "αβγδεζηθικλμνξπρστφχψωΓΔΘΛΞΠΣΦΨΩ",
+        GREEK_NAMES,
+        strict=True,
+    )
+}
+_CHARACTERS = str.maketrans(
+    _GREEK
+    | {
+        **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\u2014\ufe63", "-"),
+        **dict.fromkeys("\u2018\u2019\u02b9\u2032", "'"),
+        **dict.fromkeys("\u201c\u201d", '"'),
+        **dict.fromkeys("×✕⨯", r"\times "),
+        **dict.fromkeys("·⋅∙•", r"\cdot "),
+        **{"÷": "/", "∕": "/", "⁄": "/", "∶": ":", "√": r"\sqrt ", "∞": r"\infty ", "±": r"\pm ", "∓": r"\mp "},
+        **{"≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≡": r"\equiv ", "≈": r"\approx "},
+        **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}"},
+        **{"°": r"^\circ ", "º": r"^\circ ", "∘": r"\circ ", "％": "%", "ϕ": r"\phi ", "ϵ": r"\epsilon "},
+    }
+)
+_RENAMED = {
+    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
+    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
+    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
+    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
+    **{"neq": r"\ne", "lt": "<", "gt": ">", "ast": "*", "div": "/", "colon": ":", "slash": "/"},
+    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
+    **{"varnothing": r"\emptyset", "land": " and ", "lor": " or ", "wedge": " and ", "vee": " or "},
+    **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
+    **{"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "langle": "(", "rangle": ")"},
+    **{"varepsilon": r"\epsilon", "varphi": r"\phi", "vartheta": r"\theta", "iff": " and ", "degree": r"^\circ"},
+    **{"percent": "%", "lparen": "(", "rparen": ")", "infin": r"\infty", "textdollar": r"\$", "euro": "€"},
+    **dict.fromkeys(["quad", "qquad", "thinspace", "enspace", "newline", "par", "hfill", "limits", "nolimits"], " "),
+    **dict.fromkeys(["displaystyle", "textstyle", "scriptstyle", "left", "right", "middle", "bf", "rm", "it"], ""),
+    **dict.fromkeys(
+        ["tiny", "small", "normalsize", "large", "Large", "LARGE", "huge", "Huge", "bfseries", "mathstrut"], ""
+    ),
+    **dict.fromkeys(["big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr"], ""),
+}
+_COMMAND = re.compile(r"\\([A-Za-z]+)\*?(?![A-Za-z])")
+_STYLED = (
+    r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal"
+    r"|bold|boldsymbol|bm|pmb|emph|operatorname|ensuremath|underline|boxed|fbox)\*?\s*"
+)
+_WORDS = re.compile(rf"({_STYLED})\{{([^{{}}]*)\}}")
+_STYLE = re.compile(rf"{_STYLED}(?=\{{)|\\(?:text)?color\s*\{{[A-Za-z0-9!]*\}}|\\(?:left|right)\s*\.")
+_MULTIPLE = re.compile(
+    rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*(dozen|hundred|thousand|million|billion|trillion)\b\s*", re.IGNORECASE
+)
+_MULTIPLES = {"dozen": "12", "hundred": "100"} | {
+    name: f"10^{{{n}}}" for name, n in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+}
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
+_SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
+# A space between two word characters carries meaning (`3 1/2` is not `31/2`), every other one does not.
+# After a comma too: `32, 349` is two numbers, `32,349` one.
+_IDLE_SPACE = re.compile(r"(?<![0-9A-Za-z\x03%,]) |(?<=,) (?![0-9])| (?![0-9A-Za-z\x02\\])|(?<=[^0-9A-Za-z,]) (?=\\)")
+# In front of a number, outside TeX, the tilde is no space.
+_ABOUT = re.compile(r"^\s*\$?\s*~(?=\s*\S)")
+_DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]")
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_LEAD = re.compile(
+    r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])\s*|(?:(?:therefore|thus|hence|so),?\s+)?(?:(?:the|my|our)\s+)?"
+    r"(?:(?:final|correct)\s+)?answer\s*(?:is|:|=)\s*:?\s*)",
+    re.IGNORECASE,
+)
+# Functions and constants that are often set in roman type are mathematics, not words.
+FUNCTION_NAMES = frozenset(listed("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"))
+
+
+def _plain(character: str) -> str:
+    if character.isascii():
+        return character if character.isprintable() or character in "\n\t\r" else ""
+    if unicodedata.category(character) in ("Cf", "Cc", "Mn"):  # zero-width and combining marks
+        return ""
+    if character.isspace():
+        return " "
+    if "⁰" <= character <= "ⁿ" or character in "¹²³":
+        return f"^{{{character.translate(_SUPERSCRIPTS)}}}"
+    if "₀" <= character <= "₉":
+        return f"_{{{character.translate(_SUBSCRIPTS)}}}"
+    plain = unicodedata.normalize("NFKC", character)
+    if "⁄" in plain:
+        over, under = plain.split("⁄")
+        return rf"\frac{{{over}}}{{{under}}}" if over and under else plain
+    # Only forms that look the same: a fullwidth digit, but not a digit of another script.
+    return plain if plain.isascii() else character
+
+
+def _words(match: re.Match) -> str:
+    words = match[2].strip()
+    if words in FUNCTION_NAMES:
+        return rf"\{words} "
+    # Mathematics: without letters, with signs of its own (its words then stand in the open), i and e, a variable.
+    single = len(words) == 1 and (words in "ije" or r"\math" in match[1] and "mathrm" not in match[1])
+    if "box" in match[1] and "m" not in match[1] or "ensure" in match[1] or "underline" in match[1]:
+        return f"{{{words}}}"
+    if single or not re.search("[A-Za-z]", words) or re.search(r"[0-9\\$=<>^_+*|]|[a-z]\(|^-", words):
+        return f" {words} "
+    return f"{OPEN_TEXT}{words}{CLOSE_TEXT}"
+
+
+def _enclosed(text: str) -> bool:
+    """Whether the brace that opens the text closes at its end."""
+    depth = 0
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end() == len(text)
+    return False
+
+
+def _strip_wrappers(text: str) -> str:
+    while True:
+        before = text
+        text = text.strip().strip("*_`").strip()
+        for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"'), ("'", "'")):
+            if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
+                inner = text[len(left) : -len(right)]
+                if left not in inner and not (right == "$" and inner.endswith("\\")):
+                    text = inner
+        if text.endswith((".", ";", ",")) and not text.endswith("..."):
+            text = text[:-1]
+        if text[:1] == "{" and text[-1:] == "}" and text.count("{") < 40 and _enclosed(text):
+            text = text[1:-1]
+        if text == before:
+            return text
+
+
+def normal_form(text: str) -> str:
+    """`text` in one spelling: dollar signs, quotes, sizing, spacing and boxes gone, Unicode as LaTeX, words marked.
+
+    A text of more than MAX_CHARS characters comes back as it is.
+    """
+    if len(text) > MAX_CHARS:
+        return text
+    if not text.isascii():
+        text = "".join(_plain(c) for c in text.translate(_CHARACTERS)).replace("}^{", "").replace("}_{", "")
+    else:
+        text = "".join(c for c in text if c.isprintable() or c in "\n\t\r")
+    text = _ABOUT.sub(r"\\approx ", text)
+    text = _strip_wrappers(_SPACING.sub(" ", _THOUSANDS.sub("", text)))
+    text = _strip_wrappers(_LEAD.sub("", text))
+    if len(_DOLLAR.findall(text)) % 2 == 0:  # an odd one is money
+        text = _DOLLAR.sub(" ", text)
+    text = _DELIMITER.sub(" ", text)
+    text = _STYLE.sub("", _WORDS.sub(_words, text))
+    text = _MULTIPLE.sub(lambda m: rf"\cdot {_MULTIPLES[m[2].lower()]}{m[1]}", text)
+    text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
+    text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
+    text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
+    text = text.replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    text = text.replace("!=", r"\ne ").replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")
+    text = _IDLE_SPACE.sub("", _SPACING.sub(" ", text))
+    return numeral(_strip_wrappers(text).removeprefix("=").strip(), OPEN_TEXT, CLOSE_TEXT)
+
+
+def phrase(text: str) -> str | None:
+    """The words, lower-case and single-spaced, of a normal form that is nothing but words; None for any other."""
+    plain = text.replace(OPEN_TEXT, " ").replace(CLOSE_TEXT, " ").strip(" ")
+    if plain[:1] == "-" or plain.endswith(".."):
+        return None
+    words = re.sub(r"[\s,.;()-]+", " ", re.sub("(?<=[A-Za-z])'(?=[A-Za-z])", "", plain)).strip()
+    if not re.fullmatch(r"[A-Za-z]{2,}(?: [A-Za-z]+)*|[A-Za-z] [A-Za-z]{2,}(?: [A-Za-z]+)*", words):
+        return None
+    return words.lower()

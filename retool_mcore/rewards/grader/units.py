@@ -1,0 +1,165 @@
+"""Splitting a quantity into number and unit, and comparing units."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from retool_mcore.rewards.grader.numerals import listed
+from retool_mcore.rewards.grader.statement import CLAIM_WORDS
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
+
+_TABLE: dict[str, tuple[str, int, Fraction]] = {}
+
+
+def _define(dimension: str, power: int, **scales: str) -> None:
+    for scale, names in ((Fraction(v.split("|")[0]), v.split("|")[1]) for v in scales.values()):
+        for name in names.split():
+            _TABLE[name] = (dimension, power, scale)
+
+
+_define("length", 1, a="1/1000|mm millimeter millimetre", b="1/100|cm centimeter centimetre", c="1/10|dm decimeter")
+_define("length", 1, a="1|m meter metre", b="1000|km kilometer kilometre", c="254/10000|in inch inches")
+_define("length", 1, a="3048/10000|foot feet ft", b="9144/10000|yd yard", c="1609344/1000|mi mile")
+_define("length", 3, a="1/1000|l L liter litre", b="1/1000000|ml mL milliliter millilitre cc")
+_define("mass", 1, a="1/1000|mg milligram", b="1|g gram", c="1000|kg kilogram kilo", d="1000000|tonne ton")
+_define("mass", 1, a="45359237/100000|lb lbs pound", b="45359237/1600000|oz ounce")
+_define("time", 1, a="1|s sec second", b="60|min minute", c="3600|h hr hrs hour", d="86400|day", e="604800|week")
+_define("month", 1, a="1|month", b="12|year yr")
+_define("dollar", 1, a="1|dollar $ usd", b="1/100|cent ¢")
+for _name in ("euro", "yuan", "yen", "rupee", "radian", "kelvin", "newton", "joule", "watt", "volt", "hertz"):
+    _define(_name, 1, a=f"1|{_name}")
+_define("euro", 1, a="1|€")
+_define("pound sterling", 1, a="1|£")
+_define("yen", 1, a="1|¥")
+_define("rupee", 1, a="1|₹")
+_define("radian", 1, a="1|rad")
+
+# Words that name no unit of their own.
+_GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each"])
+_NOT_UNITS = FUNCTION_NAMES | CLAIM_WORDS
+_PLURALS = frozenset(listed("people persons men women children feet dice sheep fish deer mice data percent"))
+_NUMBER_END = r"(?<=[0-9}).\])])"
+_MARKED = re.compile(
+    rf"((?:\s*/?\s*(?:\\cdot)?{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}(?:\^(?:\{{-?[0-9]\}}|-?[0-9]))?)+)(?:s)?$"
+)
+_PLAIN = re.compile(
+    rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}+\.?(?:\^\{{?[0-9]\}}?)?[ /]?|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
+)
+_LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
+_PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)
+_DEGREE = re.compile(
+    rf"(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\s*{CLOSE_TEXT}?)\s*{OPEN_TEXT}?[CF]?{CLOSE_TEXT}?$",
+    re.IGNORECASE,
+)
+_FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_CURRENCY_FRONT = re.compile(r"^([+-]?)\s*([$€£¥₹])\s*(?=[0-9.\\({+-])")
+_CURRENCY_BACK = re.compile(rf"{_NUMBER_END}\s*([$€£¥₹¢])$")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """dimensions: sorted (name, power), () for a noun such as apples. scale: in base units. words: of a noun."""
+
+    dimensions: tuple = ()
+    scale: Fraction = Fraction(1)
+    words: frozenset = frozenset()
+    head: str = ""
+
+    @property
+    def generic(self) -> bool:
+        return not self.dimensions and not self.words
+
+    def counts(self, number: str) -> bool:
+        """Whether so many of them can be meant: a unit, or a noun in the plural. `5 lie` counts nothing."""
+        return not self.words or number == "1" or self.head in _PLURALS or bool(re.search("[^sui]s$", self.head))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """number: text without its unit. kind: "", "percent", "degree" or "unit"."""
+
+    number: str
+    kind: str = ""
+    unit: Unit | None = None
+
+
+def _lookup(name: str) -> tuple[str, int, Fraction] | None:
+    for form in (name, name.lower(), name.lower().removesuffix("s"), name.lower().removesuffix("es")):
+        if form in _TABLE and (len(form) > 1 or form == name):
+            return _TABLE[form]
+    return None
+
+
+def parse_unit(text: str) -> Unit | None:
+    """The unit that a phrase such as `square feet`, `km/h` or `apples` names; None when it names none."""
+    plain = re.sub(r"[\x02\x03{}]", " ", text).replace("\\cdot", " ").replace("per ", "/")
+    plain = re.sub(r"^\s*\((.*)\)\s*$", r"\1", plain)
+    if re.search(r"[^A-Za-z0-9$€£¥₹¢./^\s-]", plain):
+        return None
+    plain = {"mph": "mile/hour", "kmh": "km/h", "kph": "km/h"}.get(plain.strip().lower(), plain)
+    dims: dict[str, int] = {}
+    scale, nouns = Fraction(1), []
+    for n, part in enumerate(plain.split("/")):
+        prefix = 1
+        for word in re.findall(r"([A-Za-z$€£¥₹¢]+)\.?\s*(?:\^\s*(-?[0-9]))?", part):
+            name, power = word[0], int(word[1] or 1)
+            if name in ("square", "sq"):
+                prefix = 2
+            elif name in ("cubic", "cu"):
+                prefix = 3
+            elif found := _lookup(name):
+                total = found[1] * power * prefix * (-1 if n else 1)
+                dims[found[0]] = dims.get(found[0], 0) + total
+                scale *= found[2] ** (power * prefix * (-1 if n else 1))
+                prefix = 1
+            elif name.lower() in _NOT_UNITS:
+                return None
+            elif name.lower() not in _GENERIC:
+                nouns.append(name.lower())
+    if nouns:  # "5 miles of road" is a noun phrase, whatever else it holds
+        head = re.split(r" (?:of|in|per|each) ", plain.lower().strip())[0].split()[-1].strip(".")
+        return Unit(words=frozenset(noun.removesuffix("s") for noun in nouns), head=head)
+    if dims:
+        return Unit(tuple(sorted((k, v) for k, v in dims.items() if v)), scale)
+    return Unit() if re.search("[A-Za-z]", plain) else None
+
+
+def split(text: str) -> Quantity:
+    """Number and unit of a scalar in normal form; kind "" when there is no unit."""
+    if match := _CURRENCY_FRONT.match(text):
+        rest = split(match[1] + text[match.end() :])
+        if rest.kind in ("", "unit"):
+            return Quantity(rest.number, "unit", rest.unit or parse_unit(match[2]))
+    if match := _CURRENCY_BACK.search(text):
+        return Quantity(text[: match.start()], "unit", parse_unit(match[1]))
+    for pattern, kind in ((_PERCENT, "percent"), (_DEGREE, "degree")):
+        if (match := pattern.search(text)) and match.start() and not _FUNCTION.search(text):
+            return Quantity(text[: match.start()].rstrip(), kind)
+    if (match := _MARKED.search(text)) and match.start():
+        words = match[1].replace(OPEN_TEXT, "").replace(CLOSE_TEXT, "").strip()
+        after_number = re.search(r"(?:[0-9})\]]|\\pi)\s*$", text[: match.start()])
+        if (unit := parse_unit(words)) and (after_number or unit.dimensions):
+            return Quantity(text[: match.start()].rstrip(), "unit", unit)
+    if match := _PLAIN.search(text):
+        unit = parse_unit(match[1])
+        long_words = all(len(word) > 2 for word in re.findall("[A-Za-z]+", match[1]))
+        if unit and (unit.dimensions or (long_words and not text[match.start() - 1].isalpha() and " " in text)):
+            return Quantity(text[: match.start()].rstrip(), "unit", unit)
+    return Quantity(text)
+
+
+def split_letter(text: str) -> Quantity | None:
+    """As `split` for `5 m`, which may also be a product; None when it does not look so."""
+    match = _LETTER.search(text)
+    if not match:
+        return None
+    return Quantity(text[: match.start()].rstrip(), "unit", parse_unit(match[1] + (match[2] or "")))
+
+
+def same_unit(a: Unit, b: Unit) -> Fraction | None:
+    """The factor from a's numbers to b's; None when the two measure different things."""
+    if a.generic or b.generic:
+        return Fraction(1)
+    if a.words or b.words:
+        return Fraction(1) if a.words & b.words else None
+    return a.scale / b.scale if a.dimensions == b.dimensions else None

@@ -1,0 +1,33 @@
+"""ReTool's reward: +1 when the final answer is equivalent to the ground truth, else -1 (arXiv 2504.11536).
+
+The paper leaves code executability out of the reward on purpose, and so does this."""
+
+from retool_mcore.errors import UserError
+from retool_mcore.rewards.answer import extract
+from retool_mcore.rewards.equivalence import decide_once
+
+
+def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: bool = False) -> dict:
+    """Reward of one response.
+
+    policy_text: what the policy wrote, without code blocks and observations (`rollout/trajectory.py::answer_text`).
+    policy: how the answer is found in it, one of `answer.POLICIES`.
+    rounded: whether decimals may stand for exact values (`recipe.decimals`).
+    Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the answer, "" without one, "graded_by": the part of the
+    grader that decided (`Grader.counters`), "" where nothing was compared, "verifier_failed": 1.0 when the comparison
+    ended in a kill or crash, else 0.0}.
+    Raises UserError when the ground truth is not a non-empty string: no answer could ever be right.
+    """
+    if not isinstance(ground_truth, str) or not ground_truth.strip():
+        raise UserError(
+            f"reward_model.ground_truth must be a non-empty string, got {ground_truth!r}. Prepare the data set again."
+        )
+    pred = extract(policy_text, policy) or ""
+    correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
+    return {
+        "score": 1.0 if correct else -1.0,
+        "acc": float(bool(correct)),
+        "pred": pred,
+        "graded_by": by,
+        "verifier_failed": float(correct is None),
+    }

@@ -1,0 +1,31 @@
+"""Rewards that look at the outcome alone: ReTool, ToRL, ZeroTIR and SkyRL."""
+
+from retool_mcore.rewards.sample import Sample
+
+
+def retool(sample: Sample) -> float:
+    """+1 when the final answer is equivalent to the ground truth, else -1 (ReTool, arXiv 2504.11536, "Reward Design").
+
+    The paper leaves executability out on purpose.
+    """
+    return 1.0 if sample.correct else -1.0
+
+
+def torl(sample: Sample, *, executability: float = 0.0) -> float:
+    """+1 or -1 for the answer; `executability` is added when no execution passed (ToRL, arXiv 2503.23383).
+
+    The paper tries -0.5, finds that it does not help, and trains with 0. A trajectory without any call has no failed
+    execution and is not punished.
+    """
+    failed = bool(sample.calls) and not any(call.status == "success" for call in sample.calls)
+    return retool(sample) + (executability if failed else 0.0)
+
+
+def zerotir(sample: Sample) -> float:
+    """1 when the final answer is right, else 0 (ZeroTIR, arXiv 2505.07773; SimpleTIR, arXiv 2509.02479)."""
+    return 1.0 if sample.correct else 0.0
+
+
+def skyrl(sample: Sample) -> float:
+    """1 iff the tests pass (SkyRL v0): `acc` is then the verdict of the task's tests, not of a final answer."""
+    return 1.0 if sample.correct else 0.0

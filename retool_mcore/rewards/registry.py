@@ -1,0 +1,38 @@
+"""Rewards by the name that a recipe's configuration gives: a short name of ours, or a dotted path to the user's own."""
+
+import functools
+import importlib
+from collections.abc import Callable
+
+from retool_mcore.errors import UserError
+
+ALIASES = {
+    "retool": "retool_mcore.rewards.outcome.retool",
+    "torl": "retool_mcore.rewards.outcome.torl",
+    "zerotir": "retool_mcore.rewards.outcome.zerotir",
+    "skyrl": "retool_mcore.rewards.outcome.skyrl",
+    "artist": "retool_mcore.rewards.artist.artist",
+    "tool_n1": "retool_mcore.rewards.tool_calls.tool_n1",
+    "toolrl": "retool_mcore.rewards.toolrl.toolrl",
+    "otc_ppo": "retool_mcore.rewards.otc.otc_ppo",
+    "otc_grpo": "retool_mcore.rewards.otc.otc_grpo",
+}
+
+
+@functools.cache
+def find_reward(name: str) -> Callable:
+    """The function called `name`, a key of SHORT or a dotted path.
+
+    A reward takes a `Sample`, and its parameters by keyword, and returns a float. Raises UserError for another name.
+    """
+    path = ALIASES.get(name, name)
+    module, _, function = path.rpartition(".")
+    if not module:
+        raise UserError(f"no reward is called {name!r}: give one of {', '.join(ALIASES)}, or a dotted path.")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"the reward {name} cannot be loaded ({error}): give package.module.function.") from error
+    if not callable(found):
+        raise UserError(f"the reward {name} is not a function.")
+    return found

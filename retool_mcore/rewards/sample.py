@@ -1,0 +1,49 @@
+"""What a recipe's reward and filters see of one trajectory: the grader's verdict, the policy's turns, its calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retool_mcore.rollout.trajectory import Call, Turn
+from retool_mcore.rollout.wire import from_wire
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One finished trajectory.
+
+    `acc` is the grader's verdict, 1.0 or 0.0; `ground_truth` the data set's text. `text` is the decoded response,
+    special tokens left out, observations included: what the policy alone wrote only where it made no call. `ids` are
+    the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
+    noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
+    `Trajectory.finish`. `step` is the training step, from 1, that asked for it.
+    """
+
+    acc: float
+    ground_truth: str
+    text: str
+    ids: Sequence[int]
+    policy_spans: Sequence[tuple[int, int]]
+    turns: Sequence[Turn]
+    calls: Sequence[Call]
+    finish: str
+    step: int
+
+    @property
+    def correct(self) -> bool:
+        return self.acc > 0.5
+
+
+def read_sample(packed: str, *, text: str, acc: float, ground_truth: str, step: int) -> Sample:
+    """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py)."""
+    record = from_wire(packed)
+    return Sample(
+        acc=acc,
+        ground_truth=ground_truth,
+        text=text,
+        ids=record["response_ids"],
+        policy_spans=[(span["start"], span["end"]) for span in record["spans"] if span["kind"] == "policy"],
+        turns=[Turn(**turn) for turn in record["turn_notes"]],
+        calls=[Call(**call) for call in record["calls"]],
+        finish=record["finish"],
+        step=step,
+    )

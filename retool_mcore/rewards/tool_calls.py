@@ -1,0 +1,123 @@
+"""Function calls that a policy wrote, and Tool-N1's reward for them (arXiv 2505.00024)."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+from retool_mcore.errors import UserError
+from retool_mcore.rewards.sample import Sample
+from retool_mcore.untrusted import read_json
+
+
+def parse_calls(text: str) -> list[dict] | None:
+    """The calls of the last `<tool_call>...</tool_call>` in `text`: a JSON list of {"name", "arguments"}.
+
+    None when there is no such block, or when what it holds is anything else.
+    """
+    blocks = _blocks(text)
+    if not blocks:
+        return None
+    try:
+        calls = read_json(blocks[-1])
+    except ValueError:
+        return None
+    return calls if is_calls(calls) else None
+
+
+def written_calls(text: str) -> list[dict] | None:
+    """The calls of all `<tool_call>` blocks of `text`, each a call, a list of calls, or a call a line; [] without any.
+
+    None when a block holds anything else.
+    """
+    calls: list[dict] = []
+    for block in _blocks(text):
+        try:
+            found = read_json(block)
+        except ValueError:
+            found = parse_lines(block)
+            if found is None:
+                return None
+        found = found if isinstance(found, list) else [found]
+        if not is_calls(found):
+            return None
+        calls += found
+    return calls
+
+
+def parse_lines(block: str) -> list[dict] | None:
+    """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
+    try:
+        calls = [read_json(line) for line in block.splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return calls if is_calls(calls) else None
+
+
+def first_thought(text: str) -> str | None:
+    """What the first `<think>...</think>` of `text` holds; None without one."""
+    _, opened, rest = text.partition("<think>")
+    thought, closed, _ = rest.partition("</think>")
+    return thought if opened and closed else None
+
+
+def _blocks(text: str) -> list[str]:
+    """What each `<tool_call>` that is closed before the next one holds."""
+    pieces = [piece.partition("</tool_call>") for piece in text.split("<tool_call>")[1:]]
+    return [block for block, closed, _ in pieces if closed]
+
+
+def judge(text: str, ground_truth: str) -> dict:
+    """Right iff the calls are the ground truth's as a multiset, however they are written; fields as `math.score`'s."""
+    calls = written_calls(text)
+    correct = calls is not None and as_multiset(calls) == as_multiset(read_truth(ground_truth))
+    return {
+        "score": 1.0 if correct else -1.0,
+        "acc": float(correct),
+        "pred": json.dumps(calls, sort_keys=True) if calls else "",
+        "graded_by": "",
+        "verifier_failed": 0.0,
+    }
+
+
+def is_calls(calls) -> bool:
+    """Whether `calls` is a list of {"name": str, "arguments": dict}, nothing more and nothing less."""
+    return isinstance(calls, list) and all(
+        isinstance(call, dict)
+        and call.keys() == {"name", "arguments"}
+        and isinstance(call["name"], str)
+        and isinstance(call["arguments"], dict)
+        for call in calls
+    )
+
+
+def read_truth(ground_truth: str) -> list[dict]:
+    """The ground truth's calls, a JSON list as text. Raises UserError when it is none: no reward could be right."""
+    try:
+        calls = json.loads(ground_truth)
+    except (ValueError, TypeError):
+        calls = None
+    if not is_calls(calls):
+        raise UserError(
+            f"reward_model.ground_truth must be a JSON list of {{name, arguments}}, got {str(ground_truth)[:80]!r}. "
+            "Prepare the data set again."
+        )
+    return calls
+
+
+def as_multiset(calls: Sequence[dict]) -> Counter:
+    """Calls as a multiset of (name, arguments as JSON with sorted keys): neither the order of calls nor of keys counts.
+
+    `True` and `1` are different arguments, as they are in JSON.
+    """
+    return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
+
+
+def tool_n1(sample: Sample) -> float:
+    """1 iff the format is right and the calls are the ground truth's as a multiset, else 0 (arXiv 2505.00024).
+
+    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls.
+    """
+    calls = parse_calls(sample.text)
+    if calls is None or first_thought(sample.text) is None:
+        return 0.0
+    return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))

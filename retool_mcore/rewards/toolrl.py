@@ -1,0 +1,136 @@
+"""ToolRL (arXiv 2504.13958): format plus a fine-grained correctness of function calls, and the paper's variants."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Literal
+
+from retool_mcore.rewards.sample import Sample
+from retool_mcore.rewards.tool_calls import first_thought, parse_lines, read_truth
+
+Granularity = Literal["fine", "intermediate", "coarse"]
+
+_CALLS_FOLLOW = re.compile(r"</think>\s*+<tool_call>")
+_END = "</tool_call>"
+
+
+def jaccard(first: Iterable[Hashable], second: Iterable[Hashable], refined: bool = False) -> float:
+    """Multiset Jaccard similarity, in [0, 1]; 1 for two empty multisets. `refined`: 1 when equal, else 0."""
+    a, b = Counter(first), Counter(second)
+    if a == b or refined:
+        return float(a == b)
+    return sum((a & b).values()) / sum((a | b).values())
+
+
+def match_score(
+    predicted: Sequence[dict], truth: Sequence[dict], *, granularity: Granularity = "fine", refined: bool = False
+) -> tuple[float, float]:
+    """(S, S_max) of the paper (Sec. 3.3).
+
+        S = J(names) + sum over ground-truth calls, each with the best unmatched predicted call of the same name,
+            of [J(parameter names) + number of equal values]
+        S_max = 1 + sum over ground-truth calls of (1 + number of parameters)
+
+    "intermediate" (Sec. 5.3): a call counts 1 when it is equal as a whole, else 0, so S_max = 1 + number of calls.
+    `refined`: names and parameter names count only when they all agree.
+    """
+    score = jaccard([c["name"] for c in truth], [c["name"] for c in predicted], refined)
+    best_possible = 1.0
+    unmatched = list(predicted)
+    for call in truth:
+        best_possible += 1.0 if granularity == "intermediate" else 1.0 + len(call["arguments"])
+        same_name = [other for other in unmatched if other["name"] == call["name"]]
+        if same_name:
+            scores = [_call_score(other["arguments"], call["arguments"], granularity, refined) for other in same_name]
+            best = max(range(len(scores)), key=scores.__getitem__)
+            score += scores[best]
+            unmatched = [other for other in unmatched if other is not same_name[best]]
+    return score, best_possible
+
+
+def _call_score(predicted: dict, truth: dict, granularity: Granularity, refined: bool) -> float:
+    if granularity == "intermediate":
+        return float(_same(predicted, truth))
+    equal = sum(name in predicted and _same(predicted[name], value) for name, value in truth.items())
+    return jaccard(list(truth), list(predicted), refined) + equal
+
+
+def _same(first, second) -> bool:
+    # As JSON: Python holds True == 1, and the function that is called may not.
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+def correctness(
+    predicted: Sequence[dict] | None,
+    truth: Sequence[dict],
+    *,
+    granularity: Granularity = "fine",
+    refined: bool = False,
+    maximum: float = 3.0,
+) -> float:
+    """r = 2R * S / S_max - R in [-R, R], R = `maximum` (Sec. 3.3; R = 3, or 1 in Sec. 5.2).
+
+    Calls that are all equal give R, calls that could not be parsed (None) -R. "coarse": R when all equal, else -R.
+    """
+    if predicted is None:
+        return -maximum
+    if granularity == "coarse":
+        same = Counter(map(_key, predicted)) == Counter(map(_key, truth))
+        return maximum if same else -maximum
+    score, best_possible = match_score(predicted, truth, granularity=granularity, refined=refined)
+    return 2 * maximum * score / best_possible - maximum
+
+
+def _key(call: dict) -> str:
+    return json.dumps(call, sort_keys=True)
+
+
+def scheduled_maxima(step: int, steps: int) -> tuple[float, float]:
+    """(format's maximum, R) at a training step, the smooth dynamic scale (Sec. 5.2; end points of the released code).
+
+    Linear over `steps` (the paper's 150), constant afterwards: the format's falls from 2 to 1, R rises from 2 to 3.
+    """
+    done = min(max(step, 0) / steps, 1.0)
+    return 2.0 - done, 2.0 + done
+
+
+def length_reward(thought_words: int, full_words: int = 512) -> float:
+    """Words of the thought / `full_words`, at most 1 (Sec. 5.1)."""
+    return min(thought_words / full_words, 1.0)
+
+
+def toolrl(
+    sample: Sample,
+    *,
+    granularity: Granularity = "fine",
+    refined: bool = False,
+    maximum: float = 3.0,
+    schedule_steps: int | None = None,
+    with_length: bool = False,
+) -> float:
+    """Format (0 or 1) plus correctness in [-maximum, maximum] (Sec. 3.3), plus the length reward if asked for.
+
+    Variants: `granularity` and `refined` (Sec. 5.3), `maximum` 1 (5.2), `schedule_steps` for the scale that the
+    training step moves, which then sets both maxima (5.2), `with_length` (5.1).
+    Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line.
+    """
+    calls = _called(sample.text)
+    predicted = None if calls is None else parse_lines(calls)
+    format_maximum = 1.0
+    if schedule_steps is not None:
+        format_maximum, maximum = scheduled_maxima(sample.step, schedule_steps)
+    reward = format_maximum * (calls is not None) + correctness(
+        predicted, read_truth(sample.ground_truth), granularity=granularity, refined=refined, maximum=maximum
+    )
+    if with_length:
+        reward += length_reward(len((first_thought(sample.text) or "").split()))
+    return reward
+
+
+def _called(text: str) -> str | None:
+    """What stands between the first `<tool_call>` right behind a `</think>` and the end; None for another format."""
+    text = text.strip()
+    begins = _CALLS_FOLLOW.search(text) if text.startswith("<think>") and text.endswith(_END) else None
+    # The end tag is not part of the opening one, so the two cannot overlap.
+    return text[begins.end() : -len(_END)] if begins else None

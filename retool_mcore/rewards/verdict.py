@@ -1,0 +1,34 @@
+"""Is a response right? By its final answer, by function calls that are its answer, or by tests of its environment."""
+
+import math
+
+from retool_mcore.errors import UserError
+from retool_mcore.rewards.answer import POLICIES
+from retool_mcore.rewards.math import score
+from retool_mcore.rewards.tool_calls import judge
+
+CALLS = "calls"
+TESTS = "tests"
+DECIMALS = ("exact", "rounded")
+ANSWERS = (*POLICIES, CALLS, TESTS)
+CRASHED = "crashed"  # `graded_by` of a response that made the scoring raise
+
+
+def verdict(
+    *, policy_text: str, text: str, ground_truth: str, policy: str, decimals: str = "exact", tested: float | None = None
+) -> dict:
+    """{"score", "acc", "pred", "graded_by", "verifier_failed"} of one response, as `math.score` and `tool_calls.judge`.
+
+    policy: where the answer stands, one of ANSWERS. policy_text: what the policy wrote, without code and observations;
+    text: the decoded response; decimals: one of DECIMALS, whether a decimal stands for the exact value; tested: what
+    the trajectory's environment said, 1.0 iff its tests pass. Raises UserError for a ground truth that no answer could
+    meet, and for tests where there was no environment. A `tested` that is not a number says that running them raised.
+    """
+    if policy == TESTS:
+        if tested is None:
+            raise UserError("answer=tests needs trajectories in an environment with tests: take data=repo_bugs.")
+        passed, by = (0.0, CRASHED) if math.isnan(tested) else (tested, "")
+        return {"score": passed, "acc": passed, "pred": "", "graded_by": by, "verifier_failed": 0.0}
+    if policy == CALLS:
+        return judge(text, ground_truth)
+    return score(policy_text, ground_truth, policy, rounded=decimals == "rounded")

@@ -1,0 +1,1 @@
+"""Runs one stage: its processes, its log, what it does meanwhile, its end."""

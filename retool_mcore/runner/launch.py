@@ -1,0 +1,353 @@
+"""Runs one stage: checks first, then the stage in a session of its own, with log, progress and a record of attempts.
+
+Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
+    config.yaml                 the resolved configuration; config_attempt_NNN.yaml is the one that attempt NNN ran with
+    log.txt                     everything the stage printed, all attempts
+    metrics/attempt_NNN.jsonl   one line a step, written by verl
+    attempts.jsonl              one line an attempt: when, how long, exit code
+    COMPLETE                    sha256 of the configuration that was carried to its end
+    STOP, STOPPED               created by whoever wants it to stop at a step, and the step when it did (stop.py)
+    heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
+    silences.json               the longest silence of each phase, all attempts (watchdog.py)
+    stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
+"""
+
+import fcntl
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from retool_mcore.config import STAGE_POLICIES, config_hash
+from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
+from retool_mcore.runner import processes, template
+from retool_mcore.runner.phase_line import phase_line
+from retool_mcore.runner.stage_log import killed_by, last_error, names_error
+from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
+from retool_mcore.state import alarms, heartbeat, stop
+from retool_mcore.state.progress import Progress, attempt_files
+
+POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
+TORCHRUN = ("sft", "export")  # stages that run one process a GPU
+NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class StageFailed(Exception):
+    """The stage ended with an error that is not the user's input. The message names the cause and the log."""
+
+
+class AlarmStop(StageFailed):
+    """An alarm stopped the stage, as configured: another start would only meet it again."""
+
+
+class WentBack(Exception):
+    """An alarm sends the stage back to its last checkpoint; the next attempt leaves out the prompts that led there."""
+
+
+class Stopped(Exception):
+    """The user or the system stopped the stage with a signal; nothing of it is left running."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Paused(Exception):
+    """The stage stopped at a step because it was asked to (stop.py); its last checkpoint holds that step."""
+
+    def __init__(self, stage: str, step: int) -> None:
+        super().__init__(f"{stage}: stopped at step {step}, start it again to go on")
+        self.step = step
+
+
+def stage_dir(stage: str, config: DictConfig) -> Path:
+    """Folder of a stage's files; an evaluation's ends in its label, else in the policy's word or its folder's name."""
+    if stage != "eval":
+        return Path(config.run_dir) / stage
+    policy = str(config.policy)
+    return Path(config.run_dir) / "eval" / str(config.label or (policy if policy in POLICIES else Path(policy).name))
+
+
+def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, str] = os.environ) -> list[str]:
+    """The command that runs `stage` with the configuration file at `path`; empty for prepare, which needs no process.
+
+    On several nodes the same command runs on each; what differs comes from NODE_RANK, MASTER_ADDR and MASTER_PORT
+    (shown as $NAME when they are not set).
+    """
+    if stage == "prepare":
+        return []
+    module = ["-m", f"retool_mcore.train.{stage}", str(path)]
+    if stage not in TORCHRUN:
+        return [sys.executable, *module]
+    nodes = config.parallel.nodes
+    if nodes == 1:
+        meeting = ["--standalone"]
+    else:
+        rank, address, port = (env.get(name, f"${name}") for name in NODE_VARIABLES)
+        # Static: rank 0 is the job's first node, and workers meet at the address given, not at a host name that the
+        # others may not resolve (c10d).
+        meeting = [f"--nnodes={nodes}", f"--node_rank={rank}", f"--master_addr={address}", f"--master_port={port}"]
+    per_node = f"--nproc_per_node={config.parallel.gpus_per_node}"
+    return [sys.executable, "-m", "torch.distributed.run", *meeting, per_node, *module]
+
+
+def is_complete(stage: str, config: DictConfig) -> bool:
+    """Whether this very configuration was carried to its end before; then it says so."""
+    complete = stage_dir(stage, config) / "COMPLETE"
+    if not complete.is_file() or complete.read_text().strip() != config_hash(config):
+        return False
+    print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
+    return True
+
+
+def launch(stage: str, config: DictConfig) -> None:
+    """Runs `stage` to its end, or returns at once when this very configuration was carried to its end before.
+
+    Raises:
+        UserError: bad input, found before anything starts or by the stage itself.
+        StageFailed: the stage failed.
+        Stopped: SIGINT or SIGTERM arrived.
+        AlarmStop: an alarm whose answer is `stop` fired (state/alarms.py).
+        Paused: somebody created STOP in the stage's folder.
+    """
+    from retool_mcore.preflight.run import check  # reads data and models: not for --help and --dry-run
+
+    if is_complete(stage, config):
+        return
+    check(stage, config)
+    if (
+        stage in TORCHRUN
+        and config.parallel.nodes > 1
+        and (unset := [n for n in NODE_VARIABLES if n not in os.environ])
+    ):
+        raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
+    while True:  # alarms.backs bounds it
+        try:
+            return run_attempt(stage, config)
+        except WentBack as back:
+            print(back, flush=True)
+
+
+def run_attempt(
+    stage: str,
+    config: DictConfig,
+    command: Callable[[Path], list[str]] | None = None,
+    stage_id: str | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+    dump_others: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """One attempt at a stage whose configuration was found good. Raises as `launch` does, and WentBack.
+
+    Args:
+        command: gives the command for a configuration file; default: `stage_command`.
+        stage_id: marks the stage's processes; default: one of its own.
+        stop_asked: whether this very attempt was asked to stop before it began: earlier requests do not count.
+        dump_others: of a stage that hangs, writes the stacks of its processes on other nodes into a folder.
+    """
+    folder = stage_dir(stage, config)
+    complete = folder / "COMPLETE"
+    folder.mkdir(parents=True, exist_ok=True)
+    stage_id = stage_id or uuid.uuid4().hex
+    with _alone(stage, folder, stage_id):
+        complete.unlink(missing_ok=True)
+        stop.clear(folder)
+        if stop_asked():
+            stop.request(folder)
+        attempt = max(attempt_files(folder), default=0) + 1
+        (folder / "metrics").mkdir(exist_ok=True)
+        (folder / "metrics" / f"attempt_{attempt:03d}.jsonl").touch()
+        path = _write_config(folder, config, attempt)
+        print(f"{stage}: attempt {attempt} in {folder}")
+        print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
+        with _recorded(folder, attempt):
+            if stage == "prepare":
+                from retool_mcore.train import prepare
+
+                prepare.run(config)
+            else:
+                words = command(path) if command is not None else stage_command(stage, config, path)
+                run_process(stage, config, folder, words, attempt, stage_id, dump_others)
+        stop.clear(folder)  # one that came during the last step
+        write_atomically(complete, config_hash(config) + "\n")
+    print(f"{stage}: complete")
+
+
+def run_process(
+    stage: str,
+    config: DictConfig,
+    folder: Path,
+    command: list[str],
+    attempt: int,
+    stage_id: str,
+    dump_others: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Runs the stage's command under `watch`, with the environment of its device."""
+    from retool_mcore.backends.env import stage_env
+
+    metrics = folder / "metrics" / f"attempt_{attempt:03d}.jsonl"
+    env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
+    env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
+    env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
+    total = OmegaConf.select(config, "verl.trainer.total_training_steps")
+    log = folder / "log.txt"
+    limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))
+    watchdog = Watchdog([log, metrics], limit_s, folder)
+    progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder))
+    here = command[0] == sys.executable  # else the command starts others' on several nodes
+    with template.forked(env, command) if here else nullcontext((env, command)) as (env, command):
+        watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
+
+
+def watch(
+    stage: str,
+    command: list[str],
+    env: Mapping[str, str],
+    log: Path,
+    progress: Progress,
+    attempt: int,
+    stage_id: str,
+    grace_s: float = 20.0,
+    watchdog: Watchdog | None = None,
+    dump_others: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Runs `command` and returns when it ended well; whatever happens, nothing that it started lives on.
+
+    Raises:
+        UserError, StageFailed, Stopped, Paused: see `launch`.
+    """
+    stacks: Path | None = None
+    dead = ""
+    with log.open("a") as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
+    start = log.stat().st_size
+    dead_worker = DeadWorker(log)
+    known: set[processes.Process] = set()
+    with _signals() as received:
+        process = processes.start(command, {**env, processes.STAGE_ID: stage_id}, log)
+        try:
+            next_scan = 0.0
+            while process.poll() is None and not received:
+                if time.monotonic() >= next_scan:
+                    known |= processes.find(stage_id, known)
+                    next_scan = time.monotonic() + 3.0
+                    if watchdog is not None and watchdog.hangs():
+                        stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
+                        dump_stacks(known, stacks)
+                        dump_others(stacks)
+                        break
+                    if dead := dead_worker.found():
+                        break
+                progress.update()
+                time.sleep(0.2)
+        finally:
+            progress.close()
+            signum = received[0] if received else signal.SIGTERM
+            processes.stop(
+                stage_id, known, leader=process, signum=signum, grace_s=grace_s, hurry=lambda: len(received) > 1
+            )
+    if received:
+        raise Stopped(received[0])
+    if stacks is not None:
+        still = f"phase {watchdog.phase} stood still for {watchdog.quiet_s / 60:.3g} minutes"
+        raise StageFailed(f"{stage} failed: {still}; what its processes did: {stacks}\nThe whole log: {log}")
+    if dead:
+        raise StageFailed(f"{stage} failed: {dead}\nThe whole log: {log}")
+    if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
+        raise Paused(stage, step)
+    if process.returncode == alarms.EXIT_CODE and (ended := alarms.ended(log.parent)) is not None:
+        if ended.answer == "back":
+            raise WentBack(f"{stage}: {ended}; it goes on from the last checkpoint, on other prompts")
+        raise AlarmStop(f"{stage} stopped: {ended}\nThe whole log: {log}")
+    if process.returncode:
+        raise _failure(stage, process.returncode, log, start, Path(command[0]).name)
+
+
+def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exception:
+    message, is_users = last_error(log, start)
+    if is_users:
+        return UserError(message)
+    how = f"exit code {code}"
+    if code < 0:
+        how = f"{program}, its first process, was {killed_by(-code)}"
+        if not names_error(message):  # killed from outside, it had no last words
+            message = f"it printed last: {message}" if message and code != -signal.SIGKILL else ""
+    elif not message:
+        message = "it printed nothing"
+    said = f": {message}" if message else ""
+    return StageFailed(f"{stage} failed ({how}){said}\nThe whole log: {log}")
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in a list while the body runs."""
+    received: list[int] = []
+    before = {
+        signum: signal.signal(signum, lambda number, _: received.append(number))
+        for signum in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
+def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
+    """Holds the stage's lock; ends what a launcher that was killed outright may have left running.
+
+    Raises:
+        UserError: the stage runs already.
+    """
+    with (folder / ".lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{stage} runs already in {folder}: wait for it, or give this run another name=.") from None
+        lock.seek(0)
+        if before := lock.read().strip():
+            processes.stop(before)
+        lock.truncate(0)
+        lock.write(stage_id)
+        lock.flush()
+        yield
+
+
+@contextmanager
+def _recorded(folder: Path, attempt: int) -> Iterator[None]:
+    """Appends the attempt to attempts.jsonl, however the body ends."""
+    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    outcome = "failed"
+    try:
+        yield
+        outcome = "complete"
+    except WentBack:
+        outcome = "went back"
+        raise
+    except (Stopped, Paused, KeyboardInterrupt):
+        outcome = "stopped"
+        raise
+    finally:
+        record = {"attempt": attempt, "started": started, "seconds": round(time.monotonic() - begin, 1)}
+        with (folder / "attempts.jsonl").open("a") as file:
+            file.write(json.dumps(record | {"outcome": outcome}) + "\n")
+
+
+def _write_config(folder: Path, config: DictConfig, attempt: int) -> Path:
+    path = folder / "config.yaml"
+    text = OmegaConf.to_yaml(config)
+    if path.is_file() and path.read_text() != text:
+        path.rename(folder / f"config_attempt_{attempt - 1:03d}.yaml")
+    write_atomically(path, text)
+    return path

@@ -1,0 +1,160 @@
+"""Which checkpoint is whole, which is the last, which is the best, and which stay.
+
+verl writes `global_step_N/` piece by piece and then a tracker file, in place: a process killed in between leaves a half
+checkpoint or an empty tracker. Here a checkpoint counts only once its COMPLETE file exists, which is written last and
+atomically; `repair` makes verl's tracker agree with that before a trainer starts. verl's own rotation knows neither
+COMPLETE nor the best, and forgets at every start what it saved before: it is off, `rotate` does it.
+
+Layout under a stage's `checkpoints/`: `global_step_N/[actor/]{model/huggingface,optimizer,extra}`, COMPLETE;
+`best.json` beside them. Imported on login nodes: no torch here.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from retool_mcore.files import sync_tree, write_atomically
+from retool_mcore.state.progress import metric, read_steps
+
+MARK = "COMPLETE"
+BEST = "best.json"
+TRACKER = "latest_checkpointed_iteration.txt"  # verl/utils/checkpoint/checkpoint_manager.py:255
+_FOLDER = re.compile(r"global_step_(\d+)")
+
+
+def mark_complete(checkpoint: Path) -> None:
+    """Declare `checkpoint` whole. Call it once, after the last of its files is written, on every rank."""
+    sync_tree(checkpoint)
+    write_atomically(checkpoint / MARK, "")
+    sync_tree(checkpoint, folders_only=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(_FOLDER.fullmatch(checkpoint.name).group(1))
+
+
+def complete(root: Path) -> list[Path]:
+    """Whole checkpoints under `root`, oldest first. One whose weights were removed does not count."""
+    return sorted((path for path in _folders(root) if _is_whole(path)), key=step_of)
+
+
+def latest(root: Path) -> Path | None:
+    return (complete(root) or [None])[-1]
+
+
+def unfinished(root: Path) -> Path | None:
+    """The checkpoint that is being written, or that a killed trainer left behind; None when every one is whole."""
+    return max((path for path in _folders(root) if not _is_whole(path)), key=step_of, default=None)
+
+
+def repair(root: Path) -> Path | None:
+    """Point verl's tracker at the last whole checkpoint, remove every other that is not whole, return the last.
+
+    To be called before a trainer starts, while nothing writes.
+    """
+    last = latest(root)
+    for path in _folders(root):
+        if not _is_whole(path):
+            shutil.rmtree(path)
+    if last is not None:
+        write_atomically(root / TRACKER, str(step_of(last)))
+    else:
+        (root / TRACKER).unlink(missing_ok=True)
+    return last
+
+
+def best(root: Path) -> dict | None:
+    """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
+    try:
+        found = json.loads((root / BEST).read_text())
+    except OSError:
+        return None
+    return found if _is_whole(root / f"global_step_{found['step']}") else None
+
+
+def rotation(train: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `rotate` in a configuration's section `train`."""
+    return {"keep_last": train["keep_checkpoints"], "keep_best": train["keep_best"], "best_is": train["best_is"]}
+
+
+def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_is: str = "highest") -> None:
+    """Find the best checkpoint, then remove all but it and the last ones. Checkpoints in the making are not touched.
+
+    The best is taken from the stage's own metrics files at the very steps of the checkpoints, the recorded best
+    included. A checkpoint whose metric is not measured yet can only be the newest, which stays, and counts next time;
+    one that has no such value, or NaN, is never the best. verl validates step N with the very weights of checkpoint N.
+    The highest value is the best, though others may lie within its standard error: of equals any will do, and of equal
+    values it is the later step.
+
+    Args:
+        keep_last: how many of the newest stay, 1 or more.
+        keep_best: name of a metric, as `progress.metric` finds it; None: no best.
+        best_is: "highest" or "lowest".
+    """
+    root = stage_dir / "checkpoints"
+    whole = complete(root)
+    stay = set(whole[-keep_last:])
+    if keep_best is not None and (found := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
+        if found != best(root):
+            write_atomically(root / BEST, json.dumps(found))
+        checkpoint = root / f"global_step_{found['step']}"
+        _link(stage_dir / "policy_best", policy_folder(checkpoint))
+        stay.add(checkpoint)
+    for path in whole:
+        if path not in stay:
+            (path / MARK).unlink()  # first: killed in the middle, it is none that counts
+            shutil.rmtree(path)
+
+
+def policy_folder(checkpoint: Path) -> Path:
+    """The Hugging Face folder (weights, config, tokenizer) inside a checkpoint of SFT or RL."""
+    inner = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
+    return inner / "model" / "huggingface"
+
+
+def link_policy(stage_dir: Path) -> Path | None:
+    """Make `stage_dir`/policy name the last whole checkpoint's Hugging Face folder, for the stages that follow.
+
+    None, and no link, when there is no whole checkpoint: RL with train.save_every=-1 saves none.
+    """
+    last = latest(stage_dir / "checkpoints")
+    return None if last is None else _link(stage_dir / "policy", policy_folder(last))
+
+
+def policy_step(path: Path) -> int:
+    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
+    steps = [step_of(p) for p in path.resolve().parents if _FOLDER.fullmatch(p.name)]
+    return steps[0] if steps else 0
+
+
+def _folders(root: Path) -> list[Path]:
+    return [path for path in root.glob("global_step_*") if _FOLDER.fullmatch(path.name)]
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    return (checkpoint / MARK).is_file() and policy_folder(checkpoint).is_dir()
+
+
+def _find_best(stage_dir: Path, whole: list[Path], name: str, best_is: str) -> dict | None:
+    sign = {"highest": 1, "lowest": -1}[best_is]
+    recorded = best(stage_dir / "checkpoints")
+    found = {recorded["step"]: recorded} if recorded and recorded["metric"] == name else {}
+    steps = read_steps(stage_dir)
+    for step in map(step_of, whole):
+        value = metric(steps.get(step, {}), name)
+        if value is not None and value == value:  # a NaN would win or lose every comparison
+            error = metric(steps[step], f"{name}_se")
+            found[step] = {"metric": name, "value": value, "step": step} | ({} if error is None else {"se": error})
+    return max(found.values(), key=lambda entry: (sign * entry["value"], entry["step"]), default=None)
+
+
+def _link(link: Path, target: Path) -> Path:
+    part = link.with_name(f"{link.name}.part")
+    part.unlink(missing_ok=True)
+    part.symlink_to(os.path.relpath(target, link.parent))
+    os.replace(part, link)
+    return link

@@ -1,3 +1,0 @@
-"""Task environments: what a trajectory acts on besides an interpreter. May be imported by: rollout's callers, train.
-
-A repository is files in memory, for one trajectory; programs and tests run on a copy of them in the sandbox."""

@@ -1,0 +1,182 @@
+"""The adapter against verl's own classes: instantiated by hydra from a config entry, as AgentLoopWorker does."""
+
+import asyncio
+import json
+
+import hydra
+import pytest
+from agent_loops import TOKENIZER, build
+from scripted import ScriptedSandbox
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.workers.rollout.replica import TokenOutput
+
+from retool_mcore.backends.verl import agent_loop
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.trajectory import Trajectory, Version
+from retool_mcore.rollout.wire import from_wire
+
+EOS = TOKENIZER.eos_token_id
+CODE = "<code>\n```python\nprint(6 * 7)\n```\n</code>"
+MESSAGES = [{"role": "user", "content": "6 * 7?"}]
+
+
+def encode(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+class Server:
+    """verl's LLMServerClient with chosen answers. Like verl's vLLM server it pops keys from the parameters it gets."""
+
+    def __init__(self, turns, stop_reason="completed", logprobs=True):
+        self.turns, self.stop_reason, self.logprobs = turns, stop_reason, logprobs
+        self.requests = []
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
+        self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
+        step = 10 + len(self.requests)
+        ids = self.turns[len(self.requests) - 1][: sampling_params.pop("max_tokens")]
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-0.5] * len(ids) if self.logprobs else None,
+            stop_reason=self.stop_reason,
+            num_preempted=1,
+            extra_fields={"global_steps": step, "min_global_steps": step, "max_global_steps": step},
+        )
+
+
+@pytest.fixture
+def sandbox(monkeypatch):
+    made = []
+
+    def create(config):
+        made.append((config, ScriptedSandbox(["42\n"] * 9)))
+        return made[-1][1]
+
+    monkeypatch.setattr(agent_loop, "create_sandbox", create)
+    agent_loop._shared_sandbox.cache_clear()
+    yield made
+    agent_loop._shared_sandbox.cache_clear()
+
+
+def run(server, entry=None, trainer=None, messages=MESSAGES, **sample):
+    async def main():
+        place = {"index": 0, "session_id": 0, "global_steps": 1, **sample}
+        loop = build(server, entry, trainer)
+        return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place)
+
+    return asyncio.run(main())
+
+
+def test_the_output_is_what_verl_trains_on(sandbox):
+    server = Server([encode(CODE), [*encode("\\boxed{42}"), EOS]])
+    output = run(server)
+    turn, answer = encode(CODE), [*encode("\\boxed{42}"), EOS]
+    observation = encode("\n<interpreter>\n42\n</interpreter>\n")
+    assert output.response_ids == turn + observation + answer
+    assert output.response_mask == [1] * len(turn) + [0] * len(observation) + [1] * len(answer)
+    assert output.response_logprobs == [-0.5 * m for m in output.response_mask]
+    assert output.num_turns == 4
+    assert output.metrics.num_preempted == 2 and output.metrics.generate_sequences > 0
+    assert {key: output.extra_fields[key] for key in ("policy_text", "finish", "num_calls", "training_step")} == {
+        "policy_text": "\n\\boxed{42}",
+        "finish": "answer",
+        "num_calls": 1,
+        "training_step": 1,
+    }
+    assert [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [11, 12]
+    record = from_wire(output.extra_fields["trajectory"])
+    assert record["response_ids"].tolist() == output.response_ids and record["prompt_ids"].tolist() == output.prompt_ids
+    assert record["logprobs"].tolist() == output.response_logprobs
+    trajectory = Trajectory.from_record(record | {"response_mask": output.response_mask})
+    end = len(output.response_ids)
+    assert trajectory.versions == [Version(11, 0, len(turn)), Version(12, end - len(answer), end)]
+    assert trajectory.calls[0].code == "print(6 * 7)"
+    assert [(turn.programs, turn.boxed) for turn in trajectory.turn_notes] == [(1, False), (0, True)]
+
+    # The way of a sample through TransferQueue.
+    packed = list_of_dict_to_tensordict([output.as_dict(), output.as_dict()])
+    assert packed["response_mask"][1].tolist() == output.response_mask
+    assert packed["rollout_log_probs"][0].tolist() == output.response_logprobs
+    assert packed["extra_fields"][0] == output.extra_fields
+
+
+def test_all_turns_are_one_session_within_the_budget(sandbox):
+    server = Server([encode(CODE), [EOS]])
+    output = run(server)
+    (first_id, first_prompt, first), (second_id, second_prompt, second) = server.requests
+    assert first_id == second_id
+    assert first_prompt == output.prompt_ids
+    assert second_prompt == output.prompt_ids + output.response_ids[:-1]
+    assert (first["stop"], first["include_stop_str_in_output"], first["stop_token_ids"]) == (["</code>"], True, [EOS])
+    assert (first["max_tokens"], second["max_tokens"]) == (100, 100)
+    assert (first["temperature"], first["logprobs"]) == (1.0, True)
+    wide = {"limits": {"max_turns": 4, "max_turn_tokens": 1000, "max_observation_tokens": 64}}
+    server = Server([encode(CODE), [EOS]])
+    output = run(server, wide)
+    assert [request[2]["max_tokens"] for request in server.requests] == [300, 300 - len(output.response_ids) + 1]
+
+
+def test_one_sandbox_serves_all_loops_of_a_config(sandbox):
+    for _ in range(2):
+        run(Server([encode(CODE), [EOS]]))
+    assert [config for config, _ in sandbox] == [{"kind": "local", "workers": 1}]
+    run(Server([encode(CODE), [EOS]]), {"sandbox": {"kind": "local", "workers": 2}})
+    assert len(sandbox) == 2
+
+
+def test_every_sample_has_the_same_fields(sandbox):
+    called = run(Server([encode(CODE), [EOS]]))
+    silent = run(Server([[EOS]], logprobs=False))
+    text_only = run(Server([[EOS]]), {"format": "none"})
+    assert called.extra_fields.keys() == silent.extra_fields.keys() == text_only.extra_fields.keys()
+    assert silent.response_logprobs is None
+    assert text_only.extra_fields["num_calls"] == 0
+
+
+def test_hermes_prompts_carry_the_tool(sandbox):
+    output = run(Server([[EOS]]), {"format": "hermes"}, {"prompt_length": 600})
+    assert "code_interpreter" in TOKENIZER.decode(output.prompt_ids)
+
+
+def test_a_rows_own_tools_are_listed_and_its_call_ends_the_episode(sandbox):
+    """The row reaches the loop as verl's data set makes it: extra_info, a dict of the parquet's values."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    weather = {"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}}
+    entry = {"format": "hermes", "toolbox": {"use": [{"path": "retool_mcore.tools.recorded.ReplayTable"}]}}
+    call = {"name": "weather", "arguments": {"city": "Rome"}}
+    turn = [*encode(f"<tool_call>\n{json.dumps([call, call])}\n</tool_call>"), EOS]
+    output = run(Server([turn]), entry, {"prompt_length": 600}, extra_info={"index": 0, "tools": json.dumps([weather])})
+    prompt = TOKENIZER.decode(output.prompt_ids)
+    assert '"weather"' in prompt and "code_interpreter" not in prompt
+    assert (output.response_ids, output.response_mask) == (turn, [1] * len(turn))
+    assert (output.extra_fields["finish"], output.extra_fields["num_calls"]) == ("tool", 2)
+    first = from_wire(output.extra_fields["trajectory"])["calls"][0]
+    assert (first["tool"], json.loads(first["arguments"]), first["code"]) == ("weather", {"city": "Rome"}, None)
+
+
+def test_what_cannot_run_is_refused(sandbox):
+    with pytest.raises(UserError, match="prompt_length=200"):
+        run(Server([[EOS]]), messages=[{"role": "user", "content": "6 * 7? " * 200}])
+    with pytest.raises(hydra.errors.InstantiationException, match="response_length=300"):
+        limits = {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64, "max_response_tokens": 301}
+        run(Server([[EOS]]), {"limits": limits})
+    with pytest.raises(RuntimeError, match="aborted turn 0"):
+        run(Server([encode("so")], stop_reason="aborted"))
+
+
+def test_every_turn_has_a_seed_of_its_own_that_a_second_run_repeats(sandbox):
+    def seeds(**sample):
+        server = Server([encode(CODE), [EOS]])
+        run(server, **sample)
+        return [request[2]["seed"] for request in server.requests]
+
+    places = [{}, {"session_id": 1}, {"index": 1}, {"global_steps": 2}]
+    drawn = [seed for place in places for seed in seeds(**place)]
+    assert len(set(drawn)) == 2 * len(places)
+    assert drawn == [seed for place in places for seed in seeds(**place)]
+
+
+def test_the_import_does_not_replace_the_entry_of_verls_registry():
+    """verl instantiates from the entry that the config file made; a decorator would overwrite it when imported."""
+    assert "retool" not in _agent_loop_registry

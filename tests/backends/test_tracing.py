@@ -1,0 +1,142 @@
+"""Spans by verl's own hook into a real MLflow store of files."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+mlflow = pytest.importorskip("mlflow", reason="the extra `trace` is not installed")
+
+from omegaconf import OmegaConf  # noqa: E402
+from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr  # noqa: E402
+
+from retool_mcore.backends.verl import tracing  # noqa: E402
+from retool_mcore.errors import UserError  # noqa: E402
+from retool_mcore.tools.base import Reply  # noqa: E402
+
+WORKER = tracing.TracingWorker
+TOKENIZER = SimpleNamespace(decode=lambda ids: " ".join(map(str, ids)))
+
+
+class Tools:
+    """What a TracedToolbox stands around."""
+
+    def __init__(self):
+        self.replies = [Reply("NameError", status="error"), Reply("42")]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    before = mlflow.get_tracking_uri()
+    tracing.try_store(tmp_path / "mlflow")
+    RolloutTraceConfig.reset()
+    RolloutTraceConfig.init(tracing.PROJECT, "mine", "mlflow", token2text=True, max_samples_per_step_per_worker=1)
+    yield tmp_path / "mlflow"
+    RolloutTraceConfig.reset()
+    mlflow.set_tracking_uri(before)
+
+
+def traces():
+    mlflow.flush_trace_async_logging()
+    place = mlflow.get_experiment_by_name(tracing.PROJECT).experiment_id
+    return mlflow.search_traces(locations=[place], return_type="list")
+
+
+def worker(monkeypatch, prompts=1):
+    """A TracingWorker over a parent that runs an episode with two calls as verl's does, without engines."""
+
+    async def run_prompt(self, prompt, sampling_params, trajectory, trace=False):
+        with rollout_trace_attr(step=trajectory["step"], name="agent_loop", trace=trace):
+            toolbox = tracing.TracedToolbox(Tools())
+            for number in range(2):
+                await toolbox.call("code_interpreter", {"code": f"program {number}"}, "the episode")
+            fields = {"policy_text": "\\boxed{42}", "finish": "answer"}
+            output = SimpleNamespace(prompt_ids=[1, 2], response_ids=[3], reward_score=None, extra_fields=fields)
+            await self._agent_loop_postprocess(output, False, **prompt)
+
+    async def postprocess(self, output, validate, **kwargs):
+        await self._compute_score([output], kwargs=kwargs)
+
+    async def score(self, outputs, kwargs):
+        outputs[-1].reward_score = 1.0
+        outputs[-1].extra_fields["reward_extra_info"] = {"acc": 1.0}
+
+    async def call(self, name, arguments, episode):
+        return self.replies.pop(0)
+
+    parent = WORKER.__mro__[1]
+    monkeypatch.setattr(parent, "_run_prompt", run_prompt)
+    monkeypatch.setattr(parent, "_agent_loop_postprocess", postprocess)
+    monkeypatch.setattr(parent, "_compute_score", score)
+    monkeypatch.setattr(tracing.Toolbox, "call", call)
+    made = object.__new__(WORKER)
+    made.prompts, made.traced, made.tokenizer = prompts, tracing.Counter(), TOKENIZER
+    return made
+
+
+def sample(uid):
+    return {"uid": uid, "session_id": 2, "index": 9, "data_source": "math", "reward_model": {"ground_truth": "42"}}
+
+
+def test_the_first_prompts_of_a_step_are_traced_with_calls_and_reward(store, monkeypatch):
+    made = worker(monkeypatch)
+
+    async def main():
+        for uid, step, validate in (("v", 3, True), ("a", 3, False), ("b", 3, False), ("c", 4, False)):
+            await made._run_prompt(sample(uid), {}, {"step": step, "validate": validate})
+
+    asyncio.run(main())
+    found = {trace.info.tags["trajectory"]: trace for trace in traces()}
+    assert sorted(found) == ["a_2", "c_2"]
+    tags, spans = found["a_2"].info.tags, found["a_2"].data.spans
+    assert (tags["step"], tags["problem"], tags["reward"], tags["finish"]) == ("3", "math #9", "1.0", "answer")
+    assert [span.name for span in spans] == ["agent_loop", *["tool code_interpreter"] * 2, "reward"]
+    root, first, second, reward = spans
+    assert root.inputs == {"prompt": "1 2"} and root.outputs["response"] == "3"
+    assert first.inputs == {"inputs": {"arguments": {"code": "program 0"}}}
+    assert (first.outputs["status"], first.outputs["text"]) == ("error", "NameError")
+    assert (second.outputs["status"], second.outputs["text"]) == ("success", "42")
+    assert reward.inputs == {"inputs": {"answer": "\\boxed{42}", "expected": "42"}}
+    assert reward.outputs == {"reward": 1.0, "acc": 1.0}
+    assert {span.parent_id for span in (first, second, reward)} == {root.span_id}
+
+
+def test_without_a_limit_every_prompt_is_traced(store, monkeypatch):
+    made = worker(monkeypatch, prompts=None)
+
+    async def main():
+        await asyncio.gather(*(made._run_prompt(sample(u), {}, {"step": 1, "validate": False}) for u in "ab"))
+
+    asyncio.run(main())
+    assert sorted(trace.info.tags["trajectory"] for trace in traces()) == ["a_2", "b_2"]
+
+
+def test_the_probe_of_the_store_leaves_nothing_behind(store):
+    assert traces() == [] and store.is_dir()
+
+
+def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    (tmp_path / "mlflow").write_text("a file")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    with pytest.raises(UserError, match="trace.backend=mlflow: the store file:.*/mlflow does not answer"):
+        tracing.try_store(tmp_path / "other")
+    mlflow.set_tracking_uri(None)
+
+
+def test_the_configuration_names_classes_that_verl_can_load(tmp_path):
+    from verl.utils.import_utils import load_class_from_fqn
+
+    verl = OmegaConf.create({"actor_rollout_ref": {"rollout": {"agent": {}, "trace": {"backend": None}}}})
+    entry = {"name": "retool", "_target_": "x", "seed": 1}
+    file = tmp_path / "agent_loop.yaml"
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
+    tracing.enable(verl, file, name="mine", prompts=2)
+    rollout = verl.actor_rollout_ref.rollout
+    assert load_class_from_fqn(rollout.agent.agent_loop_manager_class, "manager") is tracing.TracingManager
+    assert (rollout.trace.backend, rollout.trace.max_samples_per_step_per_worker) == ("mlflow", 2)
+    (entry,) = OmegaConf.load(file)
+    assert load_class_from_fqn(entry._target_, "loop") is tracing.TracedAgentLoop and entry.seed == 1

@@ -1,0 +1,286 @@
+"""Stopping at a step, in verl's own training loops and data loaders, with a stand-in for the engine."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.utils.data import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+from trainer_double import ROTATION, surround
+from verl.trainer import sft_trainer
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils import tensordict_utils
+
+from retool_mcore.backends.verl.async_save import WRITTEN
+from retool_mcore.backends.verl.sft_trainer import ColdStart, MarkingHandler
+from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
+from retool_mcore.state import checkpoints, schedule, stop
+
+STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
+
+
+class Journal:
+    """What the trainers of one run trained on and logged, over all attempts."""
+
+    def __init__(self) -> None:
+        self.trained: list[list[int]] = []
+        self.logged: list[int] = []
+        self.stop_in: int | None = None  # the step during which STOP appears
+        self.save_minutes: float | None = None
+        self.stage_dir = Path()
+
+    def train(self, batch: list[int]) -> None:
+        self.trained.append(batch)
+        if len(self.trained) == self.stop_in:
+            (self.stage_dir / "STOP").touch()
+
+    def tracking(self, **_):
+        return SimpleNamespace(log=lambda data, step: self.logged.append(step))
+
+
+class Engine:
+    """One rank, and verl's worker group; its checkpoints hold no weights.
+
+    With async_save the writes of one end at the second poll, or when they are waited for.
+    """
+
+    world_size = 1
+
+    def __init__(self, async_save: bool):
+        self.async_save, self.checkpoint_mananager = async_save, self
+        self.written, self.polls = None, 0
+
+    def is_mp_src_rank_with_outputs(self):
+        return True
+
+    def get_data_parallel_rank(self):
+        return 0
+
+    def get_data_parallel_size(self):
+        return 1
+
+    def get_data_parallel_group(self):
+        return None
+
+    def save_checkpoint(self, local_path, *_, **__):
+        assert self.written is None, "one save at a time"
+        (Path(local_path) / "model/huggingface").mkdir(parents=True)
+        if self.async_save:
+            self.written, self.polls = Path(local_path), 0
+
+    def finish(self, blocking):
+        self.polls += 1
+        if self.written is not None and (self.polls >= 2 or blocking):
+            checkpoint = self.written if self.written.name != "actor" else self.written.parent
+            assert not (checkpoint / checkpoints.MARK).exists(), "declared whole before its writes ended"
+            (self.written / f"{WRITTEN}0").touch()
+            self.written = None
+
+    def finish_saves(self, blocking):
+        self.finish(blocking)
+
+    def load_checkpoint(self, *_, **__):
+        pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        yield
+        torch.distributed.destroy_process_group()
+
+
+def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
+    """One attempt at SFT, as train/sft.py's main does it."""
+    for name in ("aggressive_empty_cache", "log_gpu_memory_usage"):
+        patch.setattr(sft_trainer, name, lambda *_, **__: None)
+    patch.setattr(sft_trainer, "Tracking", journal.tracking)
+    checkpoints.repair(folder / "checkpoints")
+    trainer = object.__new__(ColdStart)
+    settings = {"total_epochs": 3, "logger": [], "project_name": "p", "experiment_name": "e"}
+    settings["default_local_dir"] = str(folder / "checkpoints")
+    sizes = {
+        "use_dynamic_bsz": True,
+        "max_token_len_per_gpu": 8,
+        "micro_batch_size_per_gpu": 1,
+        "pad_mode": "no_padding",
+    }
+    trainer.config = OmegaConf.create({"trainer": settings, "data": sizes, "model": {"use_remove_padding": True}})
+    trainer.config.retool = {"save_minutes": journal.save_minutes}
+    trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
+    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
+    trainer.val_dataloader = None
+    trainer.train_sampler = DistributedSampler(range(12), num_replicas=1, rank=0, drop_last=True)
+    trainer.train_dataloader = StatefulDataLoader(
+        range(12), batch_size=4, sampler=trainer.train_sampler, collate_fn=collate, drop_last=True
+    )
+    trainer.steps_per_epoch, trainer.total_training_steps = STEPS_PER_EPOCH, STEPS
+    trainer.save_freq, trainer.test_freq, trainer.global_batch_size = SAVE_EVERY, -1, 4
+    trainer.start_profile_step = trainer.end_profile_step = -1
+
+    def train_batch(data):
+        journal.train(data["input_ids"].values().tolist())
+        return tensordict_utils.get_tensordict({}, {"metrics": {"loss": 1.0}})
+
+    trainer.training_client = SimpleNamespace(train_batch=train_batch, step_profile=lambda: None)
+    trainer.stop_at_request()
+    trainer.ckpt_handler = MarkingHandler(
+        trainer.engine, trainer.train_dataloader, default_local_dir=settings["default_local_dir"], max_ckpt_to_keep=2
+    )
+    trainer.ckpt_handler.rotation, trainer.ckpt_handler.async_save = ROTATION, async_save
+    trainer.resume_global_step = trainer.ckpt_handler.load_checkpoint()
+    trainer.fit()
+
+
+def collate(items: list[int]) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.nested.as_nested_tensor([torch.tensor([i]) for i in items], layout=torch.jagged)}
+
+
+def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
+    """One attempt at RL, from a trainer that is set up."""
+    patch.setattr(trainer_base, "Tracking", journal.tracking)
+    patch.setattr(trainer_base.SkipManager, "init", lambda config: None)
+    patch.setattr(trainer_base.tq, "kv_clear", lambda **_: None)
+    checkpoints.repair(folder / "checkpoints")
+    trainer = object.__new__(RetoolTrainer)
+    settings = {"project_name": "p", "experiment_name": "e", "logger": [], "total_epochs": 99, "test_freq": -1}
+    settings |= {"save_freq": SAVE_EVERY, "default_local_dir": str(folder / "checkpoints"), "default_hdfs_dir": None}
+    settings |= {"val_before_train": False, "resume_mode": "auto", "del_local_ckpt_after_load": False}
+    retool = {"rotation": ROTATION, "save_minutes": journal.save_minutes}
+    actor = {"actor": {"checkpoint": {"async_save": async_save}}}
+    manager = surround(trainer, folder, {"trainer": settings, "retool": retool, "actor_rollout_ref": actor})
+    trainer.actor_rollout_wg = Engine(async_save)
+    trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
+    trainer.checkpoint_callback = MarkComplete()
+    order = torch.utils.data.SequentialSampler(range(12))
+    trainer.train_dataloader = StatefulDataLoader(range(12), batch_size=4, sampler=order, collate_fn=list)
+    trainer.train_dataloader_it = None
+    trainer.steps_per_epoch, trainer.total_training_steps = STEPS_PER_EPOCH, STEPS
+    trainer._start_profiling = trainer._stop_profiling = lambda: None
+    trainer._compute_metrics = lambda *_, **__: None
+    trainer._init_dump_executor()
+    batches = batches_of(trainer)
+
+    def step(metrics, timing_raw):
+        journal.train(next(batches))
+        return SimpleNamespace(keys=[], partition_id="train")
+
+    trainer.step = step
+    trainer._load_checkpoint()
+    trainer.fit(manager)
+
+
+def batches_of(trainer):
+    while True:
+        yield from trainer.train_dataloader
+
+
+@pytest.fixture(
+    params=[(stage, async_save) for stage in (cold_start, reinforce) for async_save in (False, True)],
+    ids=lambda param: f"{param[0].__name__}-{'async' if param[1] else 'sync'}",
+)
+def attempt(request, tmp_path, monkeypatch):
+    """Runs one attempt of a stage in tmp_path with a journal; returns the step that it stopped at, None at the end."""
+
+    def run(journal: Journal, name: str = "stage") -> int | None:
+        journal.stage_dir = tmp_path / name
+        (journal.stage_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        try:
+            stage, async_save = request.param
+            stage(journal.stage_dir, journal, monkeypatch, async_save)
+        except stop.StopRequested as stopped:
+            stop.honour(journal.stage_dir, stopped.step)
+            return stopped.step
+        return None
+
+    return run
+
+
+# 3 and 6 end an epoch, 4 is a step that the schedule saves too.
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_no_step_is_lost_or_doubled(attempt, step):
+    undisturbed, stopped = Journal(), Journal()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert undisturbed.logged == list(range(1, STEPS + 1))
+    stopped.stop_in = step
+    assert attempt(stopped) == step
+    assert len(stopped.trained) == step and stopped.logged == list(range(1, step + 1))
+    assert checkpoints.step_of(checkpoints.latest(stopped.stage_dir / "checkpoints")) == step
+    assert not (stopped.stage_dir / "STOP").exists() and stop.stopped_after(stopped.stage_dir) == step
+    assert attempt(stopped) is None
+    assert stopped.trained == undisturbed.trained and stopped.logged == undisturbed.logged
+
+
+def test_a_request_in_the_last_step_changes_nothing(attempt):
+    journal = Journal()
+    journal.stop_in = STEPS
+    assert attempt(journal) is None
+    assert len(journal.trained) == STEPS and stop.stopped_after(journal.stage_dir) is None
+
+
+def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, monkeypatch):
+    journal, hour = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: 3600 * hour[0])
+    wholes, mark = [], checkpoints.mark_complete
+    monkeypatch.setattr(
+        checkpoints, "mark_complete", lambda path: wholes.append(checkpoints.step_of(path)) or mark(path)
+    )
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), hour.append(hour.pop() + 0.5)))
+    journal.save_minutes = 60
+    assert attempt(journal) is None
+    assert wholes == [2, 4, 6, 8]  # 4 and 8 by the schedule; an hour is two steps
+    assert journal.logged == list(range(1, STEPS + 1))
+    undisturbed = Journal()
+    wholes.clear()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert wholes == [4, 8] and undisturbed.trained == journal.trained
+
+
+def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, monkeypatch):
+    journal, now = Journal(), [0.0]
+    monkeypatch.setattr(schedule.time, "time", lambda: now[0])
+    train = journal.train
+    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), now.append(now.pop() + 3600.0)))
+    # After step 3 two hours are left, and one takes up to 1.25, with a save of up to 1.5.
+    monkeypatch.setenv(stop.JOB_END, str(5 * 3600.0))
+    assert attempt(journal) == 3
+    assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == 3
+    monkeypatch.setenv(stop.JOB_END, str(now[0] + 100 * 3600.0))
+    assert attempt(journal) is None
+    undisturbed = Journal()
+    assert attempt(undisturbed, "undisturbed") is None
+    assert journal.trained == undisturbed.trained and journal.logged == undisturbed.logged
+
+
+def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch):
+    """A run that was killed in between would go on behind a step that nobody knows the figures of."""
+    for async_save in (False, True):
+        journal, early = Journal(), []
+        journal.stage_dir = tmp_path / str(async_save)
+
+        def log(data, step, journal=journal, early=early):
+            time.sleep(0.2)  # the push of the weights
+            journal.logged.append(step)
+            last = checkpoints.latest(journal.stage_dir / "checkpoints")
+            early.append(last is not None and checkpoints.step_of(last) >= step)
+
+        monkeypatch.setattr(journal, "tracking", lambda log=log, **_: SimpleNamespace(log=log))
+        (journal.stage_dir / "checkpoints").mkdir(parents=True)
+        reinforce(journal.stage_dir, journal, monkeypatch, async_save)
+        assert journal.logged == list(range(1, STEPS + 1)) and not any(early)
+        assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == STEPS
+
+
+def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):
+    (tmp_path / "STOP").touch()
+    assert stop.requested(tmp_path) and stop.stopped_after(tmp_path) is None
+    stop.honour(tmp_path, 7)
+    assert not stop.requested(tmp_path) and stop.stopped_after(tmp_path) == 7
+    stop.clear(tmp_path)
+    assert stop.stopped_after(tmp_path) is None

@@ -1,0 +1,23 @@
+"""Resolved configurations are those that were written down (snapshots.py says how to see and to accept a change)."""
+
+import json
+
+import pytest
+import snapshots
+
+KEPT = json.loads(snapshots.FILE.read_text())
+
+
+def test_every_combination_has_a_snapshot():
+    assert {" ".join(case) for case in snapshots.cases()} == KEPT.keys()
+
+
+@pytest.mark.parametrize("case", snapshots.few(), ids=" ".join)
+def test_a_configuration_is_as_written_down(case):
+    assert snapshots.digest(case) == KEPT[" ".join(case)], "python tests/config/snapshots.py --text FOLDER shows it"
+
+
+@pytest.mark.nightly
+def test_every_configuration_is_as_written_down():
+    changed = [name for case in snapshots.cases() if KEPT[name := " ".join(case)] != snapshots.digest(case)]
+    assert not changed

@@ -1,0 +1,57 @@
+"""The generated bug-fix tasks: seeded, verified, with a validation set of other bugs."""
+
+import ast
+import asyncio
+
+import pytest
+
+from retool_mcore.environments.bugs import bugs
+from retool_mcore.environments.functions import FUNCTIONS
+from retool_mcore.environments.repo_bugs import generate
+from retool_mcore.environments.repository import RepositoryEnvironment
+from retool_mcore.errors import UserError
+from retool_mcore.sandbox.local import LocalSandbox
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_bugs_that_parse_and_change_one_place(name):
+    source = FUNCTIONS[name].source
+    found = bugs(source)
+    assert len(found) >= 2 and len({bug.apply(source) for bug in found}) == len(found)
+    for bug in found:
+        changed = bug.apply(source)
+        assert changed != source
+        ast.parse(changed)
+        assert changed.endswith(source[bug.end :]) and changed.startswith(source[: bug.start])
+
+
+def test_tasks_are_seeded_fail_as_given_and_pass_with_the_reference_fix():
+    async def run():
+        sandbox = LocalSandbox(preload=(), workers=2)
+        try:
+            made = await generate(2, 1, "train", sandbox, functions=2)
+            again = await generate(1, 1, "train", sandbox, functions=2)
+            other = await generate(1, 1, "validation", sandbox, functions=2)
+            verdicts = []
+            for item in made:
+                environment = RepositoryEnvironment(sandbox, 20)
+                await environment.reset({"repository": item.task.to_json()})
+                await environment.prepare()  # raises unless the tests fail
+                await environment.step("write", {"path": item.path, "text": item.fixed})
+                verdicts.append(await environment.score())
+            return made, again, other, verdicts
+        finally:
+            await sandbox.close()
+
+    made, again, other, verdicts = asyncio.run(run())
+    assert verdicts == [1.0, 1.0]
+    assert made[0] == again[0] and made[0].task != made[1].task
+    assert other[0].bug != made[0].bug
+    for item in made:
+        assert item.task.issue.endswith("Fix the bug.") and item.fixed != item.task.files[item.path]
+        assert len(item.task.checks) >= 6, "hidden checks of both functions"
+
+
+def test_too_many_functions_are_refused():
+    with pytest.raises(UserError, match="1 to 18"):
+        asyncio.run(generate(1, 1, "train", sandbox=None, functions=19))

@@ -1,0 +1,143 @@
+"""The arithmetic of parallel layouts and batches. The shapes are those of real models."""
+
+from pathlib import Path
+
+import pytest
+from refused import refusal
+
+from retool_mcore.planner import limits, parallel
+from retool_mcore.planner.shape import Model
+
+
+def model(heads=40, kv_heads=8, layers=64, vocab=152064) -> Model:
+    """Qwen2.5-32B unless told otherwise."""
+    return Model(Path("."), heads, kv_heads, layers, vocab, max_positions=32768, parameters=32_800_000_000)
+
+
+LAYOUT = {"nodes": 2, "gpus_per_node": 8, "tp": 8, "pp": 2, "sequence_parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "dp"),
+    [
+        ({}, 1),
+        ({"tp": 4, "pp": 4}, 1),
+        ({"tp": 4, "pp": 1}, 4),
+        ({"tp": 4, "pp": 1, "cp": 2}, 2),
+        ({"vpp": 4}, 1),
+        ({"tp": 1, "pp": 1, "sequence_parallel": False}, 16),
+    ],
+)
+def test_layout_gives_the_data_parallel_size(changes, dp):
+    assert parallel.check_layout(model(), **(LAYOUT | changes)) == dp
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape", "words"),
+    [
+        ({"tp": 3}, {}, ["parallel.tp=3", "40 attention heads", "1, 2, 4, 5, 8"]),
+        ({"tp": 0}, {}, ["parallel.tp=0"]),
+        ({"tp": 5, "pp": 1}, {}, ["parallel.tp=5", "8 key/value heads", "1, 2, 4, 8."]),
+        ({"tp": 2}, {"vocab": 151}, ["parallel.tp=2", "vocabulary of 151"]),
+        ({"pp": 3}, {}, ["parallel.pp=3", "64 layers"]),
+        ({"pp": 0}, {}, ["parallel.pp=0"]),
+        ({"pp": 4}, {}, ["= 32", "16 devices", "parallel.nodes=2", "parallel.gpus_per_node=8"]),
+        ({"tp": 1}, {}, ["parallel.sequence_parallel"]),
+        ({"nodes": 0}, {}, ["0 devices"]),
+        ({"cp": 2}, {}, ["context_parallel_size=2", "= 32", "16 devices"]),
+        ({"vpp": 3}, {}, ["virtual_pipeline_model_parallel_size=3", "32 layers"]),
+        ({"pp": 1, "vpp": 2}, {}, ["virtual_pipeline_model_parallel_size=2", "parallel.pp > 1"]),
+    ],
+)
+def test_layout_refuses(changes, shape, words):
+    message = refusal(parallel.check_layout, model(**shape), **(LAYOUT | changes))
+    assert all(word in message for word in words), message
+
+
+def test_more_ranks_than_key_value_heads_replicate_them():
+    qwen_7b = model(heads=28, kv_heads=4, layers=28)
+    assert parallel.check_layout(qwen_7b, nodes=1, gpus_per_node=2, tp=2, pp=1, sequence_parallel=True) == 1
+    few = model(heads=16, kv_heads=2)
+    assert parallel.check_layout(few, nodes=1, gpus_per_node=8, tp=8, pp=1, sequence_parallel=True) == 1
+    odd = model(heads=12, kv_heads=3)
+    assert "3 key/value heads" in refusal(parallel.check_tensor_parallel, odd, size=4, key="parallel.tp")
+
+
+def test_an_engine_replica_fits_in_a_node():
+    parallel.check_rollout_layout(model(), gpus_per_node=8, rollout_tp=4)
+    message = refusal(parallel.check_rollout_layout, model(), gpus_per_node=4, rollout_tp=8)
+    assert "parallel.rollout_tp=8" in message and "parallel.gpus_per_node=4" in message
+    assert "parallel.rollout_tp=16" in refusal(parallel.check_rollout_layout, model(), gpus_per_node=16, rollout_tp=16)
+
+
+def test_the_policys_type_is_one_that_the_device_trains():
+    parallel.check_dtype(device="cuda", dtype="bfloat16")
+    parallel.check_dtype(device="cpu", dtype="float32")
+    assert "model.dtype=float32" in refusal(parallel.check_dtype, device="cuda", dtype="float32")
+    assert "model.dtype=int8" in refusal(parallel.check_dtype, device="cpu", dtype="int8")
+
+
+def test_batches_are_multiples_of_the_data_parallel_ranks():
+    parallel.check_sft_batch(batch=32, dp=4)
+    assert "train.batch=30" in refusal(parallel.check_sft_batch, batch=30, dp=4)
+    parallel.check_rl_batch(batch=512, mini_batch=64, n=16, dp=16)
+    parallel.check_rl_batch(batch=3, mini_batch=1, n=4, dp=4)  # trajectories are split, not prompts
+    assert "18 trajectories" in refusal(parallel.check_rl_batch, batch=6, mini_batch=4, n=3, dp=4)
+    assert "train.mini_batch=2" in refusal(parallel.check_rl_batch, batch=4, mini_batch=2, n=3, dp=4)
+    assert "train.mini_batch=8" in refusal(parallel.check_rl_batch, batch=4, mini_batch=8, n=4, dp=1)
+    assert "train.mini_batch=0" in refusal(parallel.check_rl_batch, batch=4, mini_batch=0, n=4, dp=1)
+    assert "train.n=1" in refusal(parallel.check_rl_batch, batch=4, mini_batch=4, n=1, dp=1)
+
+
+LENGTHS = {
+    "max_prompt_tokens": 2048,
+    "max_response_tokens": 16384,
+    "max_observation_tokens": 1024,
+    "max_turn_tokens": 16384,
+    "max_positions": 18432,
+}
+
+
+def test_lengths_that_just_fit_pass():
+    limits.check_lengths(**LENGTHS)
+    limits.check_lengths(**(LENGTHS | {"max_turn_tokens": 16384, "max_observation_tokens": 16383}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_positions": 18431}, ["= 18432", "18431 positions"]),
+        ({"max_observation_tokens": 16384}, ["rollout.max_observation_tokens=16384"]),
+        ({"max_turn_tokens": 16385}, ["rollout.max_turn_tokens=16385"]),
+        ({"max_turn_tokens": 0}, ["rollout.max_turn_tokens=0"]),
+        ({"max_prompt_tokens": 0}, ["rollout.max_prompt_tokens=0"]),
+        ({"max_observation_tokens": -1}, ["rollout.max_observation_tokens=-1"]),
+    ],
+)
+def test_lengths_refuse(changes, words):
+    message = refusal(limits.check_lengths, **(LENGTHS | changes))
+    assert all(word in message for word in words), message
+
+
+def test_a_longest_sequence_fits_a_micro_batch_and_an_engine_step():
+    limits.check_micro_batch(longest=8192, micro_batch_tokens=8192)
+    assert "parallel.micro_batch_tokens=8191" in refusal(
+        limits.check_micro_batch, longest=8192, micro_batch_tokens=8191
+    )
+    limits.check_micro_batch(longest=8192, micro_batch_tokens=4096, cp=2)
+    assert "4095 on 2 context-parallel ranks" in refusal(
+        limits.check_micro_batch, longest=8192, micro_batch_tokens=4095, cp=2
+    )
+    limits.check_engine_batch(longest=224, max_num_batched_tokens=200, chunked_prefill=True)
+    assert "max_num_batched_tokens=200" in refusal(
+        limits.check_engine_batch, longest=224, max_num_batched_tokens=200, chunked_prefill=False
+    )
+    assert "train.max_length=300" in refusal(limits.check_sft_length, max_length=300, max_positions=299)
+
+
+def test_warm_up_ends_before_the_run():
+    limits.check_schedule(steps=10, warmup_steps=9)
+    limits.check_schedule(steps=1, warmup_steps=0)
+    assert "train.warmup_steps=10" in refusal(limits.check_schedule, steps=10, warmup_steps=10)
+    assert "train.warmup_steps=-1" in refusal(limits.check_schedule, steps=10, warmup_steps=-1)
+    assert "train.steps=0" in refusal(limits.check_schedule, steps=0, warmup_steps=0)

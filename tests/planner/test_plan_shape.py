@@ -1,0 +1,108 @@
+"""Shapes and FLOPs: exact counts, against transformers' own models and small cases by hand."""
+
+import json
+
+import pytest
+
+from retool_mcore.errors import UserError
+from retool_mcore.planner.flops import attention_pairs, forward_flops, model_flops, recompute_flops
+from retool_mcore.planner.shape import SHAPES, Shape, named
+
+SMALL = Shape(layers=3, hidden=8, ffn=16, heads=4, kv_heads=2, head_dim=2, vocab=32, tied=False)
+
+
+def hub_config(shape: Shape, family: str = "qwen2") -> dict:
+    return {
+        "model_type": family,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": shape.tied,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("qwen2.5-1.5b", 1_543_714_304), ("qwen2.5-7b", 7_615_616_512), ("qwen2.5-32b", 32_763_876_352)],
+)
+def test_the_named_shapes_have_the_published_numbers_of_parameters(name, parameters):
+    assert SHAPES[name].parameters == parameters
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_equal_those_of_transformers_model(tmp_path, family, tied):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = hub_config(SMALL, family) | {"tie_word_embeddings": tied}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    assert Shape.from_hf(tmp_path).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_folder_is_read_and_layers_can_be_changed(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(hub_config(SMALL)))
+    assert named(str(tmp_path)) == SMALL
+    assert SMALL.replace(layers=5).parameters - SMALL.parameters == 2 * SMALL.layer_parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"model_type": "mixtral"}, "expected qwen2"),
+        ({"num_hidden_layers": 0}, "layers is 0"),
+        ({"hidden_size": "wide"}, "hidden is 'wide'"),
+    ],
+)
+def test_a_folder_that_is_not_understood_is_refused(tmp_path, change, part):
+    config = hub_config(SMALL) | {"head_dim": 2} | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=part):
+        Shape.from_hf(tmp_path)
+
+
+def test_missing_folders_files_and_keys_are_named(tmp_path):
+    with pytest.raises(UserError, match="neither a known shape"):
+        named("qwen9-900b")
+    with pytest.raises(UserError, match="no config.json"):
+        named(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": 32}))
+    with pytest.raises(UserError, match="lacks num_hidden_layers, hidden_size"):
+        named(str(tmp_path))
+
+
+def test_flops_of_a_small_case_by_hand():
+    # A layer's matrices: q 8x8, k 8x4, v 8x4, o 8x8, gate, up and down 8x16 each; the output layer 8x32.
+    matrices = 3 * (64 + 32 + 32 + 64 + 3 * 128) + 256
+    # Sequences of 3 and 1 tokens: 1 + 2 + 3 and 1 pairs, each 2 x 8 multiply-adds for the scores and for the values.
+    attention = 3 * (6 + 1) * (2 * 2 * 8)
+    assert forward_flops(SMALL, [3, 1]) == 4 * 2 * matrices + attention
+    assert model_flops(SMALL, [3, 1]) == 3 * (4 * 2 * matrices + attention)
+
+
+def test_attention_is_over_each_sequence_alone():
+    assert attention_pairs([4, 4]) == 20
+    assert attention_pairs([8]) == 36
+    assert model_flops(SMALL, [8]) > model_flops(SMALL, [4, 4])
+
+
+def test_model_flops_are_six_a_weight_and_token_without_attention():
+    shape = SHAPES["qwen2.5-32b"]
+    multiplied = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
+    assert model_flops(shape, [1]) == pytest.approx(6 * multiplied, rel=1e-4)
+    assert multiplied == pytest.approx(shape.parameters - shape.embedding_parameters, rel=1e-3)
+
+
+def test_recomputation_is_counted_apart():
+    lengths = [5, 2]
+    parts = {kind: recompute_flops(SMALL, lengths, kind) for kind in ("none", "selective", "mlp", "full")}
+    assert parts["none"] == 0 < parts["selective"] < parts["full"]
+    output = 2 * sum(lengths) * SMALL.vocab * SMALL.hidden
+    assert parts["full"] == forward_flops(SMALL, lengths) - output
+    with pytest.raises(ValueError, match="recompute"):
+        recompute_flops(SMALL, lengths, "some")

@@ -1,0 +1,73 @@
+"""What an asynchronous pipeline is refused for, how old its tokens are said to be, and what reaches verl."""
+
+import pytest
+
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.recipes.pipeline import check_pipeline
+from retool_mcore.recipes.staleness import token_staleness
+
+
+def check(*overrides):
+    config = compose("rl", overrides)
+    check_pipeline(
+        config.pipeline,
+        batch=config.train.batch,
+        mini_batch=config.train.mini_batch,
+        rollout_tp=config.parallel.rollout_tp,
+        eval_every=config.train.eval_every,
+    )
+    return config.verl
+
+
+def test_each_pipeline_sets_verls_trainer_and_bound():
+    seen = {}
+    for name in ("sync", "one_step_off", "async"):
+        verl = check(f"pipeline={name}")
+        v1 = verl.trainer.v1
+        ahead = v1.separate_async.num_warmup_batches, v1.separate_async.parameter_sync_step
+        seen[name] = v1.trainer_mode, *ahead, v1.sampler.max_off_policy_threshold, verl.ray_kwargs.ray_init.num_gpus
+        assert verl.actor_rollout_ref.hybrid_engine == (name == "sync")
+    assert seen == {
+        "sync": ("sync", 0, 1, 1, 2),
+        "one_step_off": ("separate_async", 1, 1, 2, 3),
+        "async": ("separate_async", 2, 4, 3, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("pipeline=one_step_off", "train.mini_batch=8"),
+            "holds 2 of train.mini_batch=8: leave train.mini_batch out, or take",
+        ),
+        (("pipeline=async", "pipeline.staleness=0"), "pipeline=sync"),
+        (("pipeline=one_step_off", "pipeline.rollout_gpus=0"), "not filled by rollout engines"),
+        (("pipeline=one_step_off", "parallel.rollout_tp=2", "pipeline.rollout_gpus=3"), "parallel.rollout_tp=2"),
+        (("pipeline=async", "train.eval_every=5"), "retool eval"),
+        (("pipeline=one_step_off", "pipeline.transport=nccl"), "CuPy"),
+    ],
+)
+def test_what_does_not_work_is_one_sentence(overrides, words):
+    with pytest.raises(UserError, match=words) as caught:
+        check(*overrides)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+def record(tokens, *versions):
+    """A response whose tokens 10 to 20 are an observation."""
+    edges = [("policy", 0, 10), ("observation", 10, 20), ("policy", 20, tokens)]
+    return {
+        "response_ids": [0] * tokens,
+        "spans": [dict(zip(("kind", "start", "end"), edge, strict=True)) for edge in edges],
+        "versions": [dict(zip(("version", "start", "end"), version, strict=True)) for version in versions],
+    }
+
+
+def test_staleness_is_of_every_sampled_token_by_the_weights_that_wrote_it():
+    # Step 6 trains version 5. The first trajectory spans a push: 10 + 5 tokens by version 4, 15 by version 5.
+    records = [record(40, (4, 0, 25), (5, 25, 40)), record(30, (3, 0, 30))]
+    found = token_staleness(records, step=6, bound=2)
+    assert found == {"staleness/mean": (15 * 1 + 15 * 0 + 20 * 2) / 50, "staleness/max": 2.0, "staleness/bound": 2.0}
+    assert token_staleness([record(40), {"response_ids": [], "spans": []}], 1, 0) == {}

@@ -1,0 +1,36 @@
+"""docs/recipes.md is what the configuration says."""
+
+from recipe_cases import EVERY_CHANGE, FUNCTIONS, NIGHTLY, REPOSITORIES
+
+from retool_mcore.config import CONFIG_DIR
+from retool_mcore.recipes.docs import PAGE, comments, configuration, explain, render
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text() == render(), "run `python -m retool_mcore.recipes.docs` and commit docs/recipes.md"
+
+
+def test_every_line_of_the_base_recipe_is_explained():
+    text = (CONFIG_DIR / "recipe_base.yaml").read_text()
+    keys = [line.split(":")[0] for line in text.splitlines() if line and line[0].isalpha()]
+    found = comments(CONFIG_DIR / "recipe_base.yaml")
+    bare = [k for k in keys if not explain(k, found) and not any(name.startswith(f"{k}.") for name in found)]
+    assert bare == ["name", "paper"]
+
+
+def test_comments_are_read_beside_and_above_a_key(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("# head\n\na: 1  # one\nb:\n  # above\n  c: 'x#y'  # beside\n  d: 2\n")
+    found = comments(path)
+    assert found == {"a": "one", "b.c": "above; beside"}
+    assert (explain("b.c.e", found), explain("b.d", found), explain("b.d", found, {"b": "section"})) == (
+        "above; beside",
+        "",
+        "section",
+    )
+
+
+def test_every_recipe_that_runs_is_run_on_engines_by_a_test():
+    tested = [*EVERY_CHANGE, *NIGHTLY, *FUNCTIONS, *REPOSITORIES]
+    runs = [path.stem for path in (CONFIG_DIR / "recipe").glob("*.yaml") if not configuration(path.stem).recipe.needs]
+    assert sorted(tested) == sorted(runs)

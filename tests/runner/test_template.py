@@ -1,0 +1,149 @@
+"""Processes that are forked from a template: as those that were started, but for what they need not import."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from retool_mcore.backends.forked_python import PYTHON, SOCKET, program_of
+from retool_mcore.runner import processes, template
+
+SERVER = """
+import pathlib
+from retool_mcore.runner import template
+template.MODULES = ("decimal",)
+template.main({!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    """Of a process whose python is forked; the template has imported one module instead of fifty."""
+    path = tmp_path_factory.mktemp("template") / "socket"
+    code = SERVER.format(path).replace("PosixPath", "pathlib.PosixPath")
+    base = {**os.environ, "OMP_NUM_THREADS": "1"}
+    given = {**base, processes.STAGE_ID: template._NO_STAGE, "COLOUR": "template"}
+    server = subprocess.Popen([sys.executable, "-c", code, " " * template.TITLE_ROOM], env=given)
+    while not path.exists():
+        assert server.poll() is None
+        time.sleep(0.02)
+    yield {**base, **template.variables(path)}
+    server.kill()
+    server.wait()
+
+
+def run(env, code: str, *arguments: str, **options):
+    command = [env[PYTHON], "-c", code, *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_a_child_is_forked_with_the_command_environment_folder_and_streams_of_its_caller(env, tmp_path):
+    code = "import os, sys; print('decimal' in sys.modules, sys.argv, os.environ['COLOUR'], os.getcwd(), input())"
+    done = run({**env, "COLOUR": "caller"}, code, "one", cwd=tmp_path, input="typed")
+    assert done.stdout == f"True ['-c', 'one'] caller {tmp_path} typed\n"
+
+
+def test_a_script_and_a_module_see_what_python_would_show_them(env, tmp_path):
+    (tmp_path / "beside.py").write_text("name = 'beside'")
+    (tmp_path / "script.py").write_text("import sys, beside; print(__name__, sys.argv, beside.name)")
+    for command, first in ([["script.py", "x"], "script.py"], [["-m", "script", "x"], str(tmp_path / "script.py")]):
+        done = subprocess.run([env[PYTHON], "-u", *command], env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == f"__main__ [{first!r}, 'x'] beside\n", done.stderr
+
+
+def test_exit_codes_errors_and_signals_come_back(env):
+    assert run(env, "raise SystemExit(7)").returncode == 7
+    failed = run(env, "1 / 0")
+    assert failed.returncode == 1 and "ZeroDivisionError" in failed.stderr
+    assert run(env, "import os; os.kill(os.getpid(), 9)").returncode == -signal.SIGKILL
+
+
+def sleeper(env, code="import os, time; print(os.getpid(), flush=True); time.sleep(60)"):
+    process = subprocess.Popen([env[PYTHON], "-c", code], env=env, stdout=subprocess.PIPE, text=True)
+    return process, int(process.stdout.readline())
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if processes.read(pid) is None:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_signal_reaches_the_child_and_killing_its_stand_in_kills_it(env):
+    process, pid = sleeper(env)
+    assert pid != process.pid
+    process.terminate()
+    assert process.wait(30) == -signal.SIGTERM and gone(pid)
+    process, pid = sleeper(env)
+    process.kill()
+    process.wait(30)
+    assert gone(pid)
+
+
+def test_a_stages_mark_and_command_are_seen_in_proc(env):
+    process, pid = sleeper({**env, processes.STAGE_ID: "a-stage-node0"})
+    assert {found.pid for found in processes.find("a-stage-node0")} >= {pid}
+    assert b"time.sleep(60)" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    process.kill()
+    process.wait()
+
+
+def test_children_are_sessions_of_their_own_with_random_numbers_of_their_own(env):
+    code = "import os, random, numpy; print(os.getsid(0) == os.getpid(), random.random(), numpy.random.rand())"
+    lines = [run(env, code).stdout.split() for _ in range(2)]
+    assert [line[0] for line in lines] == ["True", "True"]
+    assert lines[0][1] != lines[1][1] and lines[0][2] != lines[1][2]
+
+
+def test_multiprocessing_forks_from_the_template_too(env):
+    code = """
+import multiprocessing, sys
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(abs, [-1, -2]), pool.apply(eval, ("'decimal' in __import__('sys').modules",)))
+"""
+    assert run(env, code).stdout == "[1, 2] True\n"
+
+
+def test_descriptors_keep_their_numbers(env):
+    read, write = os.pipe()
+    done = run(env, f"import os; os.write({write}, b'through')", pass_fds=[write])
+    os.close(write)
+    assert done.returncode == 0 and os.read(read, 100) == b"through"
+    os.close(read)
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "OMP_NUM_THREADS"])
+def test_another_environment_of_imports_gets_an_interpreter_of_its_own(env, variable):
+    done = run({**env, variable: "7"}, "import sys; print('decimal' in sys.modules)")
+    assert done.stdout == "False\n"
+
+
+def test_without_a_template_the_stand_in_is_python(env):
+    done = run({**env, SOCKET: "/nowhere/socket"}, "import sys; print('decimal' in sys.modules, sys.argv)", "x")
+    assert done.stdout == "False ['-c', 'x']\n"
+
+
+@pytest.mark.parametrize("arguments", [["-I", "-c", "1"], ["-X", "dev", "x.py"], [], ["-"], ["-m"]])
+def test_what_needs_an_interpreter_of_its_own_is_not_forked(arguments):
+    assert program_of(arguments) is None
+
+
+def test_only_stages_on_the_cpu_are_forked():
+    command = [sys.executable, "-m", "x"]
+    cpu = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
+    for env in ({}, cpu | {"OMP_NUM_THREADS": "2"}, cpu | {SOCKET: "off"}):
+        with template.forked(env, command) as found:
+            assert found == (env, command)
+    running = {**cpu, **template.variables(Path("/t/socket"))}
+    with template.forked(running, command) as (env, forked):
+        assert env == running and forked == ["/t/python", "-m", "x"]
+    with template.forked(running, ["srun", "x"]) as (_, unchanged):
+        assert unchanged == ["srun", "x"]

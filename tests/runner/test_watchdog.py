@@ -1,0 +1,162 @@
+"""A stage that hangs is noticed, its stacks are kept, and it is ended; one that stopped on request is told apart."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from retool_mcore.cli import main
+from retool_mcore.runner import launch as launching
+from retool_mcore.runner import watchdog
+from retool_mcore.runner.launch import Paused, StageFailed, run_attempt
+from retool_mcore.runner.processes import Process
+from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
+from retool_mcore.state import stop
+
+PATIENCE_S = 60.0
+HANG = "import time\ndef waits_for_ever():\n    print('in place', flush=True)\n    time.sleep(600)\nwaits_for_ever()"
+# Talks for longer than the watchdog's limit.
+TALK = "import time\nfor _ in range(20):\n    print('busy', flush=True)\n    time.sleep(0.5)"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a Python program as the stage "probe" of a run in tmp_path under a watchdog; returns the stage's folder."""
+
+    def start(program: str, minutes: float | None, **more) -> Path:
+        config = {"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}, "watchdog_minutes": minutes}
+        monkeypatch.setattr(launching, "stage_command", lambda *_: [sys.executable, "-c", program])
+        run_attempt("probe", OmegaConf.create(config), **more)
+        return tmp_path / "probe"
+
+    return start
+
+
+@pytest.fixture
+def child():
+    """Starts a process that waits in a function of its own; returns it once it is there."""
+    started = []
+
+    def start() -> subprocess.Popen:
+        started.append(subprocess.Popen([sys.executable, "-c", HANG], stdout=subprocess.PIPE))
+        assert started[-1].stdout.readline() == b"in place\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_growth_of_any_file_is_life(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock[0])
+    log, metrics = tmp_path / "log.txt", tmp_path / "metrics.jsonl"
+    dog = Watchdog([log, metrics], limit_s=50.0)
+
+    def after(seconds: float) -> bool:
+        clock[0] += seconds
+        return dog.hangs()
+
+    assert not after(20) and not after(20)
+    log.write_text("line\n")  # the first growth is the file itself
+    assert not after(20) and not after(20)
+    metrics.write_text("{}\n")
+    assert not after(20) and not after(20) and not after(20) and not after(9)
+    assert after(1)
+
+
+def test_time_in_which_nobody_looked_counts_little(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock[0])
+    dog = Watchdog([tmp_path / "log.txt"], limit_s=50.0)
+    clock[0] += 9999.0
+    assert not dog.hangs()
+    clock[0] += 30.0
+    assert dog.hangs()
+
+
+def can_trace(pid: int) -> bool:
+    """Whether py-spy may look into a process here; containers and Ubuntu's ptrace_scope may forbid it."""
+    command = [Path(sys.executable).with_name("py-spy"), "dump", "--pid", str(pid)]
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_S).returncode == 0
+
+
+def test_stacks_or_why_there_are_none(child, tmp_path):
+    processes = [child(), child()]
+    dump_stacks([Process(process.pid, 0) for process in processes] + [Process(2**22 + 1, 0)], tmp_path / "stacks")
+    for process in processes:
+        text = (tmp_path / "stacks" / f"{process.pid}.txt").read_text()
+        assert "State:" in text and sys.executable in text
+        assert ("waits_for_ever" in text.partition("State:")[2]) if can_trace(process.pid) else ("no stacks: " in text)
+    assert "no stacks: " in (tmp_path / "stacks" / f"{2**22 + 1}.txt").read_text()
+
+
+def test_a_stage_that_hangs_is_ended_and_its_stacks_kept(run, tmp_path):
+    with pytest.raises(StageFailed, match=r"phase start stood still for 0\.1\d* minutes") as error:
+        run(HANG, minutes=0.1, dump_others=lambda folder: (folder / "n2").mkdir())
+    (stacks,) = (tmp_path / "probe/stacks/attempt_001").glob("*.txt")
+    assert (stacks.parent / "n2").is_dir()
+    assert str(stacks.parent) in str(error.value)
+    assert not Path(f"/proc/{stacks.stem}").exists()
+
+
+def test_a_stage_that_talks_or_has_no_watchdog_goes_on(run):
+    start = time.monotonic()
+    run(TALK, minutes=0.1)
+    assert time.monotonic() - start > 60 * 0.1
+    run("import time; time.sleep(4)", minutes=None)
+
+
+@pytest.mark.parametrize("code", [0, stop.EXIT_CODE], ids=["torchrun's", "rl's"])
+def test_a_stage_that_stopped_on_request_is_neither_complete_nor_failed(run, tmp_path, code):
+    folder = tmp_path / "probe"
+    folder.mkdir()
+    (folder / "STOP").touch()  # left by an attempt that could not honour it
+    program = (
+        "import sys; from pathlib import Path; from retool_mcore.state import stop; "
+        f"folder = Path({str(folder)!r}); assert not stop.requested(folder); stop.honour(folder, 7); sys.exit({code})"
+    )
+    with pytest.raises(Paused) as paused:
+        run(program, minutes=10)
+    assert str(paused.value) == "probe: stopped at step 7, start it again to go on" and paused.value.step == 7
+    assert not (folder / "COMPLETE").exists()
+    assert json.loads((folder / "attempts.jsonl").read_text())["outcome"] == "stopped"
+    run("pass", minutes=10)
+    assert (folder / "COMPLETE").exists() and stop.stopped_after(folder) is None
+
+
+def test_exit_code_75_alone_is_a_failure(run):
+    with pytest.raises(StageFailed, match="exit code 75"):
+        run("raise SystemExit(75)", minutes=10)
+
+
+def test_the_command_line_says_so_and_exits_with_75(monkeypatch, capsys):
+    def launch(stage, config):
+        raise Paused(stage, 12)
+
+    monkeypatch.setattr(main, "launch", launch)
+    assert main.main(["sft"]) == 75
+    assert capsys.readouterr().out == "sft: stopped at step 12, start it again to go on\n"
+
+
+def test_a_stage_that_waits_for_a_dead_worker_of_ray_is_told(tmp_path):
+    log = tmp_path / "log.txt"
+    line = (
+        "A worker died or was killed while idle. Worker IP address: {} Worker port: 9 Worker PID: 7 Worker exit type: "
+    )
+    log.write_text(line.format("10.0.0.1") + "SYSTEM_ERROR x\n")  # of an earlier attempt
+    worker = DeadWorker(log, patience_s=0.0)
+    assert worker.found() == ""
+    with log.open("a") as file:
+        file.write("(Actor pid=7, ip=10.0.0.2) hello\n" + line.format("10.0.0.2")[:40])
+    assert worker.found() == ""  # half a line
+    with log.open("a") as file:
+        file.write(line.format("10.0.0.2")[40:] + "SYSTEM_ERROR x\n")
+    assert worker.found() == "Ray's Actor on 10.0.0.2 (pid 7) was killed or crashed"
+    worker.patience_s = 600.0
+    assert worker.found() == ""
