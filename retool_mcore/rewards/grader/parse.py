@@ -217,7 +217,6 @@ class _Parser:
     def repeating(self, match: re.Match) -> tuple:
         r"""`0.1\overline{6}`, `0.1(6)`, `0.1\dot6`, `0.\dot{1}42\dot{8}`: dots stand on the ends of the period."""
         whole, fixed, *first, between, last, bare_last = match.groups()
-        self.doubtful |= first[2] is not None  # in brackets it may be a factor
         period = next(filter(None, first)) + (between or "") + (last or bare_last or "")
         if (last or bare_last) and r"\dot" not in match[0].split(period[0])[0]:
             raise ParseError("dots")
