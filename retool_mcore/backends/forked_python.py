@@ -1,4 +1,4 @@
-"""A `python` that is forked instead of started: it hands its command line to a template (runner/template.py) and stands for
+"""A `python` that is forked, not started: it hands its command line to a template (runner/template.py) and stands for
 the child that the template forks: signals go on to the child, its exit status comes back.
 
 Where no template answers, or one whose environment differs in what libraries read at import, it becomes the real
