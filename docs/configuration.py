@@ -9,8 +9,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from retool_mcore.config.overrides import leaves
 from retool_mcore.config.resolve import CONFIG_DIR
-from retool_mcore.config.resolve.overrides import leaves
 from retool_mcore.recipes.docs import comments, explain
 
 PAGE = Path(__file__).parent / "configuration.md"

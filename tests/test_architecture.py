@@ -45,7 +45,7 @@ FOREIGN = {"sandbox/server/sandbox_api.py"}  # paths of other projects that begi
 
 HISTORY = {"test_architecture.py", "moved.py", "test_moved.py", "CHANGELOG.md"}  # speak of names that were or are not
 
-DOTTED = re.compile(rf"(?<![\w./-]){PACKAGE}(?:\.[A-Za-z_]\w*)+")
+DOTTED = re.compile(rf"(?:(?<![\w./-])|(?<=pkg://)){PACKAGE}(?:\.[A-Za-z_]\w*)+")
 # Text in which our dotted names and paths stand; tests and benchmarks name the package's parts, too.
 TEXTS = ("*.py", "*.yaml", "*.toml", "*.sh", "*.sbatch", "*.md", "run", "*.txt", "*.yml")
 PLACES = (PACKAGE, "configs", "slurm", "launch", "tests", "benchmarks", "docs", ".ci", ".github", "docker")
@@ -255,6 +255,9 @@ def test_entry_points_and_package_data_are_there():
     for point in points:
         module, _, name = point.partition(":")
         assert module in modules() and (not name or name in names_in(module)), point
-    for package, patterns in project["tool"]["setuptools"]["package-data"].items():
-        for pattern in patterns:
-            assert list((ROOT / package.replace(".", "/")).glob(pattern)), (package, pattern)
+    data = re.findall(r'"(retool_mcore[.\w]*)": \[([^]]*)\]', (ROOT / "setup.py").read_text())
+    assert len(data) >= 2
+    for package, patterns in data:
+        folder = "configs" if package == f"{PACKAGE}.configs" else package.replace(".", "/")
+        for pattern in re.findall(r'"([^"]+)"', patterns):
+            assert list((ROOT / folder).glob(pattern)), (package, pattern)

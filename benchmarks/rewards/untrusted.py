@@ -25,14 +25,16 @@ from recipe_samples import call  # noqa: E402
 
 from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
+from retool_mcore.data.boxed import last_boxed  # noqa: E402
 from retool_mcore.data.call_text import read_calls  # noqa: E402
 from retool_mcore.data.formats import get_format  # noqa: E402
 from retool_mcore.data.function_schema import argument_error, function_schema  # noqa: E402
 from retool_mcore.data.records import MalformedRow  # noqa: E402
+from retool_mcore.data.untrusted import read_json  # noqa: E402
 from retool_mcore.environments import files  # noqa: E402
 from retool_mcore.metrics.repetition import repeated_share  # noqa: E402
 from retool_mcore.metrics.text import markdown  # noqa: E402
-from retool_mcore.rewards.answer import extract, last_boxed  # noqa: E402
+from retool_mcore.rewards.answer import extract  # noqa: E402
 from retool_mcore.rollout.episode import cut_observation  # noqa: E402
 from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose  # noqa: E402
 from retool_mcore.rollout.wire import to_wire  # noqa: E402
@@ -40,7 +42,6 @@ from retool_mcore.sandbox.base import Result, Status  # noqa: E402
 from retool_mcore.sandbox.cache import is_deterministic  # noqa: E402
 from retool_mcore.sandbox.display import strip_fences  # noqa: E402
 from retool_mcore.sandbox.fusion import with_marked_value  # noqa: E402
-from retool_mcore.untrusted import read_json  # noqa: E402
 
 TOKENIZER = make_tokenizer()
 HERMES, TEXT = (get_format(name, TOKENIZER) for name in ("hermes", "text"))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # As it is before verl_cpu replaces it: "vllm" is answered with the CPU build's version there.
 _version = importlib.metadata.distribution
@@ -264,7 +264,7 @@ def digest(place: str, files: str | None = None) -> str:
     module, _, name = place.partition(":")
     path = _file(module, files)
     text = path.read_text()
-    node: ast.AST = _parsed(path)
+    node: Any = _parsed(path)
     for part in name.split("."):
         bodies = [inner for inner in ast.walk(node) if getattr(inner, "name", None) == part]
         if not bodies:

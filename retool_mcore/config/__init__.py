@@ -8,6 +8,7 @@ from retool_mcore.config.resolve import (
     VERL_FREE,
     compose,
     config_hash,
+    keep_environment,
     policy_path,
     register_resolvers,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "VERL_FREE",
     "compose",
     "config_hash",
+    "keep_environment",
     "policy_path",
     "register_resolvers",
 ]

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retool_mcore.data.function_schema import argument_error
+from retool_mcore.data.untrusted import read_json
 from retool_mcore.errors import UserError
-from retool_mcore.untrusted import read_json
 
 TOOL_NAME = "code_interpreter"
 TOOL: dict[str, Any] = {

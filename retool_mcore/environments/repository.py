@@ -13,12 +13,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from retool_mcore.data.untrusted import read_json
 from retool_mcore.environments import files as edits
 from retool_mcore.environments.files import RepositoryError
 from retool_mcore.environments.schemas import SCHEMAS
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
-from retool_mcore.untrusted import read_json
 
 TESTS = "tests"
 # unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.

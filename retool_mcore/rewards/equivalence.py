@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections import OrderedDict
+from typing import Any
 
 from retool_mcore.rewards.grader.pool import Pool
 from retool_mcore.rewards.grader.structure import decide
@@ -36,7 +37,7 @@ class Grader:
         rounded: bool = False,
     ):
         self.memo_size = memo_size
-        self._options = {"rounded": True} if rounded else {}
+        self._options: dict[str, Any] = {"rounded": True} if rounded else {}
         self.pool = Pool(workers, timeout_s, memory_mb)
         self._counts = {"front": 0, "memo": 0, "engine": 0}
         self._memo: OrderedDict[tuple[str, str], bool] = OrderedDict()

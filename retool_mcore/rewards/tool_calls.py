@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from retool_mcore.data.untrusted import read_json
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.untrusted import read_json
 
 
 def parse_calls(text: str) -> list[dict] | None:

@@ -213,10 +213,7 @@ class Server:
     def close(self) -> None:
         """In a child: what belongs to the template."""
         for key in list(self.selector.get_map().values()):
-            if isinstance(key.fileobj, int):
-                os.close(key.fileobj)
-            else:
-                key.fileobj.close()
+            os.close(key.fileobj) if isinstance(key.fileobj, int) else key.fileobj.close()  # type: ignore[attr-defined]
         for connection, _ in self.children.values():
             connection.close()
         self.selector.close()

@@ -2,15 +2,15 @@ import pytest
 
 from retool_mcore.data.prompts import TEMPLATES, get_template, render, render_conversation
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.tool_calls import parse_calls
-from retool_mcore.rewards.toolrl import _FORMAT, parse_lines
+from retool_mcore.rewards.tool_calls import parse_calls, parse_lines
+from retool_mcore.rewards.toolrl import _called
 
 QUESTION = "Find {x} with $\\frac{1}{x} = %s$, x² — \\boxed{?}"
 
 
 def toolrl_lines(text):
-    shape = _FORMAT.match(text)
-    return shape and parse_lines(shape["calls"])
+    calls = _called(text)
+    return None if calls is None else parse_lines(calls)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

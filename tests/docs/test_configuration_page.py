@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import retool_mcore
+from retool_mcore.config.overrides import leaves
 from retool_mcore.config.resolve import CONFIG_DIR, compose
-from retool_mcore.config.resolve.overrides import leaves
 
 ROOT = Path(__file__).parents[2]
 

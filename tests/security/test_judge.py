@@ -10,6 +10,7 @@ from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import HermesFormat
 from retool_mcore.data.function_schema import argument_error, check_schema, function_schema
+from retool_mcore.data.untrusted import MAX_DEPTH, read_json
 from retool_mcore.environments.files import RepositoryError, write
 from retool_mcore.environments.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.errors import UserError
@@ -19,7 +20,6 @@ from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 from retool_mcore.sandbox.base import Result, Status
-from retool_mcore.untrusted import MAX_DEPTH, read_json
 
 
 def score(recipe, text, truth="4321", **extra):

@@ -55,8 +55,8 @@ def member(node: Node, truth: Node | None = None) -> Node:
 
 def reduced(node: Node, modulus: Node) -> Node:
     """A residue, or a list of them, as the least representatives where they are integers."""
-    value, base = (form(side.text) for side in (node, modulus))
-    value, base = (side.rational() if side is not None else None for side in (value, base))
+    forms = (form(side.text) for side in (node, modulus))
+    value, base = (side.rational() if side is not None else None for side in forms)
     if node.kind in ("list", "set"):
         return Node("list", node.text, tuple(reduced(item, modulus) for item in node.items), join=",")
     if value is None or not base or value.denominator != 1 or base.denominator != 1:
@@ -84,8 +84,8 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
         return last
     value = form(left.text)
     if not tree.symbols:
-        constants = value is not None and form(last.text) is not None
-        return last if constants and value == form(last.text) else (None if constants else last)
+        known = value is not None and form(last.text) is not None
+        return None if known and value != form(last.text) else last
     if _is_product_of_symbols(tree.tree):
         return last
     if is_truth:

@@ -135,8 +135,8 @@ def same_value(a: str, b: str) -> bool | None:
     if doubtful:
         return None
     verdict = numeric.compare(left.tree, right.tree, symbols)
-    decimal = tuple(_decimal_logs(side.tree) for side in (left, right))
-    if decimal != (left.tree, right.tree) and numeric.compare(*decimal, symbols) is not verdict:
+    one, other = (_decimal_logs(side.tree) for side in (left, right))
+    if (one, other) != (left.tree, right.tree) and numeric.compare(one, other, symbols) is not verdict:
         return None
     return verdict
 
