@@ -5,5 +5,9 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["retool_mcore*"]), "retool_mcore.configs"],
     package_dir={"retool_mcore.configs": "configs"},
-    package_data={"retool_mcore.view": ["page/*"], "retool_mcore.configs": ["*.yaml", "*/*.yaml"]},
+    package_data={
+        "retool_mcore.backends": ["*.yaml"],
+        "retool_mcore.view": ["page/*"],
+        "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
+    },
 )

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from retool_mcore.planner.calibration import FITTED, Case, calibrate, case, read
+from benchmarks.planner.calibration import FITTED, Case, calibrate, case, read
 from retool_mcore.planner.machine import Constants
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.rollout import Rollout, generation_seconds

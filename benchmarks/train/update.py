@@ -20,8 +20,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks import provenance
+from benchmarks.planner.calibration import batch_of, case
 from retool_mcore.planner import SHAPES, Shape
-from retool_mcore.planner.calibration import batch_of, case
 from retool_mcore.planner.flops import model_flops
 
 WORKER = "benchmarks.train.worker"

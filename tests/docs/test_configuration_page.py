@@ -25,7 +25,7 @@ def page():
 
 
 def test_the_page_is_up_to_date(page):
-    assert page.PAGE.read_text() == page.render(), "run `python docs/configuration.py` and commit docs/configuration.md"
+    assert page.PAGE.read_text() == page.render(), "run `python -m docs.configuration` and commit docs/configuration.md"
 
 
 def test_every_group_and_stage_is_on_the_page(page):

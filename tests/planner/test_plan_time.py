@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.planner.calibration import FITTED, Case, calibrate, case, covered, read
 from retool_mcore.errors import UserError
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, predict
-from retool_mcore.planner.calibration import FITTED, Case, calibrate, case, covered, read
 from retool_mcore.planner.flops import model_flops
 from retool_mcore.planner.machine import Constants
 from retool_mcore.planner.rollout import Rollout, fit, generation_seconds

@@ -2,12 +2,12 @@
 
 from recipe_cases import EVERY_CHANGE, FUNCTIONS, NIGHTLY, REPOSITORIES
 
+from docs.recipes import PAGE, comments, configuration, explain, render
 from retool_mcore.config import CONFIG_DIR
-from retool_mcore.recipes.docs import PAGE, comments, configuration, explain, render
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text() == render(), "run `python -m retool_mcore.recipes.docs` and commit docs/recipes.md"
+    assert PAGE.read_text() == render(), "run `python -m docs.recipes` and commit docs/recipes.md"
 
 
 def test_every_line_of_the_base_recipe_is_explained():

@@ -5,8 +5,8 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
+from docs import recipe_runs as seen
 from retool_mcore.errors import UserError
-from retool_mcore.recipes import seen
 
 
 @pytest.fixture

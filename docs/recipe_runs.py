@@ -1,4 +1,4 @@
-"""Runs of the recipes that were seen to their end, for docs/recipes.md; `python -m retool_mcore.recipes.seen RUN...`
+"""Runs of the recipes that were seen to their end, for docs/recipes.md; `python -m docs.recipe_runs RUN...`
 adds.
 
 A run counts with what its own files say (RUN/rl/config.yaml and its metrics); a later one replaces it.
@@ -64,7 +64,7 @@ def _ends(values: list[float]) -> str:
 
 
 def main(words: list[str] | None = None, path: Path = FILE) -> None:
-    parser = argparse.ArgumentParser(prog="python -m retool_mcore.recipes.seen", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m docs.recipe_runs", description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run whose RL stage is complete")
     chosen = parser.parse_args(words).runs
     git = ["git", "-C", str(CONFIG_DIR), "rev-parse", "--short", "HEAD"]
