@@ -37,7 +37,7 @@ stage() {
 SECONDS=0
 if [[ " ${overrides[*]}" != *" parallel="* ]]; then # one process imports the libraries, and every stage's are forked from it
     template=$(mktemp -d)
-    trap 'kill "$server" 2>/dev/null; rm -rf "$template"' EXIT
+    trap 'kill "$server" 2>/dev/null || true; rm -rf "$template"' EXIT
     "${retool%retool}python" -m retool_mcore.runner.template "$template/socket" &
     server=$!
     until [[ -S $template/socket ]] || ! kill -0 "$server"; do sleep 0.05; done

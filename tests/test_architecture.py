@@ -25,7 +25,7 @@ EDGES = {
     "train": "backends data environments metrics recipes rewards rollout sandbox state tools",
     "preflight": "config data environments planner recipes rewards sandbox state tools",
     "backends": "config data environments metrics planner recipes rewards rollout sandbox state tools",
-    "recipes": "config metrics rewards rollout sandbox state",
+    "recipes": "metrics rewards rollout sandbox",
     "rewards": "data rollout",
     "rollout": "data sandbox state tools",
     "environments": "data sandbox tools",

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "rollout")]
+sys.path.insert(0, str(TESTS))
 
 
 from chatml_tokenizer import make_tokenizer  # noqa: E402

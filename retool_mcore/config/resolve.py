@@ -29,7 +29,7 @@ from retool_mcore.errors import UserError
 # At the top of a checkout; an installed wheel has them inside the package (setup.py).
 CONFIG_DIR = Path(__file__).parents[2] / "configs"
 if not (CONFIG_DIR / "base.yaml").is_file():
-    CONFIG_DIR = Path(__file__).parent / "configs"
+    CONFIG_DIR = Path(__file__).parents[1] / "configs"
 
 # verl's packaged configuration of each stage: file and group choices (verl/trainer/{sft_trainer,main_ppo}.py).
 VERL_BASE = {

@@ -78,7 +78,7 @@ def test_the_same_trajectories_make_the_same_policy(configured):
 def test_the_order_counts_where_it_makes_the_mini_batches(configured):
     batch = [record(), record(sample=1, place=1)]
     swapped = [record(place=1), record(sample=1, place=0)]
-    one, several = configured(), configured({f"{ACTOR}.ppo_mini_batch_size": 4})
+    one, several = configured({f"{ACTOR}.ppo_mini_batch_size": 16}), configured()
     assert after(one, batch) == after(one, swapped)
     assert after(several, batch) != after(several, swapped)
     assert after(several, batch) == after(several, batch[::-1])

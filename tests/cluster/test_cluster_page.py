@@ -26,7 +26,7 @@ def test_a_row_of_faults_and_their_sums():
     assert table[-1] == "| raylet | rl | 14 | - | 1 / 2 | 3 | `retool: a 'b' \\| c` |"
 
 
-def test_the_rehearsal_tells_what_went_wrong_at_its_end(tables):
+def test_the_rehearsal_tells_what_went_wrong_at_its_end():
     row = {"what": "raylet", "planned": "push", "phase": "save", "step": 3, "detected_s": 9.6, "resumed_s": None}
     row |= {"kept": 16, "orphans": 1, "submitted_again": True, "cause": "retool: gone", "load": 4.0}
     end = {"steps": 4, "steps_missing": [3], "steps_twice": [], "largest_difference": 0.002, "taken_over": 5}

@@ -18,7 +18,7 @@ def test_a_built_package_works_in_an_empty_folder(tmp_path):
     inside = built / "retool_mcore" / "configs"
     ours = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob("*.yaml")}
     assert {path.relative_to(inside) for path in inside.rglob("*.yaml")} == ours
-    program = "import sys; from retool_mcore.cli import main; sys.exit(main())"
+    program = "import sys; from retool_mcore.cli.main import main; sys.exit(main())"
     for words in (["prepare", "--dry-run", "name=x"], ["plan", "--help"]):
         run = subprocess.run(
             [sys.executable, "-c", program, *words],

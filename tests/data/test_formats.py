@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.errors import UserError
 
-_helper = runpy.run_path(str(Path(__file__).parents[1] / "rollout" / "chatml_tokenizer.py"))
+_helper = runpy.run_path(str(Path(__file__).parents[1] / "chatml_tokenizer.py"))
 make_tokenizer, TEMPLATE = _helper["make_tokenizer"], _helper["TEMPLATE"]
 TOKENIZER = make_tokenizer()
 TEXT, HERMES, NONE = (get_format(name, TOKENIZER) for name in ("text", "hermes", "none"))

@@ -12,7 +12,7 @@ from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.data.sft_dataset import ReToolSFTDataset
 from retool_mcore.errors import UserError
 
-make_tokenizer = runpy.run_path(str(Path(__file__).parents[1] / "rollout" / "chatml_tokenizer.py"))["make_tokenizer"]
+make_tokenizer = runpy.run_path(str(Path(__file__).parents[1] / "chatml_tokenizer.py"))["make_tokenizer"]
 TOKENIZER = make_tokenizer()
 
 

@@ -37,9 +37,9 @@ def test_every_group_and_stage_is_on_the_page(page):
 
 @functools.cache
 def read_words() -> set[str]:
-    """Every word of a text, a name or a keyword in the package's code, in its batch scripts and in interpolations."""
+    """Every word of a text, a name or a keyword in the code of the package and of the pages, and in interpolations."""
     words: set[str] = set()
-    for path in Path(retool_mcore.__file__).parent.rglob("*.py"):
+    for path in [*Path(retool_mcore.__file__).parent.rglob("*.py"), *(ROOT / "docs").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 words.add(node.attr)

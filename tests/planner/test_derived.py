@@ -52,7 +52,7 @@ def test_a_service_bounds_its_programs_itself(sandbox):
 
 
 def test_there_are_no_more_agent_workers_than_prompts():
-    sizes = derived.sizes(compose("rl", ["data.rl.batch=2", "data.rl.n=4096", "recipe.mini_batch=2"]), cores=64)
+    sizes = derived.sizes(compose("rl", ["data.rl.batch=2", "data.rl.n=4096", "data.rl.mini_batch=2"]), cores=64)
     assert sizes["parallel.agent_workers"] == 2
 
 

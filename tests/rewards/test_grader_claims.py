@@ -1,9 +1,8 @@
 """Nothing that says something else than the truth is accepted, and no input makes the grader raise or go on and on."""
 
-import metamorphic
 import pytest
 
-from benchmarks.rewards import statements
+from benchmarks.rewards import metamorphic, statements
 from retool_mcore.rewards.grader.structure import decide
 
 CHEATS = statements.cheats()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CASES = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "untrusted.py"))
+CASES = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "rewards" / "untrusted.py"))
 MEGABYTE = 1_000_000
 
 

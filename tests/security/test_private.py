@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from retool_mcore.cli import main
+from retool_mcore.cli.main import main
 from retool_mcore.coldstart.client import Client
 from retool_mcore.coldstart.config import Model
 from retool_mcore.errors import UserError

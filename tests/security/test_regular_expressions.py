@@ -7,8 +7,8 @@ from regexes import patterns, slow
 
 import retool_mcore
 
-# Answers are cut to 4,096 characters before these see them (rewards/grader/text.py::MAX_CHARS).
-BOUNDED = "reward/grader/"
+# Answers are cut to 1,024 characters before these see them (rewards/grader/text.py::MAX_CHARS).
+BOUNDED = "rewards/grader/"
 
 
 def test_no_pattern_of_the_package_has_nested_or_adjacent_repeats():
@@ -16,7 +16,7 @@ def test_no_pattern_of_the_package_has_nested_or_adjacent_repeats():
     assert len(seen) > 100
     found = {place: slow(pattern, flags) for place, pattern, flags in seen}
     assert {place: bad for place, bad in found.items() if bad and not place.startswith(BOUNDED)} == {}
-    # Beside each other the cost is a power of at most 4,096; inside each other it is an exponent.
+    # Beside each other the cost is a power of at most 1,024; inside each other it is an exponent.
     assert {place: bad for place, bad in found.items() if any("nested" in words for words in bad)} == {}
 
 

@@ -17,9 +17,9 @@ from retool_mcore.tools.base import Reply, Tool
 from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.toolbox import Toolbox
 
-_rollout = Path(__file__).parents[1] / "rollout"
-TOKENIZER = runpy.run_path(str(_rollout / "chatml_tokenizer.py"))["make_tokenizer"]()
-_scripted = runpy.run_path(str(_rollout / "scripted.py"))
+_tests = Path(__file__).parents[1]
+TOKENIZER = runpy.run_path(str(_tests / "chatml_tokenizer.py"))["make_tokenizer"]()
+_scripted = runpy.run_path(str(_tests / "scripted.py"))
 HERMES = get_format("hermes", TOKENIZER)
 EOS = TOKENIZER.eos_token_id
 LIMITS = Limits(max_turns=8, max_turn_tokens=900, max_response_tokens=4000, max_observation_tokens=200)

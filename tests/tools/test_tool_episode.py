@@ -16,9 +16,9 @@ from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.recorded import ReplayTable
 from retool_mcore.tools.toolbox import Toolbox
 
-_rollout = Path(__file__).parents[1] / "rollout"
-make_tokenizer = runpy.run_path(str(_rollout / "chatml_tokenizer.py"))["make_tokenizer"]
-_scripted = runpy.run_path(str(_rollout / "scripted.py"))
+_tests = Path(__file__).parents[1]
+make_tokenizer = runpy.run_path(str(_tests / "chatml_tokenizer.py"))["make_tokenizer"]
+_scripted = runpy.run_path(str(_tests / "scripted.py"))
 ScriptedEngine, ScriptedSandbox = _scripted["ScriptedEngine"], _scripted["ScriptedSandbox"]
 TOKENIZER = make_tokenizer()
 HERMES = get_format("hermes", TOKENIZER)

@@ -20,9 +20,9 @@ CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DO
 _DECIMAL = re.compile(r"\.[0-9]")
 # A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
 _QUANTITY = re.compile(
-    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]+"
+    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]++"
     r"|\\(?:vec|bar|hat|widehat|overline|overrightarrow|angle|triangle|max|min|ell|mathbb|mathcal|circ)(?![A-Za-z])"
-    r"|[ '|_{}(),\[\]]|\^\{?(?:-1|\\circ|\\prime|[0-9])\}?|(?<=[_A-Za-z{])[0-9]+)+"
+    r"|[ '|_{}(),\[\]]|\^\{?(?:-1|\\circ|\\prime|[0-9])\}?|(?<=[_A-Za-z{])[0-9]++)+"
 )
 
 
