@@ -55,7 +55,6 @@ VICTIMS = (
     "slurmstepd of the batch script",
     "job process",
     "driver",
-    "template",
     "sandbox server",
 )
 IN_PLACE = ("sandbox server",)
@@ -254,12 +253,17 @@ class Rehearsal:
             self.lift_limit()
         else:
             slurm_faults.kill(planned.what, *NODES)(self.job)
+        begun_again = None
         while True:
             seconds = round(time.monotonic() - start, 1)
             if row.detected_s is None and planned.what not in IN_PLACE and before.noticed(self.job):
                 row.detected_s = seconds
-            again = planned.what in IN_PLACE or len(progress.attempt_files(self.job.folder)) > before.files
-            if again and self.phase(at) in PHASES[: None if planned.what in IN_PLACE else 4]:
+            if begun_again is None and len(progress.attempt_files(self.job.folder)) > before.files:
+                begun_again = time.time()  # what the start before has left of beats is older
+            if planned.what in IN_PLACE and self.phase(at):
+                row.resumed_s = seconds
+                break
+            if begun_again is not None and self.phase(begun_again) in PHASES[:4]:
                 row.resumed_s = seconds
                 break
             if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
@@ -274,7 +278,7 @@ class Rehearsal:
         if planned.what not in IN_PLACE:
             row.orphans = len(before.survivors())
         row.kept = self.finished(row.step)
-        return row, at
+        return row, begun_again or at
 
     def wait_within(self, planned: Planned, begun: float) -> None:
         """A random part of the phase, or to its end where that is sooner."""
