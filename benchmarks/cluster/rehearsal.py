@@ -16,7 +16,6 @@ the undisturbed run's; no trajectory generated twice that had been finished; no 
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -28,7 +27,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 from benchmarks import provenance
@@ -53,7 +51,6 @@ VICTIMS = (
     "slurmstepd of the batch script",
     "job process",
     "driver",
-    "template",
     "sandbox server",
 )
 IN_PLACE = ("sandbox server",)
@@ -252,12 +249,17 @@ class Rehearsal:
             self.lift_limit()
         else:
             slurm_faults.kill(planned.what, *NODES)(self.job)
+        begun_again = None
         while True:
             seconds = round(time.monotonic() - start, 1)
             if row.detected_s is None and planned.what not in IN_PLACE and before.noticed(self.job):
                 row.detected_s = seconds
-            again = planned.what in IN_PLACE or len(progress.attempt_files(self.job.folder)) > before.files
-            if again and self.phase(at) in PHASES[: None if planned.what in IN_PLACE else 4]:
+            if begun_again is None and len(progress.attempt_files(self.job.folder)) > before.files:
+                begun_again = time.time()  # what the start before has left of beats is older
+            if planned.what in IN_PLACE and self.phase(at):
+                row.resumed_s = seconds
+                break
+            if begun_again is not None and self.phase(begun_again) in PHASES[:4]:
                 row.resumed_s = seconds
                 break
             if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
@@ -272,7 +274,7 @@ class Rehearsal:
         if planned.what not in IN_PLACE:
             row.orphans = len(before.survivors())
         row.kept = self.finished(row.step)
-        return row, at
+        return row, begun_again or at
 
     def wait_within(self, planned: Planned, begun: float) -> None:
         """A random part of the phase, or to its end where that is sooner."""
@@ -417,10 +419,6 @@ class Rehearsal:
     def write(self, judged: Mapping | None = None) -> None:
         slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
         facts = {
-            "command": f"python -m benchmarks.cluster.rehearsal --faults {self.options.faults} --minutes "
-            f"{self.options.minutes:g} --steps {self.options.steps} --nodes {self.options.nodes}",
-            "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
-            "versions": {name: metadata.version(name) for name in PACKAGES} | {"slurm": slurm.split()[-1]},
             "planned": self.options.faults,
             "minutes": self.minutes,
             "nodes": self.options.nodes,
@@ -428,8 +426,10 @@ class Rehearsal:
             "end": judged,
             "rows": [asdict(row) for row in self.rows],
         }
+        head = provenance.made(PACKAGES)
+        head["versions"]["slurm"] = slurm.split()[-1]
         for path in (self.options.out, self.folder / "rehearsal.json"):
-            write_atomically(path, json.dumps(facts, indent=1) + "\n")
+            provenance.write(path, head, facts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

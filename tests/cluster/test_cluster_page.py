@@ -37,7 +37,14 @@ def test_the_rehearsal_tells_what_went_wrong_at_its_end():
         "orphans_at_the_end": 1,
     }
     clock = {"step_s": 30.0, "lead_s": 5.5, "watchdog_s": 16.7, "scale": 108.0}
-    result = {"rows": [row], "end": end, "clock": clock, "planned": 2, "minutes": 3.2, "machine": {"cores": 2}}
+    result = {
+        "rows": [row],
+        "end": end,
+        "clock": clock,
+        "planned": 2,
+        "minutes": 3.2,
+        "made": {"machine": {"cores": 2}},
+    }
     told, _, *table = tables.rehearsal(result).split("\n")
     for words in (
         "1 of 2 planned faults in 3 minutes",
