@@ -84,7 +84,8 @@ def rehearsal(result: dict) -> str:
         text += f"start; {len(end['trained_on_others'])} are not, token for token, what their step trained on. "
     text += f"{sum(row['orphans'] for row in rows) + end.get('orphans_at_the_end', 0)} processes were left. "
     text += f"A step took {clock['step_s']:.0f} s, the signal's lead {clock['lead_s']:.1f} s and the watchdog's limit "
-    text += f"{clock['watchdog_s']:.0f} s on that clock (1:{clock['scale']:.0f}). {result['made']['machine']['cores']} cores"
+    cores = result["made"]["machine"]["cores"]
+    text += f"{clock['watchdog_s']:.0f} s on that clock (1:{clock['scale']:.0f}). {cores} cores"
     loads = [row["load"] for row in rows]
     text += f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else "."
     head = ("step", "phase", "fault", "detected (s)", "generates again (s)", "kept of the step", "cause, as told")
