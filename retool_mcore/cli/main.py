@@ -1,5 +1,4 @@
-"""The command line: `retool prepare | sft | rl | eval | export | doctor | plan | submit | status | summary |
-view | replay | sandbox`.
+"""The command line, `retool`, and its commands from `prepare` to `sandbox`.
 
 Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
 """

@@ -33,9 +33,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import numpy
-import setproctitle
-
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.env import COMMON, CPU, GPU, forks, stage_env
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, SOCKET, program_of
@@ -124,6 +121,8 @@ def main(path: Path) -> None:
         )
     processes.signal_at_parents_death(signal.SIGKILL)
     mark = _environment_block(processes.STAGE_ID)
+    import setproctitle  # here, because the command line imports this module
+
     setproctitle.getproctitle()  # finds the place of titles, which imports hide
     env = {name: os.environ.get(name) for name in fixed_at_import(os.environ)}  # imports change some
     python = path.with_name("python")
@@ -243,6 +242,9 @@ def _environment_block(name: str) -> int:
 
 def _become(request: Mapping, mark: int) -> None:
     """Turn this child into a process started with the request's command line, and run its program."""
+    import numpy
+    import setproctitle
+
     _take_descriptors(request["received"], request["descriptors"])
     env, arguments = request["env"], request["arguments"]
     os.environ.clear()
