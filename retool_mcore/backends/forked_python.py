@@ -22,7 +22,7 @@ MOST_DESCRIPTORS = 64
 def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
     """("script", path, rest), ("-m", module, rest) or ("-c", code, rest); None: only a new interpreter can do that."""
     for place, argument in enumerate(arguments):
-        if argument in ("-u", "-B"):  # the template's streams and caches are as its environment asks
+        if argument in ("-u", "-B") or argument.startswith("-W"):  # as PYTHON... variables, which the template has too
             continue
         if argument in ("-m", "-c"):
             rest = arguments[place + 1 :]

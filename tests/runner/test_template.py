@@ -131,6 +131,11 @@ def test_without_a_template_the_stand_in_is_python(env):
     assert done.stdout == "False ['-c', 'x']\n"
 
 
+def test_flags_that_repeat_the_environment_are_no_hindrance():
+    spawned = ["-B", "-Wignore", "-c", "spawn_main()", "--multiprocessing-fork"]
+    assert program_of(spawned) == ("-c", "spawn_main()", ["--multiprocessing-fork"])
+
+
 @pytest.mark.parametrize("arguments", [["-I", "-c", "1"], ["-X", "dev", "x.py"], [], ["-"], ["-m"]])
 def test_what_needs_an_interpreter_of_its_own_is_not_forked(arguments):
     assert program_of(arguments) is None
