@@ -26,12 +26,11 @@ PLACES = {
     "parallel.reward_workers": "verl.reward.num_workers",
     "parallel.storage_units": "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units",
     "sandbox.workers": None,
-    "parallel.rollout.executor": "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend",
 }
 
 
-def sizes(config: DictConfig, cores: int) -> dict[str, int | str]:
-    """Processes of all nodes by key of PLACES, programs at once of one agent worker (sandbox.workers), vLLM's executor.
+def sizes(config: DictConfig, cores: int) -> dict[str, int]:
+    """Processes of all nodes by key of PLACES, and programs at once of one agent worker (sandbox.workers).
 
     config: of rl; cores: CPU cores of one node that the run may use.
     """
@@ -46,8 +45,6 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int | str]:
         "parallel.agent_workers": agents,
         "parallel.reward_workers": math.ceil(trajectories / GRADINGS_A_WORKER),
         "parallel.storage_units": math.ceil(tokens * TOKEN_BYTES / STORAGE_UNIT_BYTES),
-        # Without a GPU an engine's one worker shares its process: one start less, and two cores have fewer to share.
-        "parallel.rollout.executor": "uni" if parallel.device == "cpu" and parallel.rollout_tp == 1 else "mp",
         "sandbox.workers": max(1, max(MIN_PROGRAMS, left) // math.ceil(agents / parallel.nodes)),
     }
 

@@ -40,8 +40,7 @@ def test_a_number_wins_and_the_rest_is_said(capsys):
     assert config.parallel.agent_workers == config.verl.actor_rollout_ref.rollout.agent.num_workers == 3
     assert config.sandbox.workers == 7
     assert capsys.readouterr().out == (
-        "Derived from the run's size: parallel.reward_workers=5, parallel.storage_units=1, "
-        "parallel.rollout.executor=uni\n"
+        "Derived from the run's size: parallel.reward_workers=5, parallel.storage_units=1\n"
     )
     assert filled(64, "verl.reward.num_workers=2", "data.rl.batch=640").verl.reward.num_workers == 2
 
@@ -60,4 +59,4 @@ def test_what_is_derived_is_complete():
     config = compose("rl")
     assert all(OmegaConf.select(config, key) is None for key in derived.PLACES)
     derived.fill(config)
-    assert all(OmegaConf.select(config, key) for key in derived.PLACES)
+    assert all(OmegaConf.select(config, key) >= 1 for key in derived.PLACES)
