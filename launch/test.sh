@@ -24,7 +24,7 @@ for part in "${parts[@]}"; do
     folder=tests options=()
     case $part in
         fast)
-            marker="not e2e and not hostile and not cluster and not gpu"
+            marker="not e2e and not nightly and not hostile and not cluster and not gpu"
             options=(-n 2 --dist loadfile) # two workers; a file's tests share its fixtures, so they stay together
             "${RETOOL_VENV:-.venv}/bin/python" -m mypy ;;
         e2e) marker="e2e and not nightly and not cluster and not gpu" ;;

@@ -109,7 +109,7 @@ def test_tests_run_in_parts(checkout):
     fast, e2e, cluster = (
         f"python -m pytest {folder} -m {marker} and not gpu{' -n 2 --dist loadfile' * marker.startswith('not e2e')}"
         for folder, marker in (
-            ("tests", "not e2e and not hostile and not cluster"),
+            ("tests", "not e2e and not nightly and not hostile and not cluster"),
             ("tests", "e2e and not nightly and not cluster"),
             ("tests/cluster", "cluster and not nightly"),
         )
