@@ -21,6 +21,11 @@ def build(server, entry=None, trainer=None):
         **(entry or {}),
     }
     rollout = {"prompt_length": 200, "response_length": 300, "full_determinism": False, **(trainer or {})}
+    return instantiate(entry, rollout, server)
+
+
+def instantiate(entry, rollout, server):
+    """The loop of `entry`, as verl makes one for each trajectory."""
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
     return hydra.utils.instantiate(
         config=OmegaConf.create([entry])[0],

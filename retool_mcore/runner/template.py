@@ -94,9 +94,8 @@ def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dic
 
 def _started(folder: Path, env: Mapping[str, str], stack: ExitStack) -> dict[str, str]:
     path = folder / "socket"
-    command = [sys.executable, "-m", "retool_mcore.runner.template", str(path), " " * TITLE_ROOM]
     server = subprocess.Popen(
-        command, env={**env, processes.STAGE_ID: _NO_STAGE}, stdin=subprocess.DEVNULL, start_new_session=True
+        _command(path), env={**env, processes.STAGE_ID: _NO_STAGE}, stdin=subprocess.DEVNULL, start_new_session=True
     )
     stack.callback(server.wait)
     stack.callback(server.kill)
@@ -105,6 +104,10 @@ def _started(folder: Path, env: Mapping[str, str], stack: ExitStack) -> dict[str
             raise RuntimeError(f"the template of the stage's processes ended at once, exit code {server.returncode}")
         time.sleep(0.02)
     return variables(path)
+
+
+def _command(path: Path) -> list[str]:
+    return [sys.executable, "-m", "retool_mcore.runner.template", str(path), " " * TITLE_ROOM]
 
 
 def variables(path: Path) -> dict[str, str]:
@@ -116,9 +119,7 @@ def variables(path: Path) -> dict[str, str]:
 def main(path: Path) -> None:
     if os.environ.get(processes.STAGE_ID) != _NO_STAGE:  # started by hand: launch/quickstart.sh
         env = stage_env({"parallel": {"device": "cpu"}}) | {processes.STAGE_ID: _NO_STAGE}
-        os.execve(
-            sys.executable, [sys.executable, "-m", "retool_mcore.runner.template", str(path), " " * TITLE_ROOM], env
-        )
+        os.execve(sys.executable, _command(path), env)
     processes.signal_at_parents_death(signal.SIGKILL)
     mark = _environment_block(processes.STAGE_ID)
     import setproctitle  # here, because the command line imports this module

@@ -3,11 +3,9 @@
 import asyncio
 import json
 
-import hydra
 import pytest
-from chatml_tokenizer import make_tokenizer
+from agent_loops import TOKENIZER, instantiate
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl import agent_loop
@@ -19,7 +17,6 @@ from retool_mcore.rollout.wire import from_wire
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.local import LocalSandbox
 
-TOKENIZER = make_tokenizer()
 TEST = (
     "import unittest\nfrom pkg.core import double\n\n\nclass TestCore(unittest.TestCase):\n"
     "    def test_double(self):\n        self.assertEqual(double(3), 6)\n"
@@ -59,20 +56,9 @@ def run(server, row=ROW):
         "toolbox": {"use": [{"path": "retool_mcore.environments.tools.RepositoryTools", "args": {}}], "timeout_s": 30},
     }
     rollout = {"prompt_length": 9000, "response_length": 9000, "full_determinism": False}
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
 
     async def main():
-        loop = hydra.utils.instantiate(
-            config=OmegaConf.create([entry])[0],
-            trainer_config=DictConfigWrap(config),
-            server_manager=server,
-            tokenizer=TOKENIZER,
-            processor=None,
-            hf_model_type="qwen2",
-            dataset_cls=None,
-            data_config=DictConfigWrap(config.data),
-            tools=ToolListWrap([]),
-        )
+        loop = instantiate(entry, rollout, server)
         try:
             return await loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": TASK.issue}], **row)
         finally:
