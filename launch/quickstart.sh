@@ -41,7 +41,7 @@ if [[ " ${overrides[*]}" != *" parallel="* ]]; then # one process imports the li
     "${retool%retool}python" -m retool_mcore.runner.template "$template/socket" &
     server=$!
     until [[ -S $template/socket ]] || ! kill -0 "$server"; do sleep 0.05; done
-    export RETOOL_TEMPLATE=$template/socket RETOOL_PYTHON=$template/python PYTHON_EXEC=$template/python
+    export RETOOL_TEMPLATE=$template/socket RETOOL_FORKED_PYTHON=$template/python PYTHON_EXEC=$template/python
 fi
 stage prepare
 stage eval policy=init

@@ -1,9 +1,12 @@
 """The environment of a stage's process: what must be set before Python starts there."""
 
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 
-from retool_mcore.backends.forked_python import PYTHON, SOCKET
+from retool_mcore.backends import forked_python
+from retool_mcore.backends.forked_python import SOCKET
 
 # On every machine: no telemetry, no download behind the user's back, tokenizers quiet after a fork.
 COMMON = {
@@ -21,6 +24,9 @@ COMMON = {
 }
 GPU = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
+    # What would start threads or ask for devices at an import: a process that has done so cannot be forked.
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 # With override_mcore_model_config.tp_overlap: a trainer process must see the other GPUs of its host, too; verl then
 # takes its own by the number that Ray gave it.
@@ -60,16 +66,23 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def forks(env: Mapping[str, str]) -> bool:
-    """Whether the processes of a stage with this environment are forked: on one machine's CPU, unless
-    RETOOL_TEMPLATE=off.
+    """Whether the processes of a stage with this environment are forked: on a CPU, unless RETOOL_TEMPLATE=off or they
+    are those of a Ray that somebody else has started.
 
-    With CUDA, where a library that asks for a device at import would spoil every fork, it has not been tried. With
-    more than one thread OpenMP's would be there when the template forks.
+    Libraries' threads do not outlive a fork: there must be none (runner/template.py).
     """
-    alone = "RAY_ADDRESS" not in env and env.get(SOCKET) != "off"
-    return alone and (env.get("VERL_PLATFORM"), env.get("OMP_NUM_THREADS")) == ("cpu", "1")
+    if env.get(SOCKET) == "off" or ("RAY_ADDRESS" in env and SOCKET not in env):
+        return False
+    single = "OMP_NUM_THREADS" if on_cpu(env) else "OPENBLAS_NUM_THREADS"
+    return env.get(single) == "1"
+
+
+def on_cpu(env: Mapping[str, str]) -> bool:
+    """Whether a stage with this environment runs on a CPU."""
+    return env.get("VERL_PLATFORM") == "cpu"
 
 
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Ray's runtime environment needs, so that its workers are forked."""
-    return {"py_executable": env[PYTHON]} if forks(env) and PYTHON in env else {}
+    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
+    here = [sys.executable, "-IS", forked_python.__file__]
+    return {"py_executable": shlex.join(here)} if forks(env) and SOCKET in env else {}

@@ -14,7 +14,7 @@ import socket
 import sys
 
 SOCKET = "RETOOL_TEMPLATE"  # where the template listens
-PYTHON = "RETOOL_PYTHON"  # the executable that runs this file
+PYTHON = "RETOOL_FORKED_PYTHON"  # the executable that runs this file
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 MOST_DESCRIPTORS = 64
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.backends.env import stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
@@ -37,6 +38,7 @@ from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import private_files
 from retool_mcore.recipes.pipeline import check_slurm
+from retool_mcore.runner import template
 from retool_mcore.runner.launch import (
     TORCHRUN,
     AlarmStop,
@@ -221,17 +223,19 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     srun = partial(step, site)
     port = choose_port(stage, allocation)
     ports = ray_service_ports(port, len(allocation.nodes)) if stage == "rl" else [port]
-    try:
-        check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
-    except NodesBroken as error:
-        raise ClusterFailed(str(error)) from error
-    check(stage, config)
-    _, address = network.shared_address(allocation.nodes[1:])
-    linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
-    # A link that hangs or is slow is named before a training stands still.
-    if linked and not nccl_check.passes(config, srun, address=address, port=port):
-        raise ClusterFailed(nccl_check.FAILED)
     with ExitStack() as stack:
+        env, _ = stack.enter_context(template.forked(stage_env(config), []))  # it imports while the nodes are checked
+        os.environ.update({name: env[name] for name in template.VARIABLES if name in env})
+        try:
+            check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
+        except NodesBroken as error:
+            raise ClusterFailed(str(error)) from error
+        check(stage, config)
+        _, address = network.shared_address(allocation.nodes[1:])
+        linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
+        # A link that hangs or is slow is named before a training stands still.
+        if linked and not nccl_check.passes(config, srun, address=address, port=port):
+            raise ClusterFailed(nccl_check.FAILED)
         command = None
         if stage == "rl":
             cluster = stack.enter_context(start_ray(config, allocation, srun, address, port))
@@ -278,8 +282,6 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
 
 
 def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int):
-    from retool_mcore.backends.env import stage_env
-
     parallel = config.parallel
     return ray_cluster(
         allocation.nodes,

@@ -95,10 +95,10 @@ def ray_command(
     )
 
 
-def node_env(interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of this node's part: ours, with what NCCL must know of the network where we do not say."""
-    foreign = {*FOREIGN, *template.VARIABLES}  # another node's template forks nothing here
-    kept = {name: value for name, value in env.items() if name not in foreign}
+def node_env(index: int, interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a node's part: ours, with what NCCL must know of the network where we do not say."""
+    foreign = FOREIGN if index == 0 else {*FOREIGN, *template.VARIABLES}  # the job's template is the first node's
+    kept = {name: value for name, value in env.items() if name not in foreign or value == "off"}
     return network.nccl_env(interface) | kept
 
 
@@ -149,7 +149,7 @@ def run_ray(options: argparse.Namespace) -> int:
     services = [port for name, port in ports.items() if not name.endswith("worker-port")]
     if busy := network.busy_ports(services):
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
-    env = node_env(interface)
+    env = node_env(index, interface)
     own_folder(folder)
     head = None if index == 0 else options.head
     command = ray_command(
@@ -163,7 +163,8 @@ def run_ray(options: argparse.Namespace) -> int:
         head=head,
     )
     try:
-        return supervise(command, env, node_mark(options.mark, index), "ray start")
+        with template.forked(env, []) as (env, _):
+            return supervise(command, env, node_mark(options.mark, index), "ray start")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -171,9 +172,11 @@ def run_ray(options: argparse.Namespace) -> int:
 def run_stage(options: argparse.Namespace) -> int:
     index = int(os.environ["SLURM_PROCID"])
     interface, _ = network.shared_address(options.others)
-    env = node_env(interface) | {"NODE_RANK": str(index)}
+    env = node_env(index, interface) | {"NODE_RANK": str(index)}
     command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
-    return supervise(command, env, node_mark(options.mark, index), "torchrun", log=options.config.with_name("log.txt"))
+    log = options.config.with_name("log.txt")
+    with template.forked(env, command) as (env, command):
+        return supervise(command, env, node_mark(options.mark, index), "torchrun", log=log)
 
 
 def stacks(options: argparse.Namespace) -> int:

@@ -34,39 +34,45 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from retool_mcore.backends import forked_python
-from retool_mcore.backends.env import COMMON, CPU, GPU, forks, stage_env
+from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, SOCKET, program_of
 from retool_mcore.runner import processes
 
 # What the processes of a stage have in common. Neither what imports Ray, whose library reads its process's place in the
 # cluster from the environment once, when it is loaded, nor what adapts torch to its process
 # (backends/cpu/torch_cpu.py).
-MODULES = (
-    "torch.distributed.checkpoint",
-    "torch._dynamo",
-    "torch.utils.tensorboard",
-    "tensordict",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.qwen2.modeling_qwen2",
-    "datasets",
-    "peft",
-    "scipy.stats",
-    "sympy",
-    "hydra",
-    "uvicorn",
-    "fastapi",
-    "aiohttp",
-    "openai",
-    "megatron.core.models.gpt",
-    "mbridge",
-    "pydantic.v1",
-    "compressed_tensors",
-    "model_hosting_container_standards.sagemaker",
-    "vllm.engine.arg_utils",
-    "vllm.model_executor.kernels.linear",
-    "vllm.v1.worker.cpu_model_runner",
-    "vllm.v1.core.sched.scheduler",
-)
+MODULES = {
+    "both": (
+        "torch.distributed.checkpoint",
+        "torch._dynamo",
+        "torch.utils.tensorboard",
+        "tensordict",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.qwen2.modeling_qwen2",
+        "datasets",
+        "peft",
+        "scipy.stats",
+        "sympy",
+        "hydra",
+        "uvicorn",
+        "fastapi",
+        "aiohttp",
+        "openai",
+        "pydantic.v1",
+        "compressed_tensors",
+        "model_hosting_container_standards.sagemaker",
+        "vllm.engine.arg_utils",
+        "vllm.v1.core.sched.scheduler",
+    ),
+    "cpu": (
+        "megatron.core.models.gpt",
+        "mbridge",
+        "vllm.model_executor.kernels.linear",
+        "vllm.v1.worker.cpu_model_runner",
+    ),
+    # Not Megatron: Transformer Engine asks for the devices when it is imported.
+    "cuda": ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu_worker", "vllm.entrypoints.openai.api_server"),
+}
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
 _NO_STAGE = "0" * 128  # room for the mark of a stage, which replaces it in every child
@@ -132,8 +138,9 @@ def main(path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     listener.listen(64)  # who asks before the imports are done waits for them
-    for name in MODULES:
-        __import__(name)
+    for name in (*MODULES["both"], *MODULES["cpu" if on_cpu(os.environ) else "cuda"]):
+        with suppress(ImportError):  # what a GPU's or a CPU's build does without
+            __import__(name)
     request = Server(listener, env).serve()  # returns in the children
     _become(request, mark)
 
@@ -230,8 +237,9 @@ def _assert_forkable() -> None:
     own = [name for name in threads if not name.startswith("jemalloc")]  # pyarrow's allocator starts its own anew
     assert len(own) == threading.active_count() == 1, f"a template with the threads {threads} cannot be forked"
     assert "ray._raylet" not in sys.modules, "a template that has loaded Ray cannot be forked: it would have one place"
-    torch = sys.modules.get("torch")
-    assert torch is None or not torch.cuda.is_initialized(), "a template that has touched CUDA cannot be forked"
+    opened = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    devices = {path for path in opened if path.startswith("/dev/nvidia")}
+    assert not devices, f"a template that has asked CUDA for its devices cannot be forked: {devices}"
 
 
 def _environment_block(name: str) -> int:

@@ -59,7 +59,7 @@ def test_the_sockets_of_ray_have_short_paths():
 
 def test_a_node_drops_the_variables_of_other_makers_gpus():
     env = {"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1", "NCCL_SOCKET_IFNAME": "mine"}
-    found = node_env("eth7", env)
+    found = node_env(0, "eth7", env)
     assert "ROCR_VISIBLE_DEVICES" not in found and found["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert found["NCCL_SOCKET_IFNAME"] == "mine" and found["GLOO_SOCKET_IFNAME"] == "eth7"
 
