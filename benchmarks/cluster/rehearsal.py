@@ -59,8 +59,8 @@ REAL_STEP_S, REAL_LEAD_S, REAL_WATCHDOG_S = 0.9 * 3600, 600.0, 1800.0
 GENERATION_S = 8.0  # within which a fault of the generation comes
 # One trajectory at a time: a step is long, and its rollouts do not depend on how they share the engine's batches.
 SIZE = (
-    "data.rl.batch=4",
-    "data.rl.mini_batch=2",
+    "data.rl.batch=8",
+    "data.rl.mini_batch=4",
     "data.rl.n=4",
     "data.rl.save_every=1",
     "recipe.overlong_buffer=150",  # so that even a hardly trained policy's groups have advantages

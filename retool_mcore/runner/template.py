@@ -59,19 +59,19 @@ MODULES = {
         "aiohttp",
         "openai",
         "pydantic.v1",
-        "compressed_tensors",
-        "model_hosting_container_standards.sagemaker",
-        "vllm.engine.arg_utils",
-        "vllm.v1.core.sched.scheduler",
     ),
     "cpu": (
+        "model_hosting_container_standards.sagemaker",
+        "compressed_tensors",
+        "vllm.engine.arg_utils",
+        "vllm.v1.core.sched.scheduler",
         "megatron.core.models.gpt",
         "mbridge",
         "vllm.model_executor.kernels.linear",
         "vllm.v1.worker.cpu_model_runner",
     ),
-    # Not Megatron: Transformer Engine asks for the devices when it is imported.
-    "cuda": ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu_worker", "vllm.entrypoints.openai.api_server"),
+    # Neither Megatron nor vLLM: Transformer Engine and NVML ask for the devices when they are imported.
+    "cuda": (),
 }
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
