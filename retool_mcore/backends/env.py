@@ -67,14 +67,14 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def forks(env: Mapping[str, str]) -> bool:
     """Whether the processes of a stage with this environment are forked: on a CPU, unless RETOOL_TEMPLATE=off or they
-    are those of a Ray that somebody else has started.
+    are those of a Ray that somebody else has started; on GPUs where RETOOL_TEMPLATE=on asks for it.
 
     Libraries' threads do not outlive a fork: there must be none (runner/template.py).
     """
-    if env.get(SOCKET) == "off" or ("RAY_ADDRESS" in env and SOCKET not in env):
+    asked = env.get(SOCKET, "" if on_cpu(env) else "off")
+    if asked == "off" or ("RAY_ADDRESS" in env and not asked):
         return False
-    single = "OMP_NUM_THREADS" if on_cpu(env) else "OPENBLAS_NUM_THREADS"
-    return env.get(single) == "1"
+    return env.get("OMP_NUM_THREADS" if on_cpu(env) else "OPENBLAS_NUM_THREADS") == "1"
 
 
 def on_cpu(env: Mapping[str, str]) -> bool:
@@ -85,4 +85,4 @@ def on_cpu(env: Mapping[str, str]) -> bool:
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
     here = [sys.executable, "-IS", forked_python.__file__]
-    return {"py_executable": shlex.join(here)} if forks(env) and SOCKET in env else {}
+    return {"py_executable": shlex.join(here)} if forks(env) and env.get(SOCKET, "on") != "on" else {}

@@ -98,7 +98,7 @@ def ray_command(
 def node_env(index: int, interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a node's part: ours, with what NCCL must know of the network where we do not say."""
     foreign = FOREIGN if index == 0 else {*FOREIGN, *template.VARIABLES}  # the job's template is the first node's
-    kept = {name: value for name, value in env.items() if name not in foreign or value == "off"}
+    kept = {name: value for name, value in env.items() if name not in foreign or value in ("on", "off")}
     return network.nccl_env(interface) | kept
 
 

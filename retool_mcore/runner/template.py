@@ -92,7 +92,7 @@ def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dic
         yield dict(env), list(command)
         return
     with ExitStack() as stack:
-        if SOCKET not in env:
+        if env.get(SOCKET, "on") == "on":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="retool-template-"))
             env = {**env, **_started(Path(folder), env, stack)}
         yield dict(env), [env[PYTHON] if word == sys.executable else word for word in command]
