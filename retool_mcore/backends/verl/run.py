@@ -13,7 +13,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import validate_config
 
-from retool_mcore.backends.env import worker_env
+from retool_mcore.backends.env import ray_runtime_env, worker_env
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
 
 
@@ -42,7 +42,7 @@ def join_cluster(verl) -> None:
     """Connect to the cluster that RAY_ADDRESS names, before verl would start one of its own on this machine."""
     runtime_env = get_ppo_ray_runtime_env(verl)
     runtime_env["env_vars"] |= {"TRANSFER_QUEUE_ENABLE": "1"} | worker_env()
-    ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime_env)
+    ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime_env | ray_runtime_env())
 
 
 def run_trainer(verl, runner_class: type) -> None:
