@@ -7,6 +7,7 @@ setup(
     package_dir={"retool_mcore.configs": "configs"},
     package_data={
         "retool_mcore.backends": ["*.yaml"],
+        "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
     },
