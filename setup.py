@@ -8,6 +8,7 @@ setup(
     package_data={
         "retool_mcore.backends": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
+        "retool_mcore.data": ["*.yaml"],
         "retool_mcore.environments": ["*.yaml"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
