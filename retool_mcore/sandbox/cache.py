@@ -11,7 +11,8 @@ pass it.
 import ast
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from retool_mcore.sandbox.base import Result, Sandbox, Status
 from retool_mcore.sandbox.display import MAX_PARSED_CHARS, strip_fences
@@ -95,28 +96,10 @@ class CachedSandbox:
         self._kept: OrderedDict[bytes, tuple[Result, int]] = OrderedDict()
         self._hits = self._misses = self._uncacheable = 0
 
-    async def run(
-        self,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        memory_mb: int | None = None,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        fetch_files: Sequence[str] = (),
-        session: str | None = None,
-    ) -> Result:
+    async def run(self, code: str, **options: Any) -> Result:
         """See Sandbox.run. A run of a session is never cached: it depends on the runs before it."""
-        options = {
-            "timeout_s": timeout_s,
-            "memory_mb": memory_mb,
-            "stdin": stdin,
-            "files": files,
-            "fetch_files": fetch_files,
-            "session": session,
-        }
         given = {name: value for name, value in options.items() if value}
-        if session is not None or not is_deterministic(code):
+        if options.get("session") is not None or not is_deterministic(code):
             self._uncacheable += 1
             return await self.inner.run(code, **given)
         key = _key(code, given)
