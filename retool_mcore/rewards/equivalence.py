@@ -129,13 +129,3 @@ def equivalent(answer: str, truth: str) -> bool:
 def decide_once(answer: str, truth: str, rounded: bool = False) -> tuple[bool | None, str]:
     """`Grader.decide` of this process's own grader, one for each value of `rounded`."""
     return _own(rounded).decide(answer, truth)
-
-
-async def equivalent_async(answer: str, truth: str) -> bool:
-    """`Grader.equivalent_async` of this process's own grader."""
-    return await _own().equivalent_async(answer, truth)
-
-
-def counters() -> dict[str, int]:
-    """`Grader.counters` of this process's own grader, for TensorBoard."""
-    return _own().counters()
