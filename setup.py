@@ -10,6 +10,7 @@ setup(
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml"],
         "retool_mcore.environments": ["*.yaml"],
+        "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
     },
