@@ -11,6 +11,7 @@ setup(
         "retool_mcore.data": ["*.yaml"],
         "retool_mcore.environments": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
+        "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
     },

@@ -203,7 +203,7 @@ class Dispatcher:
             self.starting -= 1
             if self.waiting:
                 reason = place.failure or "a place to run in could not be made"
-                self._answer(self.waiting.popleft(), _broken(reason))
+                self._answer(self.waiting.popleft(), Result.broken(f"the sandbox failed: {reason}"))
         self.sessions.lost(place)
         failed = bool(place.failure)
         place.close()
@@ -297,7 +297,3 @@ class Dispatcher:
             place.kill()
         if not self.places:
             self.loop.running = False
-
-
-def _broken(reason: str) -> Result:
-    return Result(Status.SANDBOX, "", f"the sandbox failed: {reason}\n", None, 0.0)
