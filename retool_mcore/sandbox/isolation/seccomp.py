@@ -106,8 +106,8 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
             on_call(numbers, body)
     for numbers in UNKNOWN.values():
         on_call(numbers, refuse(errno.ENOSYS))
-    for numbers in DENIED.values():
-        on_call(numbers, refuse(errno.EPERM))
+    for on_machines in DENIED.values():
+        on_call(on_machines, refuse(errno.EPERM))
     code.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in code)
 
