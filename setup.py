@@ -7,6 +7,11 @@ setup(
     package_dir={"retool_mcore.configs": "configs"},
     package_data={
         "retool_mcore.backends": ["*.yaml"],
+        "retool_mcore.coldstart": ["templates/*"],
+        "retool_mcore.data": ["*.yaml"],
+        "retool_mcore.environments": ["*.yaml"],
+        "retool_mcore.rewards.grader": ["*.yaml"],
+        "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
     },

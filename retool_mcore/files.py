@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, for every writer of this package."""
 
+import json
 import os
 import re
 import stat
@@ -67,6 +68,19 @@ def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
         if mode is not None:
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         part.write_text(text, encoding="utf-8")
+
+
+def read_json_lines(path: Path) -> list[dict]:
+    """The objects of a file of one JSON object a line; [] where there is no file.
+
+    A line that is half written (others may be writing, or were killed), or holds no object, does not count.
+    """
+    found = []
+    with suppress(FileNotFoundError):
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+    return [record for record in found if isinstance(record, dict)]
 
 
 def shown(url: str) -> str:

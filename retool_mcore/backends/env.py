@@ -4,43 +4,14 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
 
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
 
-# On every machine: no telemetry, no download behind the user's back, tokenizers quiet after a fork.
-COMMON = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "WANDB_MODE": "disabled",
-    "HYDRA_FULL_ERROR": "1",
-    "RAY_DEDUP_LOGS": "0",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "PYTHONWARNINGS": "ignore",
-    "PYTHONUNBUFFERED": "1",
-    "TQDM_MININTERVAL": "10",
-}
-GPU = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
-    # What would start threads or ask for devices at an import: a process that has done so cannot be forked.
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
-# With override_mcore_model_config.tp_overlap: a trainer process must see the other GPUs of its host, too; verl then
-# takes its own by the number that Ray gave it.
-TP_OVERLAP = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-CPU = {
-    "VERL_PLATFORM": "cpu",
-    "OMP_NUM_THREADS": "1",  # two trainer processes and vLLM share two cores
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "HF_HUB_OFFLINE": "1",
-    "RAY_memory_usage_threshold": "0.98",
-    "RAY_worker_niceness": "0",  # Ray's default 15 starves the workers beside any other process
-    "TQ_NUM_THREADS": "2",
-}
+COMMON, GPU, TP_OVERLAP, CPU = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).values()
 
 
 def stage_env(config: Mapping) -> dict[str, str]:

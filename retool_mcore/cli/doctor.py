@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from omegaconf import DictConfig
-from packaging.requirements import Requirement
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -112,13 +110,7 @@ def package(extra: str) -> list[Finding]:
 def pins(requirements: Iterable[str], extra: str) -> list[Finding]:
     """One finding a requirement that applies to `extra`: the version installed against the version asked for."""
     findings = []
-    for requirement in map(Requirement, requirements):
-        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        try:
-            found = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            found = ""
+    for requirement, found in machine.installed(requirements, extra):
         ok = bool(found) and requirement.specifier.contains(found, prereleases=True)
         advice = f"expected {requirement.name}{requirement.specifier}: {SETUP}"
         findings.append(Finding(requirement.name, found or "not installed", ok, advice))
@@ -207,8 +199,7 @@ def total_memory() -> str:
 
 def disk(run_dir: str) -> str:
     machine.check_disk(run_dir, needed_bytes=machine.MIN_DISK_BYTES)
-    parent = next(path for path in (Path(run_dir).absolute(), *Path(run_dir).absolute().parents) if path.exists())
-    return f"{shutil.disk_usage(parent).free / machine.GIB:.1f} GiB free in {parent}"
+    return f"{machine.free_bytes(run_dir) / machine.GIB:.1f} GiB free in {machine.existing_parent(run_dir)}"
 
 
 def shared_memory(needed_bytes: int, folder: str = "/dev/shm") -> Finding:

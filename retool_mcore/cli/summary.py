@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from retool_mcore.errors import UserError
+from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
 from retool_mcore.state.progress import metric, read_steps
 
@@ -145,8 +146,5 @@ def _percent(share: float | None) -> str:
 
 
 def _minutes(folder: Path) -> str:
-    path = folder / "attempts.jsonl"
-    if not path.is_file():
-        return "-"
-    seconds = sum(json.loads(line)["seconds"] for line in path.read_text().splitlines())
-    return f"{seconds / 60:.1f}"
+    attempts = read_json_lines(folder / "attempts.jsonl")
+    return f"{sum(attempt['seconds'] for attempt in attempts) / 60:.1f}" if attempts else "-"

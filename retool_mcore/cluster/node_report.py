@@ -10,14 +10,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from packaging.requirements import Requirement
 
 import retool_mcore
 from retool_mcore.cluster import network
@@ -44,7 +43,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     run_dir = config.run_dir
     looks: dict[str, Callable[[], Any]] = {
         "python": platform.python_version,
-        "packages": lambda: versions(metadata.requires(DISTRIBUTION) or [], device_extra(config)),
+        "packages": lambda: packages(device_extra(config)),
         "code": code_hash,
         "run_dir": lambda: writable(Path(run_dir)),
         "run_dir_free": lambda: machine.free_bytes(run_dir),
@@ -75,17 +74,10 @@ def device_extra(config: Mapping) -> str:
     return "cpu" if config["parallel"]["device"] == "cpu" else "gpu"
 
 
-def versions(requirements: Iterable[str], extra: str) -> dict[str, str]:
-    """Installed version by name of every requirement that applies to `extra`; "absent" when it is not installed."""
-    found = {}
-    for requirement in map(Requirement, requirements):
-        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        try:
-            found[requirement.name] = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            found[requirement.name] = "absent"
-    return found
+def packages(extra: str) -> dict[str, str]:
+    """Installed version by name of every requirement of this package that applies to `extra`, "absent" without one."""
+    found = machine.installed(metadata.requires(DISTRIBUTION) or [], extra)
+    return {requirement.name: version or "absent" for requirement, version in found}
 
 
 def code_hash(folder: Path = Path(retool_mcore.__file__).parent) -> str:

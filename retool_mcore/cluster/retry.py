@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from retool_mcore.files import write_atomically
+from retool_mcore.files import read_json_lines, write_atomically
 
 FAILURES = "failures.jsonl"
 # What differs between two occurrences of one error, most specific first.
@@ -52,7 +52,7 @@ def record_failure(
         users_error: the input is wrong (UserError): another attempt would end in the same way.
     """
     path = stage_dir / FAILURES
-    before = _read(path)
+    before = read_json_lines(path)
     failure = {
         "attempt": attempt,
         "step": step,
@@ -75,9 +75,3 @@ def record_failure(
             False, f"not started again: {failed} attempts of this job failed, and {max_attempts} are allowed."
         )
     return Decision(True, f"to be started again: failure {failed} of at most {max_attempts}, after step {step}.")
-
-
-def _read(path: Path) -> list[dict]:
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -4,7 +4,6 @@ Reads while others write: a half-written line does not count, and a file that go
 been there. Works for a run on a laptop too, where processes tell whether a stage runs.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from rich.table import Table
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError
+from retool_mcore.files import read_json_lines
 from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
 from retool_mcore.runner.stage_log import last_error
@@ -94,7 +94,7 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
     folder = run / stage
     steps = _quietly(lambda: read_steps(folder), {})
     attempt = max(_quietly(lambda: attempt_files(folder), {}), default=0)
-    records = _records(folder / "attempts.jsonl")
+    records = _quietly(lambda: read_json_lines(folder / "attempts.jsonl"), [])
     ended = {record["attempt"]: record for record in records if isinstance(record.get("attempt"), int)}
     open_attempt = attempt > 0 and attempt not in ended
     job_state = states.get(job["job"]) if job else None
@@ -227,18 +227,6 @@ def _total(config: Path) -> int | None:
         return int(total["verl"]["trainer"]["total_training_steps"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return None
-
-
-def _records(path: Path) -> list[dict]:
-    records = []
-    for line in _quietly(lambda: path.read_bytes(), b"").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
 
 
 def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:

@@ -20,6 +20,7 @@ from retool_mcore.cluster import slurm
 from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
+from retool_mcore.files import read_json_lines
 from retool_mcore.recipes.pipeline import check_slurm
 from retool_mcore.runner.launch import stage_dir
 
@@ -239,13 +240,5 @@ def jobs_file(run_dir: Path) -> Path:
 
 def read_jobs(run_dir: Path) -> list[dict]:
     """The jobs of a run in the order of submission; half-written lines do not count."""
-    jobs = []
-    if jobs_file(run_dir).is_file():
-        for line in jobs_file(run_dir).read_text().splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and {"job", "stage", "folder", "log"} <= record.keys():
-                jobs.append(record)
-    return jobs
+    jobs = read_json_lines(jobs_file(run_dir))
+    return [job for job in jobs if {"job", "stage", "folder", "log"} <= job.keys()]

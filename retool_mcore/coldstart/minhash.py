@@ -19,23 +19,7 @@ _B = _rng.integers(0, 2**63, PERMUTATIONS, dtype=np.uint64)
 _WORD = re.compile(r"\\[a-z]+|\w+|[^\s\w]", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Typesetting that says nothing about the problem.
-_NOISE = {
-    "\\left",
-    "\\right",
-    "\\displaystyle",
-    "\\text",
-    "\\mathrm",
-    "$",
-    "{",
-    "}",
-    "\\",
-    ".",
-    ",",
-    "?",
-    "!",
-    ":",
-    ";",
-}
+_NOISE = frozenset((r"\left", r"\right", r"\displaystyle", r"\text", r"\mathrm", *"${}\\.,?!:;"))
 
 
 def words(text: str) -> list[str]:

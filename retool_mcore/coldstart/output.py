@@ -2,11 +2,10 @@
 
 import json
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 
 from retool_mcore.coldstart.config import Config
-from retool_mcore.coldstart.report import write_report
+from retool_mcore.coldstart.report import render, report
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.select import TEMPLATES
 from retool_mcore.coldstart.statistics import statistics
@@ -30,7 +29,7 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
     summary = {"stages": account, "calls": calls, "rows": stats}
     write_atomically(folder / "statistics.json", json.dumps(summary, indent=1) + "\n")
     _write_dropped(folder / "dropped.jsonl", stores, counts)
-    write_report(folder / "report.html", config, counts, calls, stats, rows)
+    write_atomically(folder / "report.html", report(config, counts, calls, stats, rows))
     if not rows:
         raise UserError(
             f"no row is left ({_why_none(stores, counts)}): see {folder / 'report.html'} and dropped.jsonl beside it."
@@ -44,7 +43,8 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
             else:
                 # An earlier run's validation problems are now in train.
                 path.unlink(missing_ok=True)
-    write_atomically(folder / "README.md", _card(config, counts, calls, stats, splits, tokenizer))
+    card = {"config": config, "counts": counts, "calls": calls, "stats": stats, "splits": splits}
+    write_atomically(folder / "README.md", render("card.md", **card, tokenizer=tokenizer))
 
 
 def _why_none(stores: list[Store], counts: list) -> str:
@@ -73,42 +73,3 @@ def _write_dropped(path: Path, stores: list[Store], counts: list) -> None:
             for record in store.dropped():
                 line = {"stage": count.stage, "row": record["index"], "reason": record["drop"]}
                 file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
-
-
-def _card(config: Config, counts: list, calls: dict, stats: dict, splits: dict, tokenizer: str) -> str:
-    # A reason may name a tag, which Markdown would take for one of its own.
-    reasons = [escape("; ".join(f"{r}: {n}" for r, n in c.drops.items()), quote=False) or "-" for c in counts]
-    stages = "\n".join(
-        f"| {c.stage} | {c.rows_in} | {c.rows_out} | {why} |" for c, why in zip(counts, reasons, strict=True)
-    )
-    models = "\n".join(
-        f"| {purpose} | {used['calls']} | {used['retries']} | {used['tokens_in']} | {used['tokens_out']} "
-        f"| {used['cost']:.2f} |"
-        for purpose, used in calls.items()
-    )
-    sizes = ", ".join(f"{len(traces)} {split}" for split, traces in splits.items())
-    judge = config.judge.model.name if config.judge.model else "none"
-    evaluated = ", ".join(file.path for file in config.decontaminate.files) or "none: not decontaminated"
-    return f"""# {config.source.name}: cold-start traces with code
-
-Mathematics problems with solutions that call a Python interpreter, rewritten from reasoning in text after ReTool
-(arXiv 2504.11536). Every program was run; every output is the sandbox's own; every final answer is equivalent to the
-truth. {sizes} rows; both folders hold the same rows: `text/` for `<code>` tags, `hermes/` for tool calls.
-
-- source: `{config.source.path}`; rewriter: `{config.rewrite.model.name}`; judge: `{judge}`
-- decontaminated against: {evaluated}
-- mask and lengths checked with the tokenizer `{tokenizer}` in both formats
-- tokens (format text): median {stats["tokens"]["median"]:.10g}, most {stats["tokens"]["most"]}
-- programs a trace: mean {stats["programs"]["mean"]}; {stats["repaired_share"]:.1%} of traces have a repaired output
-
-| stage | in | out | dropped |
-|---|---|---|---|
-{stages}
-
-| model calls | calls | retries | tokens in | tokens out | cost |
-|---|---|---|---|---|---|
-{models}
-
-The licence is that of the source. What is not checked: whether the reasoning between the programs is sound beyond its
-final answer.
-"""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from html import escape
 
+from markupsafe import Markup
+
 from retool_mcore.coldstart.rows import Row
 
 _PIECE = re.compile(r"\s+|(?:\w+|[^\w\s]+)\s*")
@@ -14,24 +16,17 @@ _LEAST_WORDS = 3
 _MAX_PIECES = 20_000
 
 
-def pair(row: Row) -> str:
-    """HTML of one row."""
+def pair(row: Row) -> dict:
+    """{before: HTML of the reasoning, trace: [(kind, HTML, the claimed output where it is another, else "")]}."""
     texts = [segment["text"] for segment in row.segments if segment["kind"] == "text"]
-    before, *after = marked(row.reasoning, texts)
+    before, *after = map(Markup, marked(row.reasoning, texts))
     prose, claims, trace = iter(after), iter(row.claimed), []
     for segment in row.segments:
         kind, text = segment["kind"], segment["text"]
-        trace.append(f'<pre class="{kind}">{next(prose) if kind == "text" else escape(text)}</pre>')
-        if kind == "observation" and (claimed := next(claims, text)).strip() != text.strip():
-            trace.append(f"<pre><del class=claim>{escape(claimed)}</del></pre>")
-    programs = sum(segment["kind"] == "code" for segment in row.segments)
-    about = f"{programs} program{'s' * (programs != 1)}, {row.tokens:,} tokens, {row.repaired} repaired"
-    return (
-        f"<details open><summary>row {row.index}: answer {escape(row.answer)} "
-        f"<span class=soft>({about})</span></summary>"
-        f"<pre class=problem>{escape(row.problem)}</pre>"
-        f"<div class=pair><div><pre>{before}</pre></div><div>{''.join(trace)}</div></div></details>"
-    )
+        claimed = next(claims, text) if kind == "observation" else text
+        other = claimed if claimed.strip() != text.strip() else ""
+        trace.append((kind, next(prose) if kind == "text" else text, other))
+    return {"before": before, "trace": trace}
 
 
 def marked(before: str, after: list[str]) -> list[str]:

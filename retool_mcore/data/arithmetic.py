@@ -39,16 +39,14 @@ def problems(
     seed: int,
     terms: tuple[int, int] = (2, 4),
     digits: tuple[int, int] = (2, 4),
-    exclude: frozenset[str] = frozenset(),
 ) -> list[Problem]:
     """Draw `n` distinct problems.
 
     terms, digits: least and most numbers in an expression, and digits in a number, both inclusive.
-    exclude: questions that must not be drawn.
     Raises UserError when the ranges do not hold `n` further questions.
     """
     rng = random.Random(f"{DATA_SOURCE}-{seed}")
-    seen = set(exclude)
+    seen: set[str] = set()
     drawn: list[Problem] = []
     for _ in range(_DRAWS_PER_PROBLEM * n):
         if len(drawn) == n:

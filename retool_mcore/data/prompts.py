@@ -3,79 +3,26 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from retool_mcore.errors import UserError
 
 
 @dataclass(frozen=True)
 class Template:
-    """The user turn is prefix + question + suffix. `answer_tags`: the template asks for <answer>...</answer>.
+    """One entry of prompts.yaml, which says what its fields are."""
 
-    `system` goes before the conversation as a message of its own, "" for none.
-    """
-
-    prefix: str
-    suffix: str
-    answer_tags: bool
+    formats: list[str]
+    prefix: str = ""
+    suffix: str = ""
+    answer_tags: bool = False
     system: str = ""
 
 
-_CALLING = (
-    "You answer requests by calling the functions listed for you. First think inside <think> and </think> about which "
-    "functions are needed and what their arguments are; then write all calls between <tool_call> and </tool_call>, "
-)
-
-_ANSWER_BLOCK = "<answer>\n\\boxed{'The final answer goes here.'}\n</answer>"
-
 TEMPLATES = {
-    # The instructions of ReTool's <code> template (arXiv 2504.11536, appendix), in our own words.
-    "retool": Template(
-        prefix=(
-            "Work through the problem below one step at a time. Whenever a computation would help, you may write a "
-            "Python program: it is run in a sandbox outside of you, and what it prints comes back to you as "
-            "`<interpreter>output</interpreter>`, so that you can go on reasoning from it. Every program must be "
-            "complete, with all of its imports, and must be written as\n"
-            "<code>\n```python\nthe program\n```\n</code>\n"
-            "Finish your response with the final answer in this form:\n"
-            f"{_ANSWER_BLOCK}\n\n*user question:*\n"
-        ),
-        suffix=f"\n\nThe last part of your response must hold the final answer, in this form:\n{_ANSWER_BLOCK}",
-        answer_tags=True,
-    ),
-    # The tool's description reaches the policy through the chat template; the suffix is the community recipe's own.
-    "hermes": Template(
-        prefix="", suffix="\nThe answer format must be: \\boxed{'The final answer goes here.'}", answer_tags=False
-    ),
-    "plain": Template(
-        prefix="Work through the problem below one step at a time, in text only, and end with the final answer "
-        "inside \\boxed{}.\n\n",
-        suffix="",
-        answer_tags=False,
-    ),
-    "tiny": Template(prefix="", suffix="", answer_tags=False),
-    # What the rewards of arXiv 2505.00024 and 2504.13958 look for, in our own words; the functions are listed by the
-    # chat template.
-    "tool_n1": Template(
-        prefix="",
-        suffix="",
-        answer_tags=False,
-        system=_CALLING + "as one JSON list:\n<think>\nyour thoughts\n</think>\n<tool_call>\n"
-        '[{"name": "a function", "arguments": {"an argument": "its value"}}]\n</tool_call>',
-    ),
-    "repository": Template(
-        prefix="You work in a small Python repository, with the tools that are listed. Find the cause of what is "
-        "reported below, change the code so that the repository's tests pass, run them, and then call submit. Leave "
-        "the tests as they are: they are put back before they count.\n\n",
-        suffix="",
-        answer_tags=False,
-    ),
-    "toolrl": Template(
-        prefix="",
-        suffix="",
-        answer_tags=False,
-        system=_CALLING + "one JSON object a line:\n<think>\nyour thoughts\n</think>\n<tool_call>\n"
-        '{"name": "a function", "arguments": {"an argument": "its value"}}\n</tool_call>',
-    ),
+    name: Template(**fields) for name, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }
 
 

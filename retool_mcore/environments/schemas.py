@@ -1,48 +1,19 @@
-"""The function schemas of a repository's tools."""
+"""The function schemas of a repository's tools, from schemas.yaml."""
+
+from pathlib import Path
+
+import yaml
 
 from retool_mcore.data.formats import TOOL
-
-_PATH = {"type": "string", "description": "Path inside the repository, as list_files shows it."}
-
-
-def _schema(name: str, description: str, optional: tuple[str, ...] = (), **properties: dict) -> dict:
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": [key for key in properties if key not in optional],
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+from retool_mcore.data.function_schema import function_schema
 
 
-def _text(description: str) -> dict:
-    return {"type": "string", "description": description}
-
-
-def _line(description: str) -> dict:
-    return {"type": "integer", "minimum": 1, "description": description}
+def _schema(name: str, description: str, required: tuple[str, ...] = (), properties: dict | None = None) -> dict:
+    parameters = {"type": "object", "properties": properties or {}, "required": list(required)}
+    return function_schema(name, description, parameters | {"additionalProperties": False})
 
 
 SCHEMAS = [
-    _schema("list_files", "List the files of the repository."),
-    _schema(
-        "view",
-        "Show a file, or some of its lines, with line numbers.",
-        optional=("start", "end"),
-        path=_PATH,
-        start=_line("First line; 1 when left out."),
-        end=_line("Last line; the file's last when left out."),
-    ),
-    _schema("search", "Show every line that holds a text.", text=_text("What to look for, literally.")),
-    _schema(
-        "replace",
-        "Replace a piece of a file. The piece must stand there exactly once.",
-        path=_PATH,
-        old=_text("The text that stands there, without line numbers."),
-        new=_text("What to put in its place."),
-    ),
-    _schema("write", "Make or overwrite a whole file.", path=_PATH, text=_text("The whole content.")),
-    _schema("run_tests", "Run the repository's tests and show what fails."),
-    TOOL,
-    _schema("submit", "End the work: the repository is scored as it is now."),
+    _schema(name, **tool) for name, tool in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 ]
+SCHEMAS.insert(-1, TOOL)

@@ -12,17 +12,6 @@ from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.verdict import CALLS, TESTS
 
-# The rollout formats that a prompt template teaches; the tiny task's bare question teaches none and goes with all.
-TEMPLATE_FORMATS = {
-    "retool": ("text",),
-    "hermes": ("hermes",),
-    "plain": ("none",),
-    "tiny": ("text", "hermes", "none"),
-    "tool_n1": ("hermes",),
-    "toolrl": ("hermes",),
-    "repository": ("hermes",),
-}
-
 
 def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[str], None]) -> list[Path]:
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
@@ -62,11 +51,11 @@ def check_prompt_lengths(
 
 def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:
     """The prompt must teach what the rollout parses; `where` says in which config key or file the template is."""
-    formats = TEMPLATE_FORMATS.get(template)
-    if formats is None:
-        raise UserError(f"{where}={template}: unknown prompt template, expected one of {', '.join(TEMPLATE_FORMATS)}.")
+    if template not in TEMPLATES:
+        raise UserError(f"{where}={template}: unknown prompt template, expected one of {', '.join(TEMPLATES)}.")
+    formats = TEMPLATES[template].formats
     if rollout_format not in formats:
-        fitting = [name for name, taught in TEMPLATE_FORMATS.items() if rollout_format in taught]
+        fitting = [name for name, known in TEMPLATES.items() if rollout_format in known.formats]
         if not fitting:
             raise UserError(f"rollout.format={rollout_format}: expected text, hermes or none.")
         raise UserError(

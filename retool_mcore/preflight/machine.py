@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.create import create_sandbox, describe, probe
@@ -37,6 +40,17 @@ def cuda_devices(nvidia_smi: str = "nvidia-smi") -> list[str]:
         return []
     answer = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=60, check=False)
     return [line.strip() for line in answer.stdout.splitlines() if line.startswith("GPU ")]
+
+
+def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
+    """Those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without one."""
+    for requirement in map(Requirement, requirements):
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            yield requirement, metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            yield requirement, ""
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:

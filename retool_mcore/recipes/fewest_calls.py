@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from retool_mcore.files import write_atomically
+from retool_mcore.files import read_json_lines, write_atomically
 
 
 class FewestCalls:
@@ -16,11 +16,9 @@ class FewestCalls:
     def __init__(self, path: Path, first_step: int):
         self.path = path
         self._fewest: dict[str, int] = {}
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # A line that a kill cut short is of a step that was not finished.
-        entries = [json.loads(line) for line in lines if line.endswith("\n")]
-        kept = [entry for entry in entries if entry["step"] < first_step]
-        if len(kept) < len(lines):
+        kept = [entry for entry in read_json_lines(path) if entry["step"] < first_step]
+        if path.exists():
             write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in kept))
         for entry in kept:
             self._fewest[entry["prompt"]] = entry["calls"]

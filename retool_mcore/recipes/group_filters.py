@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retool_mcore.rewards.shaping import keep_by_accuracy, keep_group
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -30,14 +28,14 @@ def group_reason(
     accuracy: the mean verdict is not strictly between the two bounds (ZeroTIR 0.05 and 0.8, SimpleTIR 0.1 and 0.9).
     nothing_left: every sample is left out of the loss.
 
-    Raises ValueError for an empty group.
+    `group` holds one trajectory at least.
     """
     accs = [outcome.acc for outcome in group]
     if verifier_failures is not None and sum(o.verifier_failed for o in group) > verifier_failures * len(group):
         return "verifier_failure"
-    if all_equal and not keep_group(accs):
+    if all_equal and min(accs) == max(accs):
         return "all_equal"
-    if accuracy is not None and not keep_by_accuracy(accs, *accuracy):
+    if accuracy is not None and not accuracy[0] < sum(accs) / len(accs) < accuracy[1]:
         return "accuracy"
     return "nothing_left" if all(outcome.drop for outcome in group) else ""
 

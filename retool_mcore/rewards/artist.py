@@ -1,4 +1,4 @@
-"""ARTIST (arXiv 2505.01441): answer, format and tool success add up; for maths and for function calling.
+"""ARTIST (arXiv 2505.01441): answer, format and tool success add up, for maths.
 
 How the paper splits the format part is not confirmed, so the weights are parameters of the recipe.
 """
@@ -26,15 +26,3 @@ def artist(sample: Sample, *, answer: float = 2.0, boxed_format: float = 0.25, b
         + (block_format if blocks_whole else 0.0)
         + tool_success(sample)
     )
-
-
-def function_calling(
-    *, states_matched: int, states: int, functions_matched: int, functions: int, format_reward: float = 0.0
-) -> float:
-    """The function-calling reward: half for the environment's final state, half for the functions called.
-
-    Each half is the matched share of what the ground truth has, 0.5 when it has none. `format_reward` is added.
-    """
-    state_share = states_matched / states if states else 1.0
-    function_share = functions_matched / functions if functions else 1.0
-    return 0.5 * state_share + 0.5 * function_share + format_reward

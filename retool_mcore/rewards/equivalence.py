@@ -8,8 +8,9 @@ its caller for up to the time-out; a coroutine awaits `equivalent_async`.
 import asyncio
 import os
 import threading
-from collections import OrderedDict
 from typing import Any
+
+from cachetools import LRUCache
 
 from retool_mcore.rewards.grader.pool import Pool
 from retool_mcore.rewards.grader.structure import decide
@@ -36,11 +37,10 @@ class Grader:
         memo_size: int = 100_000,
         rounded: bool = False,
     ):
-        self.memo_size = memo_size
         self._options: dict[str, Any] = {"rounded": True} if rounded else {}
         self.pool = Pool(workers, timeout_s, memory_mb)
         self._counts = {"front": 0, "memo": 0, "engine": 0}
-        self._memo: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._memo = LRUCache(memo_size)
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -69,7 +69,6 @@ class Grader:
         with self._lock:
             verdict = self._memo.get((answer, truth))
             if verdict is not None:
-                self._memo.move_to_end((answer, truth))
                 self._counts["memo"] += 1
                 return verdict, "memo"
         verdict = decide(answer, truth, **self._options)
@@ -96,8 +95,6 @@ class Grader:
             # A long answer is refused in no time and not worth its memory: at most some 50 MB in all.
             if len(answer) + len(truth) < 400:
                 self._memo[answer, truth] = verdict
-            while len(self._memo) > self.memo_size:
-                self._memo.popitem(last=False)
 
     def close(self) -> None:
         """End the workers. A later comparison starts new ones."""
@@ -129,13 +126,3 @@ def equivalent(answer: str, truth: str) -> bool:
 def decide_once(answer: str, truth: str, rounded: bool = False) -> tuple[bool | None, str]:
     """`Grader.decide` of this process's own grader, one for each value of `rounded`."""
     return _own(rounded).decide(answer, truth)
-
-
-async def equivalent_async(answer: str, truth: str) -> bool:
-    """`Grader.equivalent_async` of this process's own grader."""
-    return await _own().equivalent_async(answer, truth)
-
-
-def counters() -> dict[str, int]:
-    """`Grader.counters` of this process's own grader, for TensorBoard."""
-    return _own().counters()

@@ -112,19 +112,6 @@ class Trajectory:
         """Plain dicts and lists, ready for JSON."""
         return asdict(self)
 
-    @classmethod
-    def from_record(cls, record: dict) -> "Trajectory":
-        """The trajectory whose `to_record` gave `record`. Raises TypeError for missing or unknown keys."""
-        return cls(
-            **record
-            | {
-                "spans": [Span(**span) for span in record["spans"]],
-                "calls": [Call(**call) for call in record["calls"]],
-                "turn_notes": [Turn(**turn) for turn in record["turn_notes"]],
-                "versions": [Version(**version) for version in record.get("versions", ())],
-            }
-        )
-
 
 def prose(turn_text: str) -> str:
     """A policy turn without code blocks and without blocks that imitate an interpreter's output."""

@@ -39,6 +39,11 @@ class Result:
     exit_code: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
+    @classmethod
+    def broken(cls, reason: str) -> "Result":
+        """Of a run that the sandbox itself lost, for this reason."""
+        return cls(Status.SANDBOX, "", f"{reason}\n", None, 0.0)
+
     def observation(self, error_lines: int = ERROR_LINES) -> str:
         """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty.
 

@@ -10,8 +10,12 @@ pass it.
 
 import ast
 import hashlib
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from cachetools import LRUCache
 
 from retool_mcore.sandbox.base import Result, Sandbox, Status
 from retool_mcore.sandbox.display import MAX_PARSED_CHARS, strip_fences
@@ -90,46 +94,27 @@ class CachedSandbox:
 
     def __init__(self, inner: Sandbox, cache_mb: float):
         self.inner = inner
-        self._limit_bytes = int(cache_mb * 2**20)
-        self._bytes = 0
-        self._kept: OrderedDict[bytes, tuple[Result, int]] = OrderedDict()
+        self._kept = LRUCache(int(cache_mb * 2**20), getsizeof=_size)
+        self._lock = threading.Lock()  # other threads' loops use the same cache
         self._hits = self._misses = self._uncacheable = 0
 
-    async def run(
-        self,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        memory_mb: int | None = None,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        fetch_files: Sequence[str] = (),
-        session: str | None = None,
-    ) -> Result:
+    async def run(self, code: str, **options: Any) -> Result:
         """See Sandbox.run. A run of a session is never cached: it depends on the runs before it."""
-        options = {
-            "timeout_s": timeout_s,
-            "memory_mb": memory_mb,
-            "stdin": stdin,
-            "files": files,
-            "fetch_files": fetch_files,
-            "session": session,
-        }
         given = {name: value for name, value in options.items() if value}
-        if session is not None or not is_deterministic(code):
+        if options.get("session") is not None or not is_deterministic(code):
             self._uncacheable += 1
             return await self.inner.run(code, **given)
         key = _key(code, given)
-        # Taken out and put back in one step each, since other threads' loops use the same cache.
-        found = self._kept.pop(key, None)
+        with self._lock:
+            found = self._kept.get(key)
         if found is not None:
-            self._kept[key] = found
             self._hits += 1
-            return found[0]
+            return found
         self._misses += 1
         result = await self.inner.run(code, **given)
         if result.status in _KEPT and not _shows_address(result):
-            self._keep(key, result)
+            with self._lock, suppress(ValueError):  # of one that is larger than the whole cache
+                self._kept[key] = result
         return result
 
     async def start(self) -> None:
@@ -152,17 +137,13 @@ class CachedSandbox:
             "cache_misses": self._misses,
             "cache_uncacheable": self._uncacheable,
             "cache_hit_rate": self._hits / runs if runs else 0.0,
-            "cache_bytes": self._bytes,
+            "cache_bytes": self._kept.currsize,
         }
 
-    def _keep(self, key: bytes, result: Result) -> None:
-        texts = (result.stdout, result.stderr, result.value or "")
-        size = _ENTRY_BYTES + sum(len(text.encode()) for text in texts) + sum(map(len, result.files.values()))
-        replaced = self._kept.pop(key, None)
-        self._kept[key] = (result, size)
-        self._bytes += size - (replaced[1] if replaced else 0)
-        while self._bytes > self._limit_bytes and self._kept:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
+
+def _size(result: Result) -> int:
+    texts = (result.stdout, result.stderr, result.value or "")
+    return _ENTRY_BYTES + sum(len(text.encode()) for text in texts) + sum(map(len, result.files.values()))
 
 
 def _key(code: str, given: Mapping) -> bytes:

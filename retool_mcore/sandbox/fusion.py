@@ -7,7 +7,6 @@ are done here. Reply: {status: "Success" | "Failed" | "SandboxError", message, r
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retool_mcore.errors import UserError
@@ -39,28 +38,11 @@ class FusionSandbox(PoolSandbox):
         )
         self.max_output_bytes = max_output_bytes
 
-    async def run(
-        self,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        memory_mb: int | None = None,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        fetch_files: Sequence[str] = (),
-        session: str | None = None,
-    ) -> Result:
+    async def run(self, code: str, *, session: str | None = None, **options: Any) -> Result:  # type: ignore[override]
         """See Sandbox.run. Raises UserError for a session, which SandboxFusion does not have."""
         if session is not None:
             raise UserError("SandboxFusion has no sessions: set sandbox.kind to local or pool.")
-        return await super().run(
-            strip_fences(code),
-            timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            stdin=stdin,
-            files=files,
-            fetch_files=fetch_files,
-        )
+        return await super().run(strip_fences(code), **options)
 
     def _identified(self, request: dict, request_id: str, key: str) -> dict:
         return request | {"marker": _MARKER.format(request_id)}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retool_mcore.errors import UserError
-from retool_mcore.files import write_atomically
+from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.state.progress import read_steps
 
 ANSWERS = ("ignore", "tell", "skip", "back", "stop")  # from the mildest
@@ -239,8 +239,8 @@ def ended(stage_dir: Path) -> Ended | None:
 def count(stage_dir: Path) -> str:
     """The stage's alarms in words, "" when there were none."""
     path = stage_dir / "alarms.jsonl"
-    if not path.is_file():
+    names = [entry["alarm"] for entry in read_json_lines(path)]
+    if not names:
         return ""
-    names = [json.loads(line)["alarm"] for line in path.read_text().splitlines()]
     each = ", ".join(f"{name} {names.count(name)}" for name in CHECKS if name in names)
     return f"{len(names)} alarm{'s' * (len(names) != 1)} ({each}): {path}"

@@ -13,8 +13,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as parquet
 from omegaconf import OmegaConf
+from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoTokenizer
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
@@ -22,7 +24,6 @@ from retool_mcore.data.formats import get_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
-from retool_mcore.metrics.tensorboard import write_histograms, write_scalars
 from retool_mcore.recipes.sandbox_errors import with_sandbox
 from retool_mcore.rewards.equivalence import equivalent
 from retool_mcore.rewards.verdict import verdict
@@ -129,13 +130,13 @@ def main(config_path: str) -> None:
     records = asyncio.run(run_all(config, folder))
     metrics = summarise(records, config.k) | {"step": policy_step(Path(config.policy_path))}
     write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2))
-    for part in ("accuracy", "behaviour"):
-        for source, values in metrics[part].items():
-            scalars = {f"eval/{source}/{name}": value for name, value in values.items()}
-            write_scalars(folder / "tensorboard", metrics["step"], scalars)
-    for source, own in by_source(records).items():
-        samples = {f"eval/{source}/{name}": values for name, values in histograms(own).items()}
-        write_histograms(folder / "tensorboard", metrics["step"], samples)
+    with SummaryWriter(folder / "tensorboard") as board:
+        for source, values in [*metrics["accuracy"].items(), *metrics["behaviour"].items()]:
+            for name, value in values.items():
+                board.add_scalar(f"eval/{source}/{name}", value, metrics["step"])
+        for source, own in by_source(records).items():
+            for name, sample in histograms(own).items():
+                board.add_histogram(f"eval/{source}/{name}", np.asarray(sample, np.float64), metrics["step"])
     if lost := metrics["sandbox_errors"]:
         print(f"{lost} of {len(records)} samples count as wrong: a program of theirs failed the sandbox, which works")
     for source, values in metrics["accuracy"].items():

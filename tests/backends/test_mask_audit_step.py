@@ -8,6 +8,7 @@ import pytest
 import torch
 import transfer_queue
 from memory_queue import MemoryQueue
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.backends.verl.observer import StepObserver
@@ -91,7 +92,10 @@ def test_a_sound_step(step, tmp_path):
     observer.end_step(batch, 3, metrics, timing, board, tokenizer)
     observer.close()
     assert metrics["audit/interpreter_tokens"] == 4 and metrics["mismatch/max"] == pytest.approx(0.125)
-    assert list((tmp_path / "board/text").glob("*tfevents*"))
+    shown = EventAccumulator(str(tmp_path / "board/text")).Reload()
+    assert shown.Tags()["tensors"] == [f"trajectory/{number}/text_summary" for number in (0, 1)]
+    text = shown.Tensors("trajectory/0/text_summary")[0]
+    assert text.step == 3 and b"7 8" in text.tensor_proto.string_val[0]
     assert metrics["reward/accuracy"] == 0.5 and metrics["reward/aime/accuracy"] == 1.0
     assert metrics["behaviour/code_ratio"] == metrics["behaviour/math/code_ratio"] == 1.0
     assert metrics["perf/tokens_per_second"] == 1.4 and metrics["timing_s/tools"] == 1.0

@@ -20,6 +20,9 @@ from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
 from retool_mcore.state import checkpoints, schedule, stop
 
 STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
+ALL_STEPS = list(range(1, STEPS + 1))
+HOUR = 3600.0
+NAMES = {"project_name": "p", "experiment_name": "e", "logger": []}
 
 
 class Journal:
@@ -31,9 +34,18 @@ class Journal:
         self.stop_in: int | None = None  # the step during which STOP appears
         self.save_minutes: float | None = None
         self.stage_dir = Path()
+        self.now = 0.0  # seconds; what the schedule reads where a test lets it
+        self.step_s = 0.0
+
+    def __eq__(self, other) -> bool:
+        return (self.trained, self.logged) == (other.trained, other.logged)
+
+    def last_saved(self) -> int:
+        return checkpoints.step_of(checkpoints.latest(self.stage_dir / "checkpoints"))
 
     def train(self, batch: list[int]) -> None:
         self.trained.append(batch)
+        self.now += self.step_s
         if len(self.trained) == self.stop_in:
             (self.stage_dir / "STOP").touch()
 
@@ -102,16 +114,18 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     patch.setattr(sft_trainer, "Tracking", journal.tracking)
     checkpoints.repair(folder / "checkpoints")
     trainer = object.__new__(ColdStart)
-    settings = {"total_epochs": 3, "logger": [], "project_name": "p", "experiment_name": "e"}
-    settings["default_local_dir"] = str(folder / "checkpoints")
-    sizes = {
-        "use_dynamic_bsz": True,
-        "max_token_len_per_gpu": 8,
-        "micro_batch_size_per_gpu": 1,
-        "pad_mode": "no_padding",
+    config = {
+        "trainer": NAMES | {"total_epochs": 3, "default_local_dir": str(folder / "checkpoints")},
+        "data": {
+            "use_dynamic_bsz": True,
+            "pad_mode": "no_padding",
+            "max_token_len_per_gpu": 8,
+            "micro_batch_size_per_gpu": 1,
+        },
+        "model": {"use_remove_padding": True},
+        "retool": {"save_minutes": journal.save_minutes},
     }
-    trainer.config = OmegaConf.create({"trainer": settings, "data": sizes, "model": {"use_remove_padding": True}})
-    trainer.config.retool = {"save_minutes": journal.save_minutes}
+    trainer.config = OmegaConf.create(config)
     trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
     trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
     trainer.val_dataloader = None
@@ -130,7 +144,7 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.training_client = SimpleNamespace(train_batch=train_batch, step_profile=lambda: None)
     trainer.stop_at_request()
     trainer.ckpt_handler = MarkingHandler(
-        trainer.engine, trainer.train_dataloader, default_local_dir=settings["default_local_dir"], max_ckpt_to_keep=2
+        trainer.engine, trainer.train_dataloader, default_local_dir=str(folder / "checkpoints"), max_ckpt_to_keep=2
     )
     trainer.ckpt_handler.rotation, trainer.ckpt_handler.async_save = ROTATION, async_save
     trainer.resume_global_step = trainer.ckpt_handler.load_checkpoint()
@@ -148,12 +162,22 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     patch.setattr(trainer_base.tq, "kv_clear", lambda **_: None)
     checkpoints.repair(folder / "checkpoints")
     trainer = object.__new__(RetoolTrainer)
-    settings = {"project_name": "p", "experiment_name": "e", "logger": [], "total_epochs": 99, "test_freq": -1}
-    settings |= {"save_freq": SAVE_EVERY, "default_local_dir": str(folder / "checkpoints"), "default_hdfs_dir": None}
-    settings |= {"val_before_train": False, "resume_mode": "auto", "del_local_ckpt_after_load": False}
-    retool = {"rotation": ROTATION, "save_minutes": journal.save_minutes}
-    actor = {"actor": {"checkpoint": {"async_save": async_save}}}
-    manager = surround(trainer, folder, {"trainer": settings, "retool": retool, "actor_rollout_ref": actor})
+    config = {
+        "trainer": NAMES
+        | {
+            "total_epochs": 99,
+            "test_freq": -1,
+            "save_freq": SAVE_EVERY,
+            "default_local_dir": str(folder / "checkpoints"),
+            "default_hdfs_dir": None,
+            "val_before_train": False,
+            "resume_mode": "auto",
+            "del_local_ckpt_after_load": False,
+        },
+        "retool": {"rotation": ROTATION, "save_minutes": journal.save_minutes},
+        "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
+    }
+    manager = surround(trainer, folder, config)
     trainer.actor_rollout_wg = Engine(async_save)
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.checkpoint_callback = MarkComplete()
@@ -164,7 +188,7 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer._start_profiling = trainer._stop_profiling = lambda: None
     trainer._compute_metrics = lambda *_, **__: None
     trainer._init_dump_executor()
-    batches = batches_of(trainer)
+    batches = endless(trainer)
 
     def step(metrics, timing_raw):
         journal.train(next(batches))
@@ -175,7 +199,8 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.fit(manager)
 
 
-def batches_of(trainer):
+def endless(trainer):
+    """The batches of its loader, epoch after epoch."""
     while True:
         yield from trainer.train_dataloader
 
@@ -201,19 +226,25 @@ def attempt(request, tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture
+def undisturbed(attempt) -> Journal:
+    journal = Journal()
+    assert attempt(journal, "undisturbed") is None
+    assert journal.logged == ALL_STEPS
+    return journal
+
+
 # 3 and 6 end an epoch, 4 is a step that the schedule saves too.
 @pytest.mark.parametrize("step", range(1, STEPS))
-def test_no_step_is_lost_or_doubled(attempt, step):
-    undisturbed, stopped = Journal(), Journal()
-    assert attempt(undisturbed, "undisturbed") is None
-    assert undisturbed.logged == list(range(1, STEPS + 1))
-    stopped.stop_in = step
-    assert attempt(stopped) == step
-    assert len(stopped.trained) == step and stopped.logged == list(range(1, step + 1))
-    assert checkpoints.step_of(checkpoints.latest(stopped.stage_dir / "checkpoints")) == step
-    assert not (stopped.stage_dir / "STOP").exists() and stop.stopped_after(stopped.stage_dir) == step
-    assert attempt(stopped) is None
-    assert stopped.trained == undisturbed.trained and stopped.logged == undisturbed.logged
+def test_no_step_is_lost_or_doubled(attempt, undisturbed, step):
+    journal = Journal()
+    journal.stop_in = step
+    assert attempt(journal) == step
+    assert len(journal.trained) == step and journal.logged == ALL_STEPS[:step]
+    assert journal.last_saved() == step
+    assert not (journal.stage_dir / "STOP").exists() and stop.stopped_after(journal.stage_dir) == step
+    assert attempt(journal) is None
+    assert journal == undisturbed
 
 
 def test_a_request_in_the_last_step_changes_nothing(attempt):
@@ -223,58 +254,56 @@ def test_a_request_in_the_last_step_changes_nothing(attempt):
     assert len(journal.trained) == STEPS and stop.stopped_after(journal.stage_dir) is None
 
 
-def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, monkeypatch):
-    journal, hour = Journal(), [0.0]
-    monkeypatch.setattr(schedule.time, "time", lambda: 3600 * hour[0])
-    wholes, mark = [], checkpoints.mark_complete
-    monkeypatch.setattr(
-        checkpoints, "mark_complete", lambda path: wholes.append(checkpoints.step_of(path)) or mark(path)
-    )
-    train = journal.train
-    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), hour.append(hour.pop() + 0.5)))
-    journal.save_minutes = 60
+@pytest.mark.parametrize(
+    ("save_minutes", "expected"),
+    [(None, [4, 8]), (60, [2, 4, 6, 8])],  # 4 and 8 by the schedule; an hour is two steps
+)
+def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, undisturbed, monkeypatch, save_minutes, expected):
+    saved, mark = [], checkpoints.mark_complete
+
+    def noting(path):
+        saved.append(checkpoints.step_of(path))
+        mark(path)
+
+    monkeypatch.setattr(checkpoints, "mark_complete", noting)
+    journal = Journal()
+    journal.save_minutes, journal.step_s = save_minutes, HOUR / 2
+    monkeypatch.setattr(schedule.time, "time", lambda: journal.now)
     assert attempt(journal) is None
-    assert wholes == [2, 4, 6, 8]  # 4 and 8 by the schedule; an hour is two steps
-    assert journal.logged == list(range(1, STEPS + 1))
-    undisturbed = Journal()
-    wholes.clear()
-    assert attempt(undisturbed, "undisturbed") is None
-    assert wholes == [4, 8] and undisturbed.trained == journal.trained
+    assert saved == expected
+    assert journal == undisturbed
 
 
-def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, monkeypatch):
-    journal, now = Journal(), [0.0]
-    monkeypatch.setattr(schedule.time, "time", lambda: now[0])
-    train = journal.train
-    monkeypatch.setattr(journal, "train", lambda batch: (train(batch), now.append(now.pop() + 3600.0)))
+def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, undisturbed, monkeypatch):
+    journal = Journal()
+    journal.step_s = HOUR
+    monkeypatch.setattr(schedule.time, "time", lambda: journal.now)
     # After step 3 two hours are left, and one takes up to 1.25, with a save of up to 1.5.
-    monkeypatch.setenv(stop.JOB_END, str(5 * 3600.0))
+    monkeypatch.setenv(stop.JOB_END, str(5 * HOUR))
     assert attempt(journal) == 3
-    assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == 3
-    monkeypatch.setenv(stop.JOB_END, str(now[0] + 100 * 3600.0))
+    assert journal.last_saved() == 3
+    monkeypatch.setenv(stop.JOB_END, str(journal.now + 100 * HOUR))
     assert attempt(journal) is None
-    undisturbed = Journal()
-    assert attempt(undisturbed, "undisturbed") is None
-    assert journal.trained == undisturbed.trained and journal.logged == undisturbed.logged
+    assert journal == undisturbed
 
 
-def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch):
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch, async_save):
     """A run that was killed in between would go on behind a step that nobody knows the figures of."""
-    for async_save in (False, True):
-        journal, early = Journal(), []
-        journal.stage_dir = tmp_path / str(async_save)
+    journal, early = Journal(), []
+    journal.stage_dir = tmp_path
 
-        def log(data, step, journal=journal, early=early):
-            time.sleep(0.2)  # the push of the weights
-            journal.logged.append(step)
-            last = checkpoints.latest(journal.stage_dir / "checkpoints")
-            early.append(last is not None and checkpoints.step_of(last) >= step)
+    def log(data, step):
+        time.sleep(0.2)  # the push of the weights
+        journal.logged.append(step)
+        last = checkpoints.latest(tmp_path / "checkpoints")
+        early.append(last is not None and checkpoints.step_of(last) >= step)
 
-        monkeypatch.setattr(journal, "tracking", lambda log=log, **_: SimpleNamespace(log=log))
-        (journal.stage_dir / "checkpoints").mkdir(parents=True)
-        reinforce(journal.stage_dir, journal, monkeypatch, async_save)
-        assert journal.logged == list(range(1, STEPS + 1)) and not any(early)
-        assert checkpoints.step_of(checkpoints.latest(journal.stage_dir / "checkpoints")) == STEPS
+    monkeypatch.setattr(journal, "tracking", lambda **_: SimpleNamespace(log=log))
+    (tmp_path / "checkpoints").mkdir()
+    reinforce(tmp_path, journal, monkeypatch, async_save)
+    assert journal.logged == ALL_STEPS and not any(early)
+    assert journal.last_saved() == STEPS
 
 
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):

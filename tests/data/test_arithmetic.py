@@ -58,11 +58,6 @@ def test_a_seed_gives_the_same_problems_and_another_seed_others():
     assert not {p.question for p in arithmetic.problems(50, seed=2)} & {p.question for p in first}
 
 
-def test_excluded_questions_are_not_drawn():
-    taken = frozenset(p.question for p in arithmetic.problems(20, seed=1))
-    assert not taken & {p.question for p in arithmetic.problems(20, seed=1, exclude=taken)}
-
-
 def test_ranges_too_small_for_the_number_of_problems_are_refused():
     with pytest.raises(UserError, match="no 200 distinct questions with 2-2 numbers of 1-1 digits"):
         arithmetic.problems(200, seed=1, terms=(2, 2), digits=(1, 1))

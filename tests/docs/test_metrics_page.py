@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parent / "recorded_metrics.jsonl"
 PACKAGE = Path(retool_mcore.__file__).parent
 # A metric's name as our code writes it: a slash between words, parts of it filled in.
 NAME = re.compile(r"(?:[a-z_]+|\{\})(?:/(?:[a-z_@{}]+))+")
-NO_METRICS = {"mile/hour", "km/h", "rl/trajectories", "rl/audit", "trajectory/{}"}  # units, folders, texts
+NO_METRICS = {"mile/hour", "km/h", "rl/trajectories", "rl/audit"}  # units, folders
 
 
 def patterns(page: str) -> dict[str, re.Pattern]:

@@ -67,8 +67,8 @@ def test_the_longest_prompt_is_named_with_its_row_and_length(files, tmp_path):
 
 
 def test_every_template_and_format_is_known_here():
-    assert set(data.TEMPLATE_FORMATS) == set(TEMPLATES)
-    assert {name for formats in data.TEMPLATE_FORMATS.values() for name in formats} == set(FORMATS)
+    assert all(template.formats for template in TEMPLATES.values())
+    assert {name for template in TEMPLATES.values() for name in template.formats} == set(FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cachetools import LRUCache
 
 from retool_mcore.rewards import equivalence
 from retool_mcore.rewards.equivalence import Grader
@@ -60,6 +61,13 @@ def only_worker(grader: Grader) -> int:
     return pid
 
 
+def stop_answers(grader: Grader) -> int:
+    """Its worker now hangs for certain, as a loop in C code would, on any machine."""
+    worker = only_worker(grader)
+    os.kill(worker, signal.SIGSTOP)
+    return worker
+
+
 def wait_stopped(pid: int) -> None:
     while "T (stopped)" not in (status := Path(f"/proc/{pid}/status").read_text()):
         assert "Z (zombie)" not in status
@@ -95,11 +103,11 @@ def test_worker_compares(grader, answer, truth, expected):
 
 
 def test_verdicts_are_remembered_within_bounds(scripted):
-    scripted.memo_size = 2
+    scripted._memo = LRUCache(2)
     assert all(scripted.equivalent("yes", truth) for truth in ("a", "b", "c"))
-    assert list(scripted._memo) == [("yes", "b"), ("yes", "c")]
+    assert set(scripted._memo) == {("yes", "b"), ("yes", "c")}
     assert not scripted.equivalent("no", "a")
-    os.kill(only_worker(scripted), signal.SIGSTOP)  # now only the memory can answer
+    stop_answers(scripted)  # now only the memory can answer
     assert scripted.equivalent("yes", "c")
     assert not scripted.equivalent("no", "a")
     assert scripted.counters() == {"front": 0, "memo": 2, "engine": 4, "killed": 0}
@@ -116,9 +124,7 @@ def test_what_the_front_decides_needs_no_worker():
 
 def test_a_worker_that_does_not_answer_is_killed_and_replaced(scripted):
     assert scripted.compare_in_worker("2", "2") is True
-    stuck = only_worker(scripted)
-    # Stopped by signal: hangs for certain, as a loop in C code would, on any machine.
-    os.kill(stuck, signal.SIGSTOP)
+    stuck = stop_answers(scripted)
     scripted.pool.timeout_s = 0.5
     assert scripted.compare_in_worker("2", "2") is None
     assert scripted.counters()["killed"] == 1
@@ -132,7 +138,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_replaced(scripted):
 
 def test_a_killed_comparison_is_not_equivalent_and_not_remembered(scripted):
     scripted.compare_in_worker("2", "2")
-    os.kill(only_worker(scripted), signal.SIGSTOP)
+    stop_answers(scripted)
     scripted.pool.timeout_s = 0.5
     assert scripted.equivalent("yes", "a") is False
     scripted.pool.timeout_s = PATIENT_S
@@ -152,19 +158,17 @@ def test_the_reward_says_that_the_grader_gave_up(scripted, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("victim", ["worker", "zygote", "both"])
-def test_what_died_while_idle_is_replaced_without_harm(scripted, victim):
+@pytest.mark.parametrize("victims", [("worker",), ("zygote",), ("worker", "zygote")])
+def test_what_died_while_idle_is_replaced_without_harm(scripted, victims):
     scripted.compare_in_worker("2", "2")
-    pids = {"worker": only_worker(scripted), "zygote": scripted.pool._zygote.process.pid}
-    for name, pid in pids.items():
-        if victim in (name, "both"):
-            # A worker is the zygote's child: its socket tells that it is gone.
-            os.kill(pid, signal.SIGKILL)
-            if name == "worker":
-                assert scripted.pool._free[0].channel.socket.recv(1) == b""
-            else:
-                scripted.pool._zygote.process.wait()
-    if victim == "zygote":
+    if "worker" in victims:
+        os.kill(only_worker(scripted), signal.SIGKILL)
+        # It is the zygote's child, not ours: its socket tells that it is gone.
+        assert scripted.pool._free[0].channel.socket.recv(1) == b""
+    if "zygote" in victims:
+        scripted.pool._zygote.process.kill()
+        scripted.pool._zygote.process.wait()
+    if victims == ("zygote",):
         scripted.pool._free.clear()
     assert scripted.compare_in_worker("yes", "a") is True
     assert scripted.counters()["killed"] == 0
@@ -194,19 +198,14 @@ def test_a_worker_whose_parent_is_gone_ends_a_hanging_comparison_by_itself(monke
 
 
 def test_an_interrupted_comparison_leaves_no_reply_for_the_next_pair(scripted, monkeypatch):
-    def interrupt(self, timeout_s):
+    def interrupted(self, timeout_s):
         raise KeyboardInterrupt
 
     assert scripted.compare_in_worker("2", "2") is True
     real = pool._Channel.read_line
-    reads = []
-
-    def interrupted_once(self, timeout_s):
-        reads.append(self)
-        return interrupt(self, timeout_s) if len(reads) == 1 else real(self, timeout_s)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pool._Channel, "read_line", interrupted_once)
+    reads = iter([interrupted])  # then the real one
+    monkeypatch.setattr(pool._Channel, "read_line", lambda *given: next(reads, real)(*given))
+    with pytest.raises(KeyboardInterrupt):
         scripted.compare_in_worker("2", "2")
     assert scripted.compare_in_worker("2", "3") is False
 
@@ -225,28 +224,19 @@ def test_a_zygote_that_cannot_start_is_an_error_and_not_a_wrong_answer(monkeypat
 
 def test_threads_get_their_own_answers_and_share_the_workers(monkeypatch):
     monkeypatch.setattr(pool, "_BOOT", SCRIPTED_BOOT)
-    wrong = []
-    with Grader(timeout_s=PATIENT_S, workers=2) as grader:
+    with Grader(timeout_s=PATIENT_S, workers=2) as grader, ThreadPoolExecutor(8) as threads:
 
-        def ask(n: int) -> None:
-            for m in range(20):
-                if grader.compare_in_worker(str(n), str(n + m % 2)) is not (m % 2 == 0):
-                    wrong.append((n, m))
+        def ask(n: int) -> list[bool | None]:
+            return [grader.compare_in_worker(str(n), str(n + m % 2)) for m in range(20)]
 
-        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        assert list(threads.map(ask, range(8))) == [[True, False] * 10] * 8
         assert 1 <= len(grader.pool.worker_pids) <= 2
 
 
 def test_an_event_loop_goes_on_while_a_worker_compares(scripted):
     async def ask() -> list[str]:
         scripted.compare_in_worker("2", "2")
-        worker, order = only_worker(scripted), []
-        os.kill(worker, signal.SIGSTOP)
+        worker, order = stop_answers(scripted), []
         wait_stopped(worker)
 
         async def compare():

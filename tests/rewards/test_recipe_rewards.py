@@ -7,7 +7,7 @@ import pytest
 from recipe_samples import sample, turn
 
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.artist import artist, function_calling
+from retool_mcore.rewards.artist import artist
 from retool_mcore.rewards.otc import (
     fewest_calls,
     otc_grpo,
@@ -104,13 +104,6 @@ def test_otc_productivity_and_limits():
 )
 def test_artist_adds_answer_format_and_tool_success(case, value):
     assert artist(case) == pytest.approx(value)
-
-
-def test_artist_function_calling():
-    matched = {"states_matched": 1, "states": 2, "functions_matched": 3, "functions": 3}
-    assert function_calling(**matched) == 0.75
-    assert function_calling(**matched, format_reward=0.1) == pytest.approx(0.85)
-    assert function_calling(states_matched=0, states=0, functions_matched=0, functions=4) == 0.5
 
 
 A = {"name": "weather", "arguments": {"city": "Bonn", "unit": "C"}}

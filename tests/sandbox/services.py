@@ -5,12 +5,15 @@ import json
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.service.app import Service
 from retool_mcore.sandbox.service.schema import Limits
+
+SERVE = Path(__file__).parents[2] / "benchmarks" / "sandbox" / "serve_plainly.py"
 
 
 class Gate:
@@ -55,7 +58,7 @@ async def served(sandbox, *, slots=4, max_waiting=100, port=0, **options):
 def start_process(*, port=0, register=None, workers=8):
     """A service of its own, not yet ready."""
     config = {"preload": [], "workers": workers, "min_isolation": "process"}
-    command = [sys.executable, "-m", "retool_mcore.sandbox.service", json.dumps(config), "127.0.0.1", str(port)]
+    command = [sys.executable, str(SERVE), json.dumps(config), "127.0.0.1", str(port)]
     command += [str(register)] if register else []
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -54,66 +54,21 @@ _device_module = _DeviceModule("retool_cpu_device")
 class CpuPlatform(PlatformBase):
     """One CPU process as a device: gloo, no IPC, logical Ray "GPU" resources."""
 
-    device_name = property(lambda self: "cpu")
-    vendor_name = property(lambda self: "cpu")
+    device_name = vendor_name = property(lambda self: "cpu")
     device_module = property(lambda self: _device_module)
-
-    def is_available(self):
-        return True
-
-    def current_device(self):
-        return "cpu"
-
-    def device_count(self):
-        return 1
-
-    def set_device(self, device_index):
-        pass
-
-    def synchronize(self, device_index=None):
-        pass
-
-    def manual_seed(self, seed):
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed):
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings):
-        pass
-
-    def empty_cache(self):
-        pass
-
-    def get_device_capability(self, device_index=0):
-        return None, None
-
-    def communication_backend_name(self):
-        return "gloo"
-
-    def visible_devices_envvar(self):
-        return "CUDA_VISIBLE_DEVICES"
-
-    def nvtx_range(self, msg):
-        return contextlib.nullcontext()
-
-    def profiler_start(self):
-        pass
-
-    def profiler_stop(self):
-        pass
-
-    def ray_resource_name(self):
-        return "GPU"  # ray.init(num_gpus=N) gives logical ones
-
-    def ray_noset_envvars(self):
-        return []
-
-    def is_ipc_supported(self):
-        return False  # weights go to vLLM in buckets through shared memory
-
-    def cudart(self):
-        return None
+    is_available = staticmethod(lambda: True)
+    current_device = staticmethod(lambda: "cpu")
+    device_count = staticmethod(lambda: 1)
+    get_device_capability = staticmethod(lambda device_index=0: (None, None))
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    set_device = synchronize = empty_cache = set_allocator_settings = staticmethod(lambda *args, **kwargs: None)
+    profiler_start = profiler_stop = cudart = staticmethod(lambda: None)
+    nvtx_range = staticmethod(lambda msg: contextlib.nullcontext())
+    communication_backend_name = staticmethod(lambda: "gloo")
+    visible_devices_envvar = staticmethod(lambda: "CUDA_VISIBLE_DEVICES")
+    ray_resource_name = staticmethod(lambda: "GPU")  # ray.init(num_gpus=N) gives logical ones
+    ray_noset_envvars = staticmethod(list)
+    is_ipc_supported = staticmethod(lambda: False)  # weights go to vLLM in buckets through shared memory
 
 
 def active() -> bool:

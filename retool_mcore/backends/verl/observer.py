@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from torch.utils.tensorboard import SummaryWriter
 from verl.utils.debug import marked_timer
 
 from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
@@ -20,7 +21,6 @@ from retool_mcore.metrics.gpu_idle import idle_shares
 from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
-from retool_mcore.metrics.tensorboard import write_texts
 from retool_mcore.metrics.text import chosen, markdown
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
@@ -142,8 +142,9 @@ class StepObserver:
         def decode(ids: list[int]) -> str:
             return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-        few = chosen(records, self.texts.count)
-        write_texts(folder, step, {f"trajectory/{n}": markdown(record, decode) for n, record in enumerate(few)})
+        with SummaryWriter(folder) as board:
+            for number, record in enumerate(chosen(records, self.texts.count)):
+                board.add_text(f"trajectory/{number}", markdown(record, decode), step)
 
     def _mask_audit_error(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:
         record = seen.records[fault.row]

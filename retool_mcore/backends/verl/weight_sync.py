@@ -20,7 +20,6 @@ from verl.single_controller.base.decorator import Dispatch, register
 from retool_mcore.backends.verl.async_save import SavingWorker
 from retool_mcore.backends.verl.fingerprint import Whole, fingerprint
 
-RECEIVER = "retool_mcore.backends.verl.weight_sync_vllm.VerifyingExtension"
 _FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
 
 

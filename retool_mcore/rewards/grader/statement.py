@@ -8,38 +8,14 @@ import re
 from collections import Counter
 
 from retool_mcore.rewards.grader.numerals import listed
+from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, GREEK_NAMES, OPEN_TEXT
 
-# Words that make a statement out of a number: never a part of a unit or of what is counted.
-CLAIM_WORDS = frozenset(
-    listed("""
-    or and not no nor never neither none only than then that this these those it its as at by to from with without into
-    over under up down off out but except unless until since because so thus hence therefore however though although
-    while when where which who whom whose what why how any some every both either if for is are was were be been being
-    isn aren wasn won doesn didn don cannot can could may might would should shall will do does did has have had having
-    more less most least fewer greater smaller larger bigger higher lower above below beyond between among about
-    approximately approx around roughly nearly almost maybe perhaps possibly probably likely certainly surely presumably
-    guess guesses think believe say says said see know unknown sure unsure wrong right correct incorrect true false yes
-    etc others other another else instead rather again also too very just even still yet already plus minus times
-    divided squared cubed halved doubled tripled equals equal modulo mod means gives makes seems looks appears remains
-    contradicts fails works exceeds misses differs goes ends starts holds lies becomes implies requires falls violates
-    halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths pi sqrt infinity inf oo
-    """)
-)
+CLAIM_WORDS = frozenset(listed(TABLES["claims"]))
 _WORD = re.compile(
     rf"{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}|\\[A-Za-z]+|\\.|[A-Za-z]{{2,}}|\^\{{?[+*']|[^\s0-9A-Za-z]"
 )
-# What forms values; everything else counts as a claim.
-_FORMS = (
-    frozenset(
-        listed(
-            "frac sqrt cdot times pm mp pi infty mathbb begin end pmatrix bmatrix vmatrix matrix int "
-            "iint sum prod binom emptyset partial circ ell det in lfloor rfloor lceil rceil imath hbar gcd lcm overline"
-        )
-    )
-    | FUNCTION_NAMES
-    | set(GREEK_NAMES)
-)
+_FORMS = frozenset(listed(TABLES["forms"])) | FUNCTION_NAMES | set(GREEK_NAMES)
 _SIGNS = frozenset("+-*/^_()[]{}|,.;&")
 _ORDER = frozenset(["<", ">", "le", "ge", "ne", ":"])
 _SET = re.compile(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", re.DOTALL)

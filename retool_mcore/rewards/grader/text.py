@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 from retool_mcore.rewards.grader.numerals import listed, numeral
+from retool_mcore.rewards.grader.tables import TABLES
 
 # Three times the longest answer of the known data sets; beyond it only identical text counts.
 MAX_CHARS = 1024
@@ -11,54 +12,12 @@ MAX_CHARS = 1024
 # Around the words of a `\text{...}`; no input holds these characters, since control characters are dropped.
 OPEN_TEXT, CLOSE_TEXT = "\x02", "\x03"
 
-
-GREEK_NAMES = listed(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
-    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
-)
+GREEK_NAMES = listed(TABLES["greek"])
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_GREEK = {
-    letter: rf"\{name} "
-    for letter, name in zip(
-        "αβγδεζηθικλμνξπρστφχψωΓΔΘΛΞΠΣΦΨΩ",
-        GREEK_NAMES,
-        strict=True,
-    )
-}
-_CHARACTERS = str.maketrans(
-    _GREEK
-    | {
-        **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\u2014\ufe63", "-"),
-        **dict.fromkeys("\u2018\u2019\u02b9\u2032", "'"),
-        **dict.fromkeys("\u201c\u201d", '"'),
-        **dict.fromkeys("×✕⨯", r"\times "),
-        **dict.fromkeys("·⋅∙•", r"\cdot "),
-        **{"÷": "/", "∕": "/", "⁄": "/", "∶": ":", "√": r"\sqrt ", "∞": r"\infty ", "±": r"\pm ", "∓": r"\mp "},
-        **{"≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≡": r"\equiv ", "≈": r"\approx "},
-        **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}"},
-        **{"°": r"^\circ ", "º": r"^\circ ", "∘": r"\circ ", "％": "%", "ϕ": r"\phi ", "ϵ": r"\epsilon "},
-    }
-)
-_RENAMED = {
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
-    **dict.fromkeys(["leq", "leqslant", "leqq"], r"\le"),
-    **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
-    **{"neq": r"\ne", "lt": "<", "gt": ">", "ast": "*", "div": "/", "colon": ":", "slash": "/"},
-    **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
-    **{"varnothing": r"\emptyset", "land": " and ", "lor": " or ", "wedge": " and ", "vee": " or "},
-    **dict.fromkeys(["simeq", "thickapprox"], r"\approx"),
-    **{"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "langle": "(", "rangle": ")"},
-    **{"varepsilon": r"\epsilon", "varphi": r"\phi", "vartheta": r"\theta", "iff": " and ", "degree": r"^\circ"},
-    **{"percent": "%", "lparen": "(", "rparen": ")", "infin": r"\infty", "textdollar": r"\$", "euro": "€"},
-    **dict.fromkeys(["quad", "qquad", "thinspace", "enspace", "newline", "par", "hfill", "limits", "nolimits"], " "),
-    **dict.fromkeys(["displaystyle", "textstyle", "scriptstyle", "left", "right", "middle", "bf", "rm", "it"], ""),
-    **dict.fromkeys(
-        ["tiny", "small", "normalsize", "large", "Large", "LARGE", "huge", "Huge", "bfseries", "mathstrut"], ""
-    ),
-    **dict.fromkeys(["big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr"], ""),
-}
+_GREEK = dict(zip(TABLES["greek_letters"], (rf"\{name} " for name in GREEK_NAMES), strict=True))
+_CHARACTERS = str.maketrans(_GREEK | {old: new for new, written in TABLES["characters"].items() for old in written})
+_RENAMED = {name: new for new, names in TABLES["commands"].items() for name in names.split()}
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?(?![A-Za-z])")
 _STYLED = (
     r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal"

@@ -6,33 +6,16 @@ from fractions import Fraction
 
 from retool_mcore.rewards.grader.numerals import listed
 from retool_mcore.rewards.grader.statement import CLAIM_WORDS
+from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
 
-_TABLE: dict[str, tuple[str, int, Fraction]] = {}
-
-
-def _define(dimension: str, power: int, **scales: str) -> None:
-    for scale, names in ((Fraction(v.split("|")[0]), v.split("|")[1]) for v in scales.values()):
-        for name in names.split():
-            _TABLE[name] = (dimension, power, scale)
-
-
-_define("length", 1, a="1/1000|mm millimeter millimetre", b="1/100|cm centimeter centimetre", c="1/10|dm decimeter")
-_define("length", 1, a="1|m meter metre", b="1000|km kilometer kilometre", c="254/10000|in inch inches")
-_define("length", 1, a="3048/10000|foot feet ft", b="9144/10000|yd yard", c="1609344/1000|mi mile")
-_define("length", 3, a="1/1000|l L liter litre", b="1/1000000|ml mL milliliter millilitre cc")
-_define("mass", 1, a="1/1000|mg milligram", b="1|g gram", c="1000|kg kilogram kilo", d="1000000|tonne ton")
-_define("mass", 1, a="45359237/100000|lb lbs pound", b="45359237/1600000|oz ounce")
-_define("time", 1, a="1|s sec second", b="60|min minute", c="3600|h hr hrs hour", d="86400|day", e="604800|week")
-_define("month", 1, a="1|month", b="12|year yr")
-_define("dollar", 1, a="1|dollar $ usd", b="1/100|cent ¢")
-for _name in ("euro", "yuan", "yen", "rupee", "radian", "kelvin", "newton", "joule", "watt", "volt", "hertz"):
-    _define(_name, 1, a=f"1|{_name}")
-_define("euro", 1, a="1|€")
-_define("pound sterling", 1, a="1|£")
-_define("yen", 1, a="1|¥")
-_define("rupee", 1, a="1|₹")
-_define("radian", 1, a="1|rad")
+# name: (dimension, power, size)
+_TABLE: dict[str, tuple[str, int, Fraction]] = {
+    name: (dimension.rpartition(" ")[0], int(dimension[-1]), Fraction(size))
+    for dimension, units in TABLES["units"].items()
+    for names, size in units.items()
+    for name in names.split()
+}
 
 # Words that name no unit of their own.
 _GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each"])

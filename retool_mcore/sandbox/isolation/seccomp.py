@@ -10,6 +10,7 @@ Sources: linux/filter.h, linux/seccomp.h, the kernel's syscall_64.tbl and asm-ge
 import ctypes
 import errno
 import struct
+from pathlib import Path
 
 from retool_mcore.sandbox.isolation.syscalls import MACHINE, PR_SET_SECCOMP, check, libc
 
@@ -18,37 +19,14 @@ X32_BIT = 0x40000000
 # The last call this list knows: removexattrat of Linux 6.13.
 NEWEST_CALL = 466
 
-# name: (x86_64, aarch64), None where the machine lacks it.
+# Numbers of system calls on x86_64 and aarch64, None where the machine lacks it. Read at import: inside its namespaces
+# the server does not see this package.
 DENIED = {
-    # other processes
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
-    "migrate_pages": (256, 238), "move_pages": (279, 239),
-    # mounts and namespaces
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "fspick": (433, 433), "mount_setattr": (442, 442), "statmount": (457, 457), "listmount": (458, 458),
-    "setns": (308, 268), "unshare": (272, 97), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    "swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "quotactl_fd": (443, 443),
-    # ways into the kernel that a program of numbers does not need
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
-    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "vmsplice": (278, 75),
-    "remap_file_pages": (216, 234), "personality": (135, 92), "modify_ldt": (154, None), "uselib": (134, None),
-    "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "lookup_dcookie": (212, 18),
-    "nfsservctl": (180, 42), "sysfs": (139, None), "_sysctl": (156, None), "ustat": (136, None),
-    # the machine
-    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
-    "delete_module": (176, 106), "create_module": (174, None), "reboot": (169, 142), "acct": (163, 89),
-    "syslog": (103, 116), "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170),
-    "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266), "iopl": (172, None),
-    "ioperm": (173, None), "vhangup": (153, 58),
-    # what would outlive a run, or be seen by another
-    "shmget": (29, 194), "shmctl": (31, 195), "shmat": (30, 196), "shmdt": (67, 197), "semget": (64, 190),
-    "semctl": (66, 191), "semtimedop": (220, 192), "semop": (65, 193), "msgget": (68, 186), "msgctl": (71, 187),
-    "msgrcv": (70, 188), "msgsnd": (69, 189), "mq_open": (240, 180), "mq_unlink": (241, 181),
-    "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
-}  # fmt: skip
+    name: tuple(None if number == "-" else int(number) for number in numbers)
+    for line in Path(__file__).with_name("denied.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+    for name, *numbers in [line.split()]
+}
 # Their callers have another way, which they take when the call is unknown. A memory file would hide from the limits.
 UNKNOWN = {"clone3": (435, 435), "memfd_create": (319, 279), "memfd_secret": (447, 447)}
 # Without a pid namespace, a run is the process group that its first process leads: nobody may leave it.
@@ -128,8 +106,8 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
             on_call(numbers, body)
     for numbers in UNKNOWN.values():
         on_call(numbers, refuse(errno.ENOSYS))
-    for numbers in DENIED.values():
-        on_call(numbers, refuse(errno.EPERM))
+    for on_machines in DENIED.values():
+        on_call(on_machines, refuse(errno.EPERM))
     code.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in code)
 

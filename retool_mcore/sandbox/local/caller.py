@@ -3,6 +3,7 @@
 import select
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retool_mcore.sandbox.local.loop import Loop
@@ -15,27 +16,23 @@ MAX_REQUEST_BYTES = 256 * 2**20
 READ_BYTES = 1 << 18
 
 
+@dataclass(eq=False)
 class Caller:
     """Calls `on_request(caller, header, raw frame)` once and `on_hang_up(caller)` if the other side goes first."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        connection: socket.socket,
-        on_request: Callable[["Caller", dict, bytes], None],
-        on_hang_up: Callable[["Caller"], None],
-    ):
-        self.loop = loop
-        self.connection = connection
-        self.on_request = on_request
-        self.on_hang_up = on_hang_up
+    loop: Loop
+    connection: socket.socket
+    on_request: Callable[["Caller", dict, bytes], None]
+    on_hang_up: Callable[["Caller"], None]
+
+    def __post_init__(self):
         self.run: Run | None = None
         self.closed = False
         self._frames = Frames(MAX_REQUEST_BYTES)
         self._asked = False
         self._unsent = memoryview(b"")
-        connection.setblocking(False)
-        loop.watch(connection.fileno(), self._on_event)
+        self.connection.setblocking(False)
+        self.loop.watch(self.connection.fileno(), self._on_event)
 
     def reply(self, data: bytes) -> None:
         """Send and close; a caller that reads slowly is not waited for."""

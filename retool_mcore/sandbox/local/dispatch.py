@@ -6,6 +6,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.isolation.confine import Confinement
@@ -28,25 +29,20 @@ YOUNG_S = 0.02
 KEEP_S = 0.5
 
 
+@dataclass(eq=False)
 class Dispatcher:
-    def __init__(
-        self,
-        control: socket.socket,
-        parent: int,
-        confinement: Confinement,
-        zygote_pid: int,
-        zygote: socket.socket,
-        options: dict,
-    ):
-        self.control = control
-        self.parent = parent
-        self.confinement = confinement
-        self.zygote = zygote
-        self.options = options
+    control: socket.socket
+    parent: int
+    confinement: Confinement
+    zygote_pid: int
+    zygote: socket.socket
+    options: dict
+
+    def __post_init__(self):
         self.loop = Loop()
-        self.watch = Watch(zygote_pid, confinement.level == "namespaces")
-        in_namespaces = confinement.level == "namespaces"
-        self.inits = NamespacePool(self.loop, confinement.folders, self._refill) if in_namespaces else None
+        in_namespaces = self.confinement.level == "namespaces"
+        self.watch = Watch(self.zygote_pid, in_namespaces)
+        self.inits = NamespacePool(self.loop, self.confinement.folders, self._refill) if in_namespaces else None
         self.places: set[Slot] = set()
         self.spares: deque[Slot] = deque()
         self.starting = 0
@@ -54,7 +50,7 @@ class Dispatcher:
         self.of_program: dict[int, Slot] = {}
         self.waiting: deque[Caller] = deque()
         self.running: dict[Slot, Caller] = {}
-        self.sessions = Sessions(self.loop, options["session_idle_s"], self._request_place, self._begin)
+        self.sessions = Sessions(self.loop, self.options["session_idle_s"], self._request_place, self._begin)
         self.refill_timer: Timer | None = None
         self.trim_timer: Timer | None = None
         self.closing = False
@@ -207,7 +203,7 @@ class Dispatcher:
             self.starting -= 1
             if self.waiting:
                 reason = place.failure or "a place to run in could not be made"
-                self._answer(self.waiting.popleft(), _broken(reason))
+                self._answer(self.waiting.popleft(), Result.broken(f"the sandbox failed: {reason}"))
         self.sessions.lost(place)
         failed = bool(place.failure)
         place.close()
@@ -301,7 +297,3 @@ class Dispatcher:
             place.kill()
         if not self.places:
             self.loop.running = False
-
-
-def _broken(reason: str) -> Result:
-    return Result(Status.SANDBOX, "", f"the sandbox failed: {reason}\n", None, 0.0)

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from retool_mcore.sandbox.isolation.confine import TMP_OPTIONS
 from retool_mcore.sandbox.isolation.init import start_init
@@ -84,15 +85,15 @@ class Init:
         self.on_end()
 
 
+@dataclass(eq=False)
 class NamespacePool:
     """Those that no program is in: `returning` become ready soon; `on_ready()` says when one is, or is lost."""
 
-    def __init__(self, loop: Loop, folders: list[str], on_ready: Callable[[], None]):
-        self.loop = loop
-        self.folders = folders
-        self.on_ready = on_ready
-        self.ready: deque[Init] = deque()
-        self.returning: set[Init] = set()
+    loop: Loop
+    folders: list[str]
+    on_ready: Callable[[], None]
+    ready: deque[Init] = field(default_factory=deque)
+    returning: set[Init] = field(default_factory=set)
 
     def take(self) -> Init:
         """One that is ready, or a new one that will be. Raises OSError."""

@@ -9,6 +9,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.syscalls import open_beneath
@@ -19,6 +20,7 @@ from retool_mcore.sandbox.local.remove import remove_tree
 READ_BYTES = 65536
 
 
+@dataclass(eq=False)
 class Slot:
     """`on_end(place)` is called once, when every process of the place is gone and its pipes can be read to their end.
 
@@ -26,19 +28,13 @@ class Slot:
     when it was never told.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        inits: NamespacePool | None,
-        base_dir: str,
-        zygote: socket.socket,
-        on_end: Callable[["Slot"], None],
-    ):
-        self.loop = loop
-        self.inits = inits
-        self.base_dir = base_dir
-        self.zygote = zygote
-        self.on_end = on_end
+    loop: Loop
+    inits: NamespacePool | None
+    base_dir: str
+    zygote: socket.socket
+    on_end: Callable[["Slot"], None]
+
+    def __post_init__(self):
         self.program = 0
         self.exit_status: int | None = None
         self.work_dir = namespaces.WORK_DIR

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from retool_mcore.errors import UserError
-from retool_mcore.sandbox.base import Result, Status
+from retool_mcore.sandbox.base import Result
 from retool_mcore.sandbox.concurrency import PerLoopSemaphore, default_workers
 from retool_mcore.sandbox.isolation.levels import LEVELS
 from retool_mcore.sandbox.local.launch import Server, launch
@@ -138,13 +138,12 @@ class LocalSandbox:
                 # A run without a state can be done again, unless the sandbox was closed.
                 if session is None and closes == self._closes and await asyncio.to_thread(server.has_ended):
                     continue
-                reason = f"the sandbox did not answer ({type(error).__name__})\n"
-                return Result(Status.SANDBOX, "", reason, None, 0.0)
+                return Result.broken(f"the sandbox did not answer ({type(error).__name__})")
             finally:
                 # Closing is also what cancels a run: the server sees it and kills the program.
                 connection.close()
             return self._with_session(result, is_new, session)
-        return Result(Status.SANDBOX, "", "the sandbox server does not stay alive\n", None, 0.0)
+        return Result.broken("the sandbox server does not stay alive")
 
     def _with_session(self, result: Result, is_new: bool, session: str | None) -> Result:
         if session is None:

@@ -2,35 +2,30 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from retool_mcore.sandbox.local.caller import Caller
 from retool_mcore.sandbox.local.loop import Loop, Timer
 from retool_mcore.sandbox.local.place import Slot
 
 
+@dataclass(eq=False)
 class _Session:
-    def __init__(self):
-        self.place: Slot | None = None
-        self.current: Caller | None = None
-        self.queue: deque[Caller] = deque()
-        self.timer: Timer | None = None
+    place: Slot | None = None
+    current: Caller | None = None
+    queue: deque[Caller] = field(default_factory=deque)
+    timer: Timer | None = None
 
 
+@dataclass(eq=False)
 class Sessions:
     """`request_place(caller)` gets a new place for the first run of a session, `begin(caller, place)` starts a run."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        idle_s: float,
-        request_place: Callable[[Caller], None],
-        begin: Callable[[Caller, Slot], None],
-    ):
-        self.loop = loop
-        self.idle_s = idle_s
-        self.request_place = request_place
-        self.begin = begin
-        self.of_id: dict[str, _Session] = {}
+    loop: Loop
+    idle_s: float
+    request_place: Callable[[Caller], None]
+    begin: Callable[[Caller, Slot], None]
+    of_id: dict[str, _Session] = field(default_factory=dict)
 
     def submit(self, caller: Caller) -> None:
         session = self.of_id.setdefault(caller.run.session, _Session())

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 
 from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.confine import Confinement
@@ -37,11 +38,13 @@ def start_zygote(confinement: Confinement, preload: list[str], max_value_bytes: 
         os._exit(1)
 
 
+@dataclass(eq=False)
 class _Zygote:
-    def __init__(self, server: socket.socket, confinement: Confinement, max_value_bytes: int):
-        self.server = server
-        self.confinement = confinement
-        self.max_value_bytes = max_value_bytes
+    server: socket.socket
+    confinement: Confinement
+    max_value_bytes: int
+
+    def __post_init__(self):
         self.running: set[int] = set()
         # Runs without a pid namespace whose first process has ended: {its id: exit status}.
         self.ending: dict[int, int] = {}

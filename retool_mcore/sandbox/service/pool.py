@@ -196,13 +196,13 @@ class PoolSandbox:
                         return result
                     errors, reason = errors + 1, result.stderr.strip()
                 except _Refused as error:
-                    return _sandbox_error(f"{shown(host.url)} refused the run: {error}")
+                    return Result.broken(f"{shown(host.url)} refused the run: {error}")
                 except _Unusable as error:
                     reason = f"{shown(host.url)}: {error}"
             waited = time.monotonic() - started
             if waited > self.patience_s or waited > ASKED_AGAIN_S and state.fleet.silent_s() > self.patience_s:
                 state.counts["lost"] += 1
-                return _sandbox_error(f"no sandbox service ran it within {self.patience_s:g} s ({reason})")
+                return Result.broken(f"no sandbox service ran it within {self.patience_s:g} s ({reason})")
             if state.fleet.choose(prefer=session.home if session else None) is None:
                 await state.fleet.wait(min(WAIT_S, self.patience_s))
 
@@ -275,7 +275,7 @@ class PoolSandbox:
             raise _Refused(reason)
         if response.status == 500:
             # It is there, but this run breaks it: no reason to wait for long, nor to stop asking it for others.
-            return _sandbox_error(f"{shown(host.url)}: {reason}")
+            return Result.broken(f"{shown(host.url)}: {reason}")
         state.fleet.doubt(host)
         raise _Unusable(reason)
 
@@ -290,10 +290,6 @@ class PoolSandbox:
     def _result(self, reply: dict, request: dict, elapsed_s: float) -> Result:
         """Raises ValueError for a reply that is not this service's."""
         return schema.read_reply(reply)
-
-
-def _sandbox_error(reason: str) -> Result:
-    return Result(Status.SANDBOX, "", f"{reason}\n", None, 0.0)
 
 
 def check_hosts(hosts: Sequence[str], hosts_from: str | None) -> None:

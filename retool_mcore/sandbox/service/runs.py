@@ -2,8 +2,10 @@
 
 import asyncio
 import sys
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from cachetools import LRUCache
 
 REMEMBERED_BYTES = 64 * 2**20
 # A client whose connection broke asks again within a second or two; a program that nobody waits for is stopped.
@@ -19,8 +21,7 @@ class Runs:
         self._orphan_s = orphan_s
         self._running: dict[str, asyncio.Task] = {}
         self._waiters: dict[asyncio.Task, int] = {}
-        self._replies: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        self._room = remembered_bytes
+        self._replies = LRUCache(remembered_bytes, getsizeof=sys.getsizeof)
 
     def knows(self, request_id: str | None) -> bool:
         return request_id in self._running or request_id in self._replies
@@ -33,8 +34,7 @@ class Runs:
         """
         if request_id in self._replies:
             self.joined += 1
-            self._replies.move_to_end(request_id)
-            return self._replies[request_id][0]
+            return self._replies[request_id]
         task = self._running.get(request_id)
         if task is None:
             task = asyncio.create_task(self._run(request_id, make))
@@ -58,18 +58,12 @@ class Runs:
         try:
             reply, may_repeat = await make()
             if request_id is not None and may_repeat:
-                self._remember(request_id, reply)
+                with suppress(ValueError):  # of one that is larger than all that is remembered
+                    self._replies[request_id] = reply
             return reply
         finally:
             self.active -= 1
             self._running.pop(request_id, None)
-
-    def _remember(self, request_id: str, reply: str) -> None:
-        size = sys.getsizeof(reply)
-        self._replies[request_id] = (reply, size)
-        self._room -= size
-        while self._room < 0:
-            self._room += self._replies.popitem(last=False)[1][1]
 
     def _end_orphan(self, task: asyncio.Task) -> None:
         if self._waiters.get(task) == 0:

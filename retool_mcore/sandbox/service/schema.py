@@ -193,7 +193,7 @@ def read_reply(reply: dict) -> Result:
     try:
         status, ran = Status(reply["ending"]), reply.get("run_result")
         if status is Status.SANDBOX:
-            return Result(status, "", f"{reply['message']}\n", None, 0.0)
+            return Result.broken(reply["message"])
         files = {path: base64.b64decode(text) for path, text in reply["files"].items()}
         return Result(
             status, ran["stdout"], ran["stderr"], reply["value"], ran["execution_time"], ran["return_code"], files

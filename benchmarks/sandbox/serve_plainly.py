@@ -1,4 +1,4 @@
-"""`python -m retool_mcore.sandbox.service CONFIG [HOST] [PORT] [FOLDER]`: serve a sandbox, its settings given as JSON.
+"""`python serve_plainly.py CONFIG [HOST] [PORT] [FOLDER]`: serve a sandbox, its settings given as JSON.
 
 What `retool sandbox serve` does, without Hydra: it is up in a third of the time.
 """
