@@ -8,6 +8,6 @@ setup(
     package_data={
         "retool_mcore.backends": ["*.yaml"],
         "retool_mcore.view": ["page/*"],
-        "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
+        "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja"],
     },
 )

@@ -61,6 +61,7 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
         vocab=vocab,
         max_positions=positions,
         parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4) if weights else planned_parameters(folder),
+        experts=config.get("num_experts") or 0,
     )
 
 
@@ -90,8 +91,11 @@ def weight_bytes(folder: Path) -> int:
     return total
 
 
-def check_tokenizer(model: Model, rollout_format: str) -> None:
-    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs."""
+def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:
+    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs.
+
+    template: the text of the model group's, in place of the tokenizer's.
+    """
     # Imported here: `retool --help` and the checks that need no tokenizer should not wait for it.
     from tokenizers import Tokenizer
 
@@ -113,7 +117,7 @@ def check_tokenizer(model: Model, rollout_format: str) -> None:
             f"{folder}: the tokenizer's eos_token is {eos!r}, expected a token of its vocabulary "
             "(without one no turn ends): copy the tokenizer files again."
         )
-    check_chat_template(folder, chat_template(folder, config), rollout_format)
+    check_chat_template(folder, template or chat_template(folder, config), rollout_format)
 
 
 def check_vocabulary(folder: Path, *, tokens: int, vocab: int) -> None:
