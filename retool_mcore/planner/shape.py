@@ -47,6 +47,7 @@ class Shape:
         if not file.is_file():
             raise UserError(f"{path} has no config.json, so it is not the folder of a Hugging Face model.")
         config = read_json(file)
+        config.setdefault("num_experts", experts_of(config))
         family = config.get("model_type")
         if family not in FAMILIES:
             raise UserError(
@@ -56,7 +57,7 @@ class Shape:
         moe = ("num_experts", "num_experts_per_tok") if family == "qwen3_moe" else ()
         width = "moe_intermediate_size" if moe else "intermediate_size"
         keys = ("num_hidden_layers", "hidden_size", width, "num_attention_heads", "vocab_size", *moe)
-        if missing := [key for key in keys if key not in config]:
+        if missing := [key for key in keys if config.get(key) is None]:
             raise UserError(f"{file} lacks {', '.join(missing)}: copy the model's config again.")
         if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
             raise UserError(f"{file} has layers with and layers without experts, which the planner does not know.")
@@ -145,6 +146,11 @@ SHAPES = {
     ),
     "llama3.1-8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, tied=False, qkv_bias=False),
 }
+
+
+def experts_of(config: dict) -> int | None:
+    """Of a layer; transformers 5 writes another name than the hub's folders have."""
+    return config.get("num_experts") or config.get("num_local_experts")
 
 
 def read_json(path: Path) -> dict:

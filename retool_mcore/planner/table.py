@@ -49,7 +49,8 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
 
 def ranking(problem: Problem, plans: list[Plan]) -> Table:
     table = Table(padding=(0, 0))
-    for heading in ("", "TP", "PP", "VPP", "CP", "DP", "EP", "micro-batch\ntokens"):
+    experts = ["EP"] if problem.shape.experts else []
+    for heading in ("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("recompute", no_wrap=True)
     table.add_column("offload", no_wrap=True)

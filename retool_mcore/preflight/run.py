@@ -13,7 +13,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.planner import limits, parallel
 from retool_mcore.planner.shape import Model
 from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
-from retool_mcore.preflight.model import check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
@@ -192,6 +192,13 @@ def read_named_policy(config: DictConfig) -> Model:
 
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
+    check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
+    trained = config.verl.get("actor_rollout_ref", config.verl).model
+    if trained.lora_rank or trained.lora.rank:
+        raise UserError(
+            "LoRA is not supported: neither export nor the verified push of the weights knows adapters; set "
+            "lora_rank and lora.rank to 0."
+        )
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     parallel.check_tp_overlap(
         layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel
