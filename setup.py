@@ -13,6 +13,6 @@ setup(
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.view": ["page/*"],
-        "retool_mcore.configs": ["*.yaml", "*/*.yaml"],
+        "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja"],
     },
 )

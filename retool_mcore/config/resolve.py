@@ -62,10 +62,11 @@ VERL_FREE = (
     "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word, and a number is verl's default
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
 )
-# A section that becomes verl's engine section, whose keys are checked there, arguments of the user's own rewards, and
+# A section that becomes verl's engine section, whose keys are checked there, arguments of templates and rewards, and
 # bounds that are one number or two (recipes/correction.py).
 FREE = (
     "parallel.megatron",
+    "model.apply_chat_template_kwargs",
     "recipe.reward.args",
     "recipe.group_reward.args",
     "correction.rollout_is_threshold",
@@ -125,6 +126,7 @@ def register_resolvers() -> None:
         ("positive", _positive),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
+        ("chat_template", chat_template),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -136,6 +138,18 @@ def policy_path(policy: str, init: str, run_dir: str) -> str:
     A stage links its last whole checkpoint there, and its best (state/checkpoints.py). Any other is a path itself.
     """
     return ({"init": init} | {word: f"{run_dir}/{link}" for word, link in STAGE_POLICIES.items()}).get(policy, policy)
+
+
+def chat_template(name: str | None) -> str | None:
+    """The text of a file of configs/model/templates/ by its name, or of the user's own by its path; of None, None."""
+    if name is None:
+        return None
+    folder = CONFIG_DIR / "model" / "templates"
+    for file in (folder / f"{name}.jinja", Path(name).expanduser()):
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    known = ", ".join(sorted(file.stem for file in folder.glob("*.jinja")))
+    raise UserError(f"model.chat_template={name} is no file: give the path of a Jinja template, or one of {known}")
 
 
 def _divide(a: int, b: int) -> int:

@@ -70,7 +70,7 @@ class Format:
 
     def __init__(self, tokenizer, template_kwargs: Mapping | None = None):
         self.tokenizer = tokenizer
-        self._template_kwargs = dict(template_kwargs or {})
+        self.template_kwargs = dict(template_kwargs or {})
         question = {"role": "user", "content": "QUESTION-0"}
         self._turns = [question, {"role": "assistant", "content": _REPLY}]
         self._base = self._render(self._turns)
@@ -84,12 +84,16 @@ class Format:
         # Not tokenizer.eos_token, which differs from the template's end of turn in base models.
         self.eos_id: int = (self.encode(tail) or [-1])[0]
         self.eos_text: str = self.decode([self.eos_id]) if tail else ""
-        self._special = sorted(t.content for t in tokenizer.added_tokens_decoder.values() if t.special)
+        added = tokenizer.added_tokens_decoder.values()
+        self._special = sorted(t.content for t in added if t.special)
         if self.eos_text not in self._special:
             raise UserError(
                 "The chat template must end an assistant turn with a special token such as <|im_end|>, "
                 f"but it ends with {tail!r}."
             )
+        # R1-Distill's <｜User｜> is no special token, and an observation that holds it would begin a turn all the same.
+        bare = self._render(self._turns, add_generation_prompt=True, tools=[])
+        self._special += [t.content for t in added if not t.special and not t.content.isalpha() and t.content in bare]
         self._after_eos = tail.removeprefix(self.eos_text)
         # Engines also stop at the end tokens of a generation config; Qwen2.5's has its pad token <|endoftext|> in it.
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
@@ -112,7 +116,7 @@ class Format:
             tools=(self.tools if tools is None else tools) or None,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
-            **self._template_kwargs,
+            **self.template_kwargs,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -133,7 +137,7 @@ class Format:
         return self.encode(self._render(messages, add_generation_prompt=True, tools=tools))
 
     def plain(self, observation: str) -> str:
-        """`observation` without trailing white space and with a space inside every special token's text.
+        """`observation` without trailing white space and with a space inside every token that makes a turn.
 
         A program that prints `<|im_end|>` must not be able to end the turn for the policy.
         """

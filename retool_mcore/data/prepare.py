@@ -5,7 +5,7 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 _SHOWN_REASONS = 3
-_AS_TEXT = {"tokenize": False, "add_generation_prompt": True}
 
 
 @dataclass(frozen=True)
@@ -140,28 +139,31 @@ def write_traces(traces: Iterable[Trace], path: Path, *, template: str, split: s
     write_parquet(rows, with_tools(SFT_SCHEMA) if calling else SFT_SCHEMA, path)
 
 
-def longest_prompt(path: str | Path, tokenizer: Any, tools: list[dict] | None = None) -> tuple[int, int]:
+def longest_prompt(
+    path: str | Path, tokenizer: Any, tools: list[dict] | None = None, template_kwargs: Mapping | None = None
+) -> tuple[int, int]:
     """(tokens, row) of the longest prompt of an RL parquet, chat template and generation prompt included.
 
     tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt,
-    and a row's own are taken in their place.
+    and a row's own are taken in their place. template_kwargs: further arguments of the chat template.
     Raises UserError when the file is not an RL parquet or the tokenizer has no chat template.
     """
     check_rl(path)
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: use the instruct model's.")
     longest, longest_row, row = 0, 0, 0
+    as_text = {**(template_kwargs or {}), "tokenize": False, "add_generation_prompt": True}
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=["prompt", "extra_info"]):
             prompts = batch["prompt"].to_pylist()
             own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
             if any(own):
                 texts = [
-                    tokenizer.apply_chat_template(prompt, tools=its or tools, **_AS_TEXT)
+                    tokenizer.apply_chat_template(prompt, tools=its or tools, **as_text)
                     for prompt, its in zip(prompts, own, strict=True)
                 ]
             else:
-                texts = tokenizer.apply_chat_template(prompts, tools=tools, **_AS_TEXT)
+                texts = tokenizer.apply_chat_template(prompts, tools=tools, **as_text)
             for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
                 if len(ids) > longest:
                     longest, longest_row = len(ids), row

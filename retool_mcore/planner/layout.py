@@ -21,6 +21,7 @@ class Layout:
     vpp: int = 1  # chunks of layers a pipeline rank (virtual_pipeline_model_parallel_size); 1: none
     cp: int = 1
     dp: int = 1
+    ep: int = 1  # ranks of TP x CP x DP that share a layer's experts, each of them whole
     sequence_parallel: bool = True  # ignored at tp=1
     recompute: str = "none"  # none | selective (attention core) | mlp | full (every layer)
     optimizer_offload: bool = False  # to the host while vLLM generates; the update has it on the GPU again
@@ -34,7 +35,7 @@ class Layout:
     overlap: bool = False  # overlap_grad_reduce and overlap_param_gather
 
     def __post_init__(self):
-        for name in ("tp", "pp", "vpp", "cp", "dp", "micro_batch_tokens"):
+        for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch_tokens"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"the layout's {name} is {value!r}, expected a whole number of 1 or more.")

@@ -47,6 +47,7 @@ def check_layout(
     sequence_parallel: bool,
     cp: int = 1,
     vpp: int = 1,
+    ep: int = 1,
 ) -> int:
     """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp * cp)."""
     check_tensor_parallel(model, size=tp, key="parallel.tp")
@@ -69,6 +70,13 @@ def check_layout(
         )
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
+    if ep < 1 or (ep > 1 and (not model.experts or model.experts % ep or world // pp % ep)):
+        raise UserError(
+            f"parallel.ep={ep} must divide the model's {model.experts} experts a layer and the {world // pp} devices "
+            "of a pipeline stage: set it to 1, or to a number that divides both."
+        )
+    if model.experts and tp > 1 and not sequence_parallel:
+        raise UserError("A model of experts with parallel.tp > 1 needs parallel.sequence_parallel=true.")
     return world // (tp * pp * cp)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import ADAM, BF16, ENGINE_ASLEEP, FP32, GIB, Memory, stage_parameters
+from retool_mcore.planner.memory import BF16, ENGINE_ASLEEP, FP32, GIB, Memory, optimizer_bytes, stage_parameters
 from retool_mcore.planner.shape import Shape
 
 # vLLM awake beside weights and KV cache: context, NCCL, activations of a prefill chunk, CUDA graphs. Not measured yet.
@@ -48,7 +48,7 @@ def resident(shape: Shape, layout: Layout, held: Memory) -> float:
     """Bytes of the trainer that stay on the GPU while vLLM generates: what is not offloaded, and its context."""
     parameters = max(stage_parameters(shape, layout, stage) for stage in range(layout.pp))
     kept = 0.0 if layout.param_offload else (BF16 + FP32) * parameters
-    kept += 0.0 if layout.optimizer_offload else ADAM * parameters / (layout.dp * layout.cp)
+    kept += 0.0 if layout.optimizer_offload else optimizer_bytes(shape, layout, parameters)
     return kept + held.outside
 
 

@@ -48,6 +48,7 @@ class Problem:
             vocab=shape.vocab,
             max_positions=self.batch.longest,
             parameters=shape.parameters,
+            experts=shape.experts,
         )
 
     @cached_property
@@ -125,7 +126,7 @@ def search(problem: Problem) -> Found:
 
 def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
     """Layouts that the checks of a run would accept; counts in `refused` why others are not."""
-    for tp, pp, cp in _groups(problem):
+    for tp, pp, cp, ep in _groups(problem):
         try:
             dp = parallel.check_layout(
                 problem.model,
@@ -134,6 +135,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
                 tp=tp,
                 pp=pp,
                 cp=cp,
+                ep=ep,
                 sequence_parallel=tp > 1,
             )
             problem.batch.share(dp)
@@ -141,7 +143,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
             refused[_kind(str(error))] += 1
             continue
         for vpp in _chunks(problem.shape.layers, pp):
-            for layout in _variants(problem, replace(problem.base, tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp)):
+            for layout in _variants(problem, replace(problem.base, tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp, ep=ep)):
                 try:
                     problem.batch.micro_batches(layout)
                 except UserError:
@@ -150,14 +152,16 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
                 yield layout
 
 
-def _groups(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """(tp, pp, cp); tensor parallelism stays inside a node's NVLink."""
+def _groups(problem: Problem) -> Iterator[tuple[int, int, int, int]]:
+    """(tp, pp, cp, ep); tensor and expert parallelism stay inside a node's NVLink."""
     sizes = [size for size in range(1, problem.world + 1) if problem.world % size == 0]
-    for tp in (size for size in sizes if problem.machine.gpus_per_node % size == 0):
+    nodes = [size for size in sizes if problem.machine.gpus_per_node % size == 0]
+    for tp in nodes:
         for pp in sizes:
             for cp in sizes:
                 if tp * pp * cp <= problem.world and problem.world % (tp * pp * cp) == 0:
-                    yield tp, pp, cp
+                    for ep in nodes if problem.shape.experts else (1,):
+                        yield tp, pp, cp, ep
 
 
 def _chunks(layers: int, pp: int) -> Iterator[int]:
@@ -177,7 +181,7 @@ def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
         if tokens in seen:
             continue
         seen.add(tokens)
-        for recompute in RECOMPUTE:
+        for recompute in (kind for kind in RECOMPUTE if kind != "mlp" or not problem.shape.experts):
             for params, optimizer in OFFLOADS if problem.rl else OFFLOADS[:1]:
                 yield replace(
                     base,
@@ -227,6 +231,7 @@ def _kind(message: str) -> str:
         ("attention heads", "tp does not divide the attention heads"),
         ("key/value heads", "tp does not fit the key/value heads"),
         ("vocabulary", "tp does not divide the vocabulary"),
+        ("experts", "ep does not divide the experts or the ranks"),
         ("layers", "pp does not divide the layers"),
         ("data-parallel", "fewer sequences than data-parallel ranks"),
     ):

@@ -1,4 +1,4 @@
-"""The shape of a dense decoder-only model, and its exact number of parameters."""
+"""The shape of a decoder-only model, dense or of experts, and its exact number of parameters."""
 
 import json
 from dataclasses import dataclass, replace
@@ -8,7 +8,13 @@ from typing import Self
 from retool_mcore.errors import UserError
 
 # Models whose layers are what parameters() counts: whether q, k and v have a bias, whether q and k are normalised.
-FAMILIES = {"qwen2": (True, False), "llama": (False, False), "mistral": (False, False), "qwen3": (False, True)}
+FAMILIES = {
+    "qwen2": (True, False),
+    "llama": (False, False),
+    "mistral": (False, False),
+    "qwen3": (False, True),
+    "qwen3_moe": (False, True),
+}
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class Shape:
 
     layers: int
     hidden: int
-    ffn: int  # width of the MLP's gate and of its up projection
+    ffn: int  # width of the MLP's gate and of its up projection; of one expert's
     heads: int
     kv_heads: int
     head_dim: int
@@ -25,6 +31,8 @@ class Shape:
     tied: bool  # the output layer is the embedding
     qkv_bias: bool = True
     qk_norm: bool = False
+    experts: int = 0  # MLPs of a layer, behind a router; 0: one MLP without a router
+    active: int = 0  # experts that work at a token
 
     def __post_init__(self):
         for name in ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
@@ -39,16 +47,21 @@ class Shape:
         if not file.is_file():
             raise UserError(f"{path} has no config.json, so it is not the folder of a Hugging Face model.")
         config = read_json(file)
+        config.setdefault("num_experts", experts_of(config))
         family = config.get("model_type")
         if family not in FAMILIES:
             raise UserError(
                 f"{file} describes a {family!r} model, whose parts the planner does not know: "
                 f"expected {', '.join(FAMILIES)}."
             )
-        keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-        if missing := [key for key in keys if key not in config]:
+        moe = ("num_experts", "num_experts_per_tok") if family == "qwen3_moe" else ()
+        width = "moe_intermediate_size" if moe else "intermediate_size"
+        keys = ("num_hidden_layers", "hidden_size", width, "num_attention_heads", "vocab_size", *moe)
+        if missing := [key for key in keys if config.get(key) is None]:
             raise UserError(f"{file} lacks {', '.join(missing)}: copy the model's config again.")
-        layers, hidden, ffn, heads, vocab = (config[key] for key in keys)
+        if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+            raise UserError(f"{file} has layers with and layers without experts, which the planner does not know.")
+        layers, hidden, ffn, heads, vocab, *experts = (config[key] for key in keys)
         bias, norm = FAMILIES[family]
         return cls(
             layers=layers,
@@ -61,6 +74,7 @@ class Shape:
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=bias,
             qk_norm=norm,
+            **dict(zip(("experts", "active"), experts, strict=False)),
         )
 
     def replace(self, **changes) -> Self:
@@ -77,15 +91,21 @@ class Shape:
         return self.kv_heads * self.head_dim
 
     @property
+    def mlp(self) -> int:
+        """Parameters of one MLP: of the layer's, or of one expert."""
+        return 3 * self.hidden * self.ffn
+
+    @property
     def layer_matrices(self) -> int:
-        """Parameters of one layer that are multiplied with activations."""
+        """Parameters of one layer that are multiplied with a token's activations."""
         attention = self.hidden * (2 * self.q_width + 2 * self.kv_width)
-        return attention + 3 * self.hidden * self.ffn
+        return attention + self.hidden * self.experts + self.mlp * (self.active or 1)
 
     @property
     def layer_parameters(self) -> int:
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
-        return self.layer_matrices + bias + 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        resting = self.mlp * (self.experts - self.active)
+        return self.layer_matrices + resting + bias + 2 * self.hidden + 2 * self.head_dim * self.qk_norm
 
     @property
     def embedding_parameters(self) -> int:
@@ -109,14 +129,28 @@ class Model:
     vocab: int
     max_positions: int
     parameters: int
+    experts: int = 0  # of a layer; 0: none
 
 
-# config.json of Qwen/Qwen2.5-{1.5B,7B,32B}-Instruct on the hub.
+# config.json of Qwen/Qwen2.5-{1.5B,7B,32B}-Instruct, Qwen/Qwen3-{8B,32B,30B-A3B} and meta-llama/Llama-3.1-8B-Instruct
+# on the hub; DeepSeek-R1-Distill-Qwen-32B is Qwen2.5-32B's.
 SHAPES = {
     "qwen2.5-1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151936, tied=True),
     "qwen2.5-7b": Shape(28, 3584, 18944, 28, 4, 128, 152064, tied=False),
     "qwen2.5-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
+    "r1-distill-qwen-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
+    "qwen3-8b": Shape(36, 4096, 12288, 32, 8, 128, 151936, tied=False, qkv_bias=False, qk_norm=True),
+    "qwen3-32b": Shape(64, 5120, 25600, 64, 8, 128, 151936, tied=False, qkv_bias=False, qk_norm=True),
+    "qwen3-30b-a3b": Shape(
+        48, 2048, 768, 32, 4, 128, 151936, tied=False, qkv_bias=False, qk_norm=True, experts=128, active=8
+    ),
+    "llama3.1-8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, tied=False, qkv_bias=False),
 }
+
+
+def experts_of(config: dict) -> int | None:
+    """Of a layer; transformers 5 writes another name than the hub's folders have."""
+    return config.get("num_experts") or config.get("num_local_experts")
 
 
 def read_json(path: Path) -> dict:

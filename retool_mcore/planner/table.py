@@ -49,7 +49,8 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
 
 def ranking(problem: Problem, plans: list[Plan]) -> Table:
     table = Table(padding=(0, 0))
-    for heading in ("", "TP", "PP", "VPP", "CP", "DP", "micro-batch\ntokens"):
+    experts = ["EP"] if problem.shape.experts else []
+    for heading in ("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("recompute", no_wrap=True)
     table.add_column("offload", no_wrap=True)
@@ -59,7 +60,8 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for number, plan in enumerate(plans, start=1):
         layout = plan.layout
-        cells = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp, f"{layout.micro_batch_tokens:,}"]
+        cells = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp, *[layout.ep] * len(experts)]
+        cells += [f"{layout.micro_batch_tokens:,}"]
         cells += [layout.recompute, offloaded(layout), _gib(plan.gpu_bytes), f"{plan.seconds['update']:.1f}"]
         cells += [f"{model_tflops(problem, plan):.0f}", f"{100 * plan.update.parts['bubble'] / plan.update.step:.0f}"]
         if plan.rollout is not None:

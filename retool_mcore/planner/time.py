@@ -13,7 +13,7 @@ from functools import cached_property
 from retool_mcore.planner import flops
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import BF16, FP32, stage_parameters
+from retool_mcore.planner.memory import ADAM, BF16, FP32, optimizer_bytes, stage_parameters
 from retool_mcore.planner.shape import Shape
 
 # Bytes that one element-wise pass over a bf16 tensor moves: read and write.
@@ -100,8 +100,8 @@ class _Work:
             for inner, columns in (
                 (shape.hidden, attention / tp),
                 (shape.q_width / tp, shape.hidden),
-                (shape.hidden, 2 * shape.ffn / tp),
-                (shape.ffn / tp, shape.hidden),
+                (shape.hidden, 2 * shape.ffn / tp * (shape.active or 1)),
+                (shape.ffn / tp * (shape.active or 1), shape.hidden),
             )
         )
         columns = shape.vocab / tp
@@ -120,7 +120,7 @@ class _Work:
         sharded = layout.tp if layout.shards_sequence else 1
         norms = (2 + 2 * 1.5) * PASS * shape.hidden / sharded
         rotary = (2 if layout.fused_rope else 8) * PASS * (shape.q_width + shape.kv_width) / layout.tp
-        swiglu = (1.5 if layout.fused_swiglu else 3.5) * PASS * shape.ffn / layout.tp
+        swiglu = (1.5 if layout.fused_swiglu else 3.5) * PASS * shape.ffn * (shape.active or 1) / layout.tp
         return passes * self.layers * self.tokens * (norms + rotary + swiglu) / self.hbm(self.machine)
 
     @staticmethod
@@ -214,7 +214,7 @@ class _Work:
         What is offloaded comes over PCIe before the update and goes back after it.
         """
         parameters = stage_parameters(self.shape, self.layout, self.layout.pp - 1)
-        owned = parameters / (self.layout.dp * self.layout.cp)
+        owned = optimizer_bytes(self.shape, self.layout, parameters) / ADAM
         machine = self.machine
         adam = owned * (6 * FP32 + 2 * FP32 + BF16) / (machine.hbm * machine.constants.adam)
         zeroed = parameters * FP32 / (machine.hbm * machine.constants.adam)

@@ -29,6 +29,7 @@ nodes: {nodes}
 gpus_per_node: {gpus}
 tp: {tp}
 pp: {pp}
+ep: {ep}
 sequence_parallel: {sequence_parallel}
 rollout_tp: {rollout_tp}
 async_save: true  # a save lies in memory first (/dev/shm) and goes to the disk beside the next steps
@@ -63,6 +64,7 @@ def config_text(problem: Problem, plan: Plan, command: str) -> str:
         gpus=problem.machine.gpus_per_node,
         tp=layout.tp,
         pp=layout.pp,
+        ep=layout.ep,
         sequence_parallel=_yaml(layout.shards_sequence),
         rollout_tp=plan.rollout.tp if plan.rollout else layout.tp,
         micro_batch_tokens=layout.micro_batch_tokens,

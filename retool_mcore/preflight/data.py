@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
+from retool_mcore.data.formats import Format
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, render
@@ -37,11 +38,11 @@ def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
 
 
 def check_prompt_lengths(
-    key: str, files: Iterable[Path], tokenizer, tools: list[dict] | None, *, max_prompt_tokens: int
+    key: str, files: Iterable[Path], fmt: Format, tools: list[dict] | None, *, max_prompt_tokens: int
 ) -> None:
-    """`tokenizer` (transformers) and `tools` (function schemas or None) render the prompt as the rollout does."""
+    """`fmt` and `tools` (function schemas or None) render the prompt as the rollout does."""
     for file in files:
-        tokens, row = longest_prompt(file, tokenizer, tools)
+        tokens, row = longest_prompt(file, fmt.tokenizer, tools, fmt.template_kwargs)
         if tokens > max_prompt_tokens:
             raise UserError(
                 f"{key}: the prompt in row {row} of {file} has {tokens} tokens, more than "

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch, Layout
-from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, memory, stage_parameters
+from retool_mcore.planner.memory import BF16, FP32, GIB, memory, optimizer_bytes, stage_parameters
 from retool_mcore.planner.settings import switches
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 
@@ -44,6 +44,7 @@ def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
         vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
         cp=megatron.get("context_parallel_size") or 1,
         dp=dp,
+        ep=parallel.get("ep", 1),
         sequence_parallel=parallel.sequence_parallel,
         micro_batch_tokens=parallel.micro_batch_tokens,
         **switches(megatron),
@@ -115,7 +116,7 @@ def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, floa
     critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
 
     def trained(parameters: float) -> dict[str, float]:
-        optimizer = ADAM * parameters / (layout.dp * layout.cp)
+        optimizer = optimizer_bytes(shape, layout, parameters)
         return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
 
     return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from retool_mcore.errors import UserError
 from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Layout
-from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, optimizer_bytes, stage_parameters
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
 from retool_mcore.preflight.gpu_memory import TOLERANCE, layout_of
@@ -66,6 +66,8 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     if megatron.get("optimizer_offload", False):
         size = sum(pinned(FP32 * elements) for elements in tensors(shape, layout, stage))
         found["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
+        if shape.experts:  # hundreds of small tensors: their sum, as if each were a power of two
+            found["optimizer"] = optimizer_bytes(shape, layout, stage_parameters(shape, layout, stage))
     return found
 
 
@@ -96,7 +98,7 @@ def node_needs(config: DictConfig, folder: Path | None) -> Needs:
             if cuda and recipe.get("kl_loss") and megatron.get("param_offload", False):
                 reference = BF16 * stage_parameters(shape, layout, stage)  # pageable
                 parts["reference"] = parts.get("reference", 0.0) + reference
-            staged += ADAM * stage_parameters(shape, layout, stage) / (layout.dp * layout.cp)
+            staged += optimizer_bytes(shape, layout, stage_parameters(shape, layout, stage))
         if config.train.async_save:
             # Rank 0 gathers and writes the Hugging Face weights.
             staged = trained_models * (staged + (BF16 if cuda else FP32) * shape.parameters * (node == 0))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
+from retool_mcore.planner.shape import FAMILIES, Model, Shape, experts_of, read_json
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
@@ -61,7 +61,22 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
         vocab=vocab,
         max_positions=positions,
         parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4) if weights else planned_parameters(folder),
+        experts=experts_of(config) or 0,
     )
+
+
+def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
+    """Refuse positions that mbridge would build otherwise than transformers and vLLM, in silence (bridges.py)."""
+    config = read_json(model.folder / "config.json")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    numbers = [scaling.get(key) for key in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
+    llama3 = config.get("model_type") == "llama" and kind == "llama3" and numbers == [1, 4, 8192]
+    if vanilla_mbridge and kind != "default" and not llama3:
+        raise UserError(
+            f"{model.folder}/config.json scales the rotary embedding by {kind!r}, which mbridge does not build: remove "
+            "rope_scaling where sequences are shorter than it is for, or set parallel.megatron.vanilla_mbridge=false."
+        )
 
 
 def planned_parameters(folder: Path) -> int:
@@ -90,8 +105,11 @@ def weight_bytes(folder: Path) -> int:
     return total
 
 
-def check_tokenizer(model: Model, rollout_format: str) -> None:
-    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs."""
+def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:
+    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs.
+
+    template: the text of the model group's, in place of the tokenizer's.
+    """
     # Imported here: `retool --help` and the checks that need no tokenizer should not wait for it.
     from tokenizers import Tokenizer
 
@@ -113,7 +131,7 @@ def check_tokenizer(model: Model, rollout_format: str) -> None:
             f"{folder}: the tokenizer's eos_token is {eos!r}, expected a token of its vocabulary "
             "(without one no turn ends): copy the tokenizer files again."
         )
-    check_chat_template(folder, chat_template(folder, config), rollout_format)
+    check_chat_template(folder, template or chat_template(folder, config), rollout_format)
 
 
 def check_vocabulary(folder: Path, *, tokens: int, vocab: int) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.config import STAGE_POLICIES
-from retool_mcore.data.formats import TOOL_NAME, Format, get_format
+from retool_mcore.data.formats import TOOL_NAME, Format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.planner import limits, parallel
 from retool_mcore.planner.shape import Model
 from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
-from retool_mcore.preflight.model import check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trace import check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
@@ -70,14 +70,14 @@ def check_sft_stage(config: DictConfig) -> None:
     limits.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
 
     weights = reads_weights(config)
-    model = read_policy(config.init_from, "init_from", rollout.format, advice=MODEL_ADVICE, weights=weights)
+    model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_batch(batch=train.batch, dp=dp)
     limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
-    load_format(config, model)
+    _load_format(config, model)
 
 
 def check_rl_stage(config: DictConfig) -> None:
@@ -114,7 +114,7 @@ def check_rl_stage(config: DictConfig) -> None:
     model = read_policy(
         config.init_from,
         "init_from",
-        config.rollout.format,
+        config.rollout,
         advice="run `retool sft` first, or give a folder",
         weights=reads_weights(config) or critic,  # verl's engine of a critic knows no other start
     )
@@ -168,13 +168,13 @@ def reads_weights(config: DictConfig) -> bool:
     return INITS[config.model.init]
 
 
-def read_policy(name: str, key: str, rollout_format: str, advice: str, weights: bool = True) -> Model:
+def read_policy(name: str, key: str, rollout: DictConfig, advice: str, weights: bool = True) -> Model:
     """The model that config key `key` names, checked with its tokenizer and, if they will be read, its weights.
 
     advice: what to do when there is no such folder.
     """
     model = read_model(find_folder(str(name), key=key, advice=advice), weights=weights)
-    check_tokenizer(model, rollout_format)
+    check_tokenizer(model, rollout.format, rollout.get("chat_template"))
     return model
 
 
@@ -187,11 +187,18 @@ def read_named_policy(config: DictConfig) -> Model:
         advice = f"run `retool {stage}` first" + (" with train.eval_every and train.keep_best set" if best else "")
     else:
         advice = f"give init, {', '.join(STAGE_POLICIES)} or the folder of a Hugging Face model"
-    return read_policy(config.policy_path, f"policy={config.policy}", config.rollout.format, advice)
+    return read_policy(config.policy_path, f"policy={config.policy}", config.rollout, advice)
 
 
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
+    check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
+    trained = config.verl.get("actor_rollout_ref", config.verl).model
+    if trained.lora_rank or trained.lora.rank:
+        raise UserError(
+            "LoRA is not supported: neither export nor the verified push of the weights knows adapters; set "
+            "lora_rank and lora.rank to 0."
+        )
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     parallel.check_tp_overlap(
         layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel
@@ -205,6 +212,7 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
         sequence_parallel=layout.sequence_parallel,
         cp=layout.megatron.get("context_parallel_size") or 1,
         vpp=layout.megatron.get("virtual_pipeline_model_parallel_size") or 1,
+        ep=layout.get("ep", 1),
     )
 
 
@@ -298,20 +306,17 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     return toolbox.schemas or None
 
 
-def load_format(config: DictConfig, model: Model) -> Format:
-    """The rollout's format with the policy's tokenizer: refuses a chat template that a rollout could not append to."""
-    # Imported here, for the last checks: transformers takes seconds.
-    from transformers import AutoTokenizer
+def _load_format(config: DictConfig, model: Model) -> Format:
+    """Refuses a chat template that a rollout could not append to."""
+    from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
 
-    return get_format(config.rollout.format, AutoTokenizer.from_pretrained(model.folder))
+    return load_format(config, model.folder)
 
 
 def check_prompt_lengths(
     config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None
 ) -> None:
-    fmt = load_format(config, model)
+    fmt = _load_format(config, model)
     listed = tools or fmt.tools
     for key, paths in files.items():
-        data.check_prompt_lengths(
-            f"data.{key}", paths, fmt.tokenizer, listed, max_prompt_tokens=config.rollout.max_prompt_tokens
-        )
+        data.check_prompt_lengths(f"data.{key}", paths, fmt, listed, max_prompt_tokens=config.rollout.max_prompt_tokens)

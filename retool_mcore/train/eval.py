@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
-from transformers import AutoTokenizer
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
-from retool_mcore.data.formats import get_format
+from retool_mcore.data.policy_format import load_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
@@ -51,8 +50,8 @@ def read_finished(path: Path) -> list[dict]:
 async def run_all(config, folder: Path) -> list[dict]:
     """Every problem k times; one record (metrics/records.py) a trajectory."""
     rows = parquet.read_table(config.data.validation_files).to_pylist()[: config.problems]
-    tokenizer = AutoTokenizer.from_pretrained(config.policy_path)
-    fmt = get_format(config.rollout.format, tokenizer)
+    fmt = load_format(config, config.policy_path)
+    tokenizer = fmt.tokenizer
     limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     path = folder / TRAJECTORIES
     records = read_finished(path)

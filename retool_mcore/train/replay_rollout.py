@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from transformers import AutoTokenizer
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
-from retool_mcore.data.formats import get_format
+from retool_mcore.data.policy_format import load_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.records import read_step, write_step
 from retool_mcore.metrics.rollout_diff import RESULT, compare
@@ -23,8 +22,8 @@ from retool_mcore.sandbox.create import create_sandbox
 
 async def roll_out(config, records: list[dict]) -> tuple[list[dict], float]:
     """(one new record for each of `records`, in order; seconds that all of them took, the engine's start left out)."""
-    tokenizer = AutoTokenizer.from_pretrained(config.policy_path)
-    fmt = get_format(config.rollout.format, tokenizer)
+    fmt = load_format(config, config.policy_path)
+    tokenizer = fmt.tokenizer
     limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     engine = build_engine(config)
     sandbox = create_sandbox(config.sandbox)

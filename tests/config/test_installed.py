@@ -16,8 +16,9 @@ def test_a_built_package_works_in_an_empty_folder(tmp_path):
     build = [sys.executable, "setup.py", "--quiet", "build_py", f"--build-lib={built}"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     inside = built / "retool_mcore" / "configs"
-    ours = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob("*.yaml")}
-    assert {path.relative_to(inside) for path in inside.rglob("*.yaml")} == ours
+    for kind in ("*.yaml", "*.jinja"):
+        ours = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob(kind)}
+        assert {path.relative_to(inside) for path in inside.rglob(kind)} == ours
     program = "import sys; from retool_mcore.cli.main import main; sys.exit(main())"
     for words in (["prepare", "--dry-run", "name=x"], ["plan", "--help"]):
         run = subprocess.run(

@@ -1,8 +1,10 @@
 """Run by torchrun (test_gradient.py): which changes at which tokens reach the gradient of the real Megatron PPO loss.
 
-Arguments: a Hugging Face folder, tp, pp, the output file. Writes JSON: the response mask, and for every response token
-whether changing its label or its advantage changed any parameter's gradient on any rank, bit for bit. Then a NaN among
-the advantages: what the update leaves of the weights and of Adam's state, with the guard and without it.
+Arguments: a Hugging Face folder, tp, pp, the output file, overrides of the stage sft. Writes JSON: the response mask,
+and for every response token whether changing its label or its advantage changed any parameter's gradient on any rank,
+bit for bit. Then a NaN among the advantages: what the update leaves of the weights and of Adam's state, with the guard
+and without it. Beside the output, as .pt: log-probabilities on export's probe, and all weights under their Hugging Face
+names.
 """
 
 import json
@@ -19,17 +21,19 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
 from retool_mcore.backends.megatron import engine as engines
+from retool_mcore.backends.megatron.export_weights import is_first_of_last_stage, megatron_log_probs
 from retool_mcore.config import compose
 from retool_mcore.state import alarms
+from retool_mcore.train.hf_log_probs import probe_batch
 
 VOCABULARY, PROMPT = 384, 7
 MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
 
 
-def build_engine(model: str, tp: int, pp: int):
+def build_engine(model: str, tp: int, pp: int, overrides: list[str]):
     layout = f"parallel=cpu-{'tp2' if tp == 2 else 'pp2'}"
     engines.register_engines()
-    verl = compose("sft", [layout, "model.make=false", f"model.path={model}"]).verl
+    verl = compose("sft", [layout, "model.make=false", f"model.path={model}", *overrides]).verl
     names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
     parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}
     parts["optimizer_config"].total_training_steps = 1000
@@ -126,9 +130,17 @@ def differs(reference, other) -> bool:
     return bool(flag)
 
 
-def main(model: str, tp: str, pp: str, output: str) -> None:
+def save_policy(engine, output: str) -> None:
+    weights = {name: weight.cpu().clone() for name, weight in engine.get_per_tensor_param()[0]}
+    found = megatron_log_probs(engine, probe_batch(VOCABULARY, sequences=4, tokens=48), VOCABULARY)
+    if found is not None and is_first_of_last_stage():
+        torch.save({"log_probs": found, "weights": weights}, output + ".pt")
+
+
+def main(model: str, tp: str, pp: str, output: str, *overrides: str) -> None:
     initialize_global_process_group()
-    engine = build_engine(model, int(tp), int(pp))
+    engine = build_engine(model, int(tp), int(pp), list(overrides))
+    save_policy(engine, output)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, VOCABULARY, (PROMPT + len(MASK),), generator=generator)
     advantages = torch.randn(len(MASK), generator=generator)

@@ -1,4 +1,7 @@
-"""The mask where it counts: in the gradient of the real Megatron loss, under TP=2 with sequence parallelism, PP=2."""
+"""The mask where it counts: in the gradient of the real Megatron loss, under TP=2 with sequence parallelism, PP=2.
+
+Of every model family, whose Megatron model is also compared with transformers' own, weight by weight and in its logits.
+"""
 
 import json
 import os
@@ -7,24 +10,40 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from families import FAMILIES, write_family
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.train.hf_log_probs import probe_batch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)], ids=["TP=2", "PP=2"])
-def test_only_policy_tokens_reach_the_gradient(tp, pp, tmp_path):
+LAYOUTS = {"TP=2": (2, 1), "PP=2": (1, 2), "EP=2": (2, 1, "parallel.ep=2")}
+CASES = [pytest.param("tiny", layout, id=layout) for layout in ("TP=2", "PP=2")] + [
+    pytest.param(family, layout, id=f"{family} {layout}", marks=pytest.mark.nightly)
+    for family in FAMILIES
+    for layout in LAYOUTS
+    if layout != "EP=2" or family == "qwen3-moe"
+]
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES)
+def test_only_policy_tokens_reach_the_gradient(family, layout, tmp_path):
     """Changing an interpreter token's label or advantage leaves every gradient bitwise alike; a policy token's not.
 
     And a NaN gradient is kept from weights and optimizer by alarms.nan, which stock Megatron lets through.
     """
-    model, output = make_tiny_model(tmp_path / "model", seed=1), tmp_path / "result.json"
+    (tp, pp, *overrides), output = LAYOUTS[layout], tmp_path / "result.json"
+    make = make_tiny_model if family == "tiny" else lambda folder, seed: write_family(folder, family, seed)
+    model = make(tmp_path / "model", seed=1)
     probe = Path(__file__).with_name("gradient_probe.py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, str(probe), str(model), str(tp), str(pp), str(output)],
+        [*torchrun, str(probe), str(model), str(tp), str(pp), str(output), *overrides],
         capture_output=True,
         text=True,
         env=environment,
@@ -39,3 +58,10 @@ def test_only_policy_tokens_reach_the_gradient(tp, pp, tmp_path):
     update = result["update"]
     assert update["skipped"] == [0, 1, 0, None] and update["kept"] and update["went_on"] and update["finite"]
     assert update["spoilt_without"]
+    found = torch.load(f"{output}.pt")
+    weights = load_file(model / "model.safetensors")
+    assert found["weights"].keys() == weights.keys()
+    assert all(torch.equal(found["weights"][name], weight) for name, weight in weights.items())
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(model).eval()(probe_batch(384, sequences=4, tokens=48)).logits
+    assert (torch.log_softmax(logits, dim=-1) - found["log_probs"]).abs().max() < 2e-5

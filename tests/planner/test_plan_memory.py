@@ -126,3 +126,16 @@ def test_a_spread_has_its_mean_and_its_longest():
 def test_what_cannot_be_is_refused(make, part):
     with pytest.raises(UserError, match=part):
         make()
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+def test_experts_are_shared_by_expert_parallel_ranks_and_nothing_else_is(ep):
+    shape = SHAPES["qwen3-30b-a3b"]
+    layout = Layout(tp=2, dp=4, ep=ep, micro_batch_tokens=8192)
+    experts = shape.layers * shape.experts * shape.mlp
+    others = stage_parameters(shape.replace(experts=0, active=0), layout, 0) - shape.layers * shape.mlp / 2
+    router = shape.layers * shape.experts * shape.hidden
+    held = memory(shape, layout, BATCH)
+    assert stage_parameters(shape, layout, 0) == pytest.approx(experts / ep + others + router)
+    # Adam's shares: of experts over the ranks that hold the same ones, of all else over the data-parallel ranks.
+    assert held.parts["optimizer"] == pytest.approx(ADAM * (experts / 8 + (others + router) / 4))

@@ -141,3 +141,18 @@ def test_warm_up_ends_before_the_run():
     assert "train.warmup_steps=10" in refusal(limits.check_schedule, steps=10, warmup_steps=10)
     assert "train.warmup_steps=-1" in refusal(limits.check_schedule, steps=10, warmup_steps=-1)
     assert "train.steps=0" in refusal(limits.check_schedule, steps=0, warmup_steps=0)
+
+
+def test_experts_are_dealt_evenly_or_refused():
+    moe = Model(Path("."), 32, 4, 48, 151936, max_positions=32768, parameters=30_000_000_000, experts=128)
+    layout = {"nodes": 1, "gpus_per_node": 8, "tp": 2, "pp": 1, "sequence_parallel": True}
+    assert parallel.check_layout(moe, **layout, ep=8) == 4
+    for ep, changes, words in (
+        (3, {}, ["parallel.ep=3", "128 experts"]),
+        (16, {}, ["parallel.ep=16", "8 devices"]),
+        (0, {}, ["parallel.ep=0"]),
+        (2, {"sequence_parallel": False}, ["sequence_parallel=true"]),
+    ):
+        message = refusal(parallel.check_layout, moe, **(layout | changes), ep=ep)
+        assert all(word in message for word in words), message
+    assert "0 experts" in refusal(parallel.check_layout, model(), **LAYOUT, ep=2)

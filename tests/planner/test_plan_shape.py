@@ -27,22 +27,34 @@ def hub_config(shape: Shape, family: str = "qwen2") -> dict:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("qwen2.5-1.5b", 1_543_714_304), ("qwen2.5-7b", 7_615_616_512), ("qwen2.5-32b", 32_763_876_352)],
+    [
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-32b", 32_763_876_352),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-32b", 32_762_123_264),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("llama3.1-8b", 8_030_261_248),
+    ],
 )
 def test_the_named_shapes_have_the_published_numbers_of_parameters(name, parameters):
     assert SHAPES[name].parameters == parameters
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("family", ["qwen2", "llama", "mistral", "qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_equal_those_of_transformers_model(tmp_path, family, tied):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    config = hub_config(SMALL, family) | {"tie_word_embeddings": tied}
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 4}
+    config = hub_config(SMALL, family) | {"tie_word_embeddings": tied} | experts
     (tmp_path / "config.json").write_text(json.dumps(config))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
-    assert Shape.from_hf(tmp_path).parameters == sum(parameter.numel() for parameter in model.parameters())
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    assert Shape.from_hf(tmp_path).parameters == expected
+    model.config.save_pretrained(tmp_path)  # what a stage writes has other names than the hub's
+    assert Shape.from_hf(tmp_path).parameters == expected
 
 
 def test_a_folder_is_read_and_layers_can_be_changed(tmp_path):
@@ -55,6 +67,7 @@ def test_a_folder_is_read_and_layers_can_be_changed(tmp_path):
     ("change", "part"),
     [
         ({"model_type": "mixtral"}, "expected qwen2"),
+        ({"model_type": "qwen3_moe"}, "lacks moe_intermediate_size, num_experts"),
         ({"num_hidden_layers": 0}, "layers is 0"),
         ({"hidden_size": "wide"}, "hidden is 'wide'"),
     ],
@@ -106,3 +119,10 @@ def test_recomputation_is_counted_apart():
     assert parts["full"] == forward_flops(SMALL, lengths) - output
     with pytest.raises(ValueError, match="recompute"):
         recompute_flops(SMALL, lengths, "some")
+
+
+def test_of_experts_only_those_that_work_are_multiplied():
+    shape = SHAPES["qwen3-30b-a3b"]
+    assert shape.layer_parameters - shape.layer_matrices == pytest.approx(120 * shape.mlp, rel=1e-3)
+    active = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
+    assert active / 1e9 == pytest.approx(3.0, rel=0.05)  # the name's A3B, without the embedding's look-up

@@ -52,18 +52,18 @@ def test_rows_are_summed_and_must_fill_a_batch(files):
 def test_the_longest_prompt_is_named_with_its_row_and_length(files, tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1))
+    fmt = get_format("none", AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1)))
     rows = parquet.read_table(files[0])
     long = rows.to_pylist()
     long[3]["prompt"][0]["content"] = "Compute " + "1+" * 500 + "1."
     parquet.write_table(pa.Table.from_pylist(long, schema=rows.schema), files[0])
     message = refusal(
-        data.check_prompt_lengths, "data.train_files", [files[1], files[0]], tokenizer, None, max_prompt_tokens=512
+        data.check_prompt_lengths, "data.train_files", [files[1], files[0]], fmt, None, max_prompt_tokens=512
     )
     assert "row 3 of" in message and "a.parquet" in message and "rollout.max_prompt_tokens=512" in message
     tokens = int(message.split(" has ")[1].split()[0])
-    data.check_prompt_lengths("data.train_files", files, tokenizer, None, max_prompt_tokens=tokens)
-    refusal(data.check_prompt_lengths, "data.train_files", files, tokenizer, None, max_prompt_tokens=tokens - 1)
+    data.check_prompt_lengths("data.train_files", files, fmt, None, max_prompt_tokens=tokens)
+    refusal(data.check_prompt_lengths, "data.train_files", files, fmt, None, max_prompt_tokens=tokens - 1)
 
 
 def test_every_template_and_format_is_known_here():

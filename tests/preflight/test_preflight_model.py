@@ -6,7 +6,15 @@ import pytest
 from refused import refusal
 
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.preflight.model import check_tokenizer, check_vocabulary, find_folder, read_model
+from retool_mcore.preflight.model import check_rotary, check_tokenizer, check_vocabulary, find_folder, read_model
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 @pytest.fixture
@@ -147,3 +155,24 @@ def test_function_calls_need_a_template_that_renders_tools(folder):
 def test_a_tokenizer_file_that_is_no_tokenizer_is_named(folder):
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json cannot be read" in refusal(check_tokenizer, read_model(folder), "text")
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, False),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, True),
+        ({"model_type": "llama", "rope_scaling": LLAMA3}, False),
+        ({"model_type": "qwen3", "rope_scaling": LLAMA3}, True),
+        ({"model_type": "llama", "rope_scaling": LLAMA3 | {"low_freq_factor": 2.0}}, True),
+    ],
+)
+def test_positions_that_mbridge_would_build_otherwise_are_refused(folder, changes, refused):
+    edit(folder / "config.json", **changes)
+    model = read_model(folder)
+    check_rotary(model, vanilla_mbridge=False)
+    if refused:
+        assert "vanilla_mbridge=false" in refusal(check_rotary, model, vanilla_mbridge=True)
+    else:
+        check_rotary(model, vanilla_mbridge=True)

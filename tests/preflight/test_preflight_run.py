@@ -5,9 +5,11 @@ import functools
 import shutil
 
 import pytest
+from families import FAMILIES, write_family
 from omegaconf import OmegaConf
 
 from retool_mcore.config import compose
+from retool_mcore.config.resolve import chat_template
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import gpu_memory, machine, run
 from retool_mcore.train import prepare
@@ -23,6 +25,12 @@ def prepared(tmp_path_factory):
     (runs / "good" / "sft").mkdir()
     (runs / "good" / "sft" / "policy").symlink_to(runs / "good" / "model")
     return runs / "good"
+
+
+@pytest.fixture(scope="module")
+def family_folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("families")
+    return {name: write_family(folder / name, name) for name in FAMILIES}
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +92,8 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("sft", ["init_from=/nowhere/model"], ["init_from", "/nowhere/model", "retool prepare"]),
         ("sft", ["parallel.tp=3"], ["parallel.tp=3", "attention heads"]),
         ("sft", ["train.max_length=100000"], ["train.max_length=100000"]),
+        ("sft", ["verl.model.lora_rank=8"], ["LoRA", "lora_rank"]),
+        ("rl", ["verl.actor_rollout_ref.model.lora.rank=8"], ["LoRA", "lora_rank"]),
         ("sft", ["data.prompt=retool", "rollout.format=hermes"], ["data.prompt=retool"]),
         ("rl", ["init_from=/nowhere/model"], ["init_from", "retool sft"]),
         ("rl", ["train.batch=41", "train.mini_batch=41"], ["data.train_files holds 40 rows"]),
@@ -102,6 +112,55 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
 def test_bad_input_is_refused_with_one_sentence(prepared, stage, overrides, words):
     message = refusal(stage, prepared, *overrides)
     assert all(word in message for word in words), message
+
+
+FORMS = {"text": ["data.prompt=tiny"], "hermes": ["data.prompt=tiny", "rollout.format=hermes"]}
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_passes_with_its_groups_template(prepared, family_folders, family, form, stage):
+    text = chat_template(FAMILIES[family].ours)
+    base = config(stage, prepared, *FORMS[form], *(["policy=init"] if stage == "eval" else []))
+    base.policy_path = base.init_from = str(family_folders[family])
+    base.rollout.max_prompt_tokens = 1900  # bytes are tokens here, and hermes lists its tool
+    base.rollout.max_response_tokens = 100
+    base.rollout.max_observation_tokens = base.rollout.max_turn_tokens = 50
+    base.parallel.rollout.max_num_batched_tokens = 8192
+    base.rollout.chat_template = text
+    STAGES[stage](base)
+    if family in ("qwen3", "mistral"):
+        base.rollout.chat_template = None
+        with pytest.raises(UserError, match="generation prompt"):
+            STAGES[stage](base)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval"])
+def test_template_arguments_reach_every_stage(prepared, family_folders, stage):
+    """Of Qwen3's own template only enable_thinking=false can be appended to, so that without it preflight refuses."""
+    base = config(stage, prepared, *(["policy=init"] if stage == "eval" else []))
+    base.policy_path = base.init_from = str(family_folders["qwen3"])
+    base.rollout.max_prompt_tokens = 300
+    base.model.apply_chat_template_kwargs = {"enable_thinking": False}
+    STAGES[stage](base)
+    base.model.apply_chat_template_kwargs = {}
+    with pytest.raises(UserError, match="generation prompt"):
+        STAGES[stage](base)
+
+
+def test_a_prompt_counts_with_what_the_template_prefills(prepared, family_folders):
+    base = config("rl", prepared)
+    base.init_from = str(family_folders["qwen3"])
+    base.rollout.chat_template = chat_template("chatml")
+    lengths = []
+    for arguments in ({}, {"enable_thinking": False}):
+        base.model.apply_chat_template_kwargs = arguments
+        base.rollout.max_prompt_tokens = 5
+        with pytest.raises(UserError) as caught:
+            STAGES["rl"](base)
+        lengths.append(int(str(caught.value).split(" has ")[1].split()[0]))
+    assert lengths[1] - lengths[0] == len("\n\n\n\n") + 2  # four line breaks, and two tags of one token each
 
 
 @pytest.mark.parametrize("stage", ["rl", "eval"])

@@ -10,10 +10,11 @@ Adapted places (megatron-core 0.16.1, mbridge 0.15.1):
   Engine's and Apex's Adam make it at once, torch's at the first step).
 - megatron/core/optimizer/distrib_optimizer.py:825,911: a loaded checkpoint leaves torch's Adam with one step count,
   which all parameters share and advance, set back to 0: the bias correction, and with it every later update, is wrong.
+- Experts are those of experts_cpu.py.
 - megatron/core/optimizer/distrib_optimizer.py:940: float32 parameters are copied into leaves outside no_grad.
 
 Imported by `verl_cpu`'s import hook when verl's Megatron engine is imported: trainer processes only.
-Not covered: dropout in packed attention across ranks, MoE, context parallelism, FP8.
+Not covered: dropout in packed attention across ranks, context parallelism, FP8.
 """
 
 import logging
@@ -27,9 +28,11 @@ from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.mlp import MLPSubmodules
+from megatron.core.transformer.moe.experts import TEGroupedMLP
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
-from retool_mcore.backends.cpu import torch_cpu
+from retool_mcore.backends.cpu import experts_cpu, torch_cpu
 
 
 def _norm_parameters(module: torch.nn.Module, prefix: str, size: int, config) -> None:
@@ -129,6 +132,10 @@ class SpecProvider(LocalSpecProvider):
     def core_attention(self):
         return Attention
 
+    def grouped_mlp_modules(self, moe_use_grouped_gemm, moe_use_legacy_grouped_gemm):
+        columns, rows = experts_cpu.ColumnParallelGroupedLinear, experts_cpu.RowParallelGroupedLinear
+        return TEGroupedMLP, MLPSubmodules(linear_fc1=columns, linear_fc2=rows)
+
 
 def installed() -> bool:
     return getattr(layer_specs, "TESpecProvider", None) is SpecProvider
@@ -143,6 +150,7 @@ def install() -> None:
     megatron_random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
     # It warns at every fork of the tracker that the CPU state changed: here that is the purpose.
     logging.getLogger(megatron_random.__name__).addFilter(lambda r: "CPU RNG state changed" not in r.getMessage())
+    experts_cpu.install()
     layer_specs.TESpecProvider, layer_specs.TENorm, layer_specs.HAVE_TE = SpecProvider, Norm, True
 
     optimizer = distrib_optimizer.DistributedOptimizer

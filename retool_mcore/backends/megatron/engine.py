@@ -29,7 +29,7 @@ from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
-from retool_mcore.backends.megatron import beats, micro_batches, packed_layout
+from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed_layout  # noqa: F401  registers
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 
 INITS = ("checkpoint", "random")

@@ -8,6 +8,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
+from retool_mcore.backends.megatron import bridges  # noqa: F401  registers them
+
 
 def load_engine(verl, folder: Path):
     """verl's Megatron engine with a checkpoint's weights, under the run's layout, without an optimizer."""

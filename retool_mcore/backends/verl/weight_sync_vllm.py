@@ -5,7 +5,8 @@ gate and up, and slices over its tensor-parallel ranks; its layers know how, so 
 of the tensors that a Hugging Face checkpoint names, without the loaders that put them there.
 
 Adapted places (vLLM 0.24 and 0.28): the attributes of vllm/model_executor/layers/linear.py and
-vocab_parallel_embedding.py that say what a rank holds. Not covered: experts (fused MoE) and quantised engines.
+vocab_parallel_embedding.py, and of fused_moe/, that say what a rank holds. Not covered: quantised engines, experts that
+the engine spreads whole over its ranks or stores in a kernel's own order.
 """
 
 import json
@@ -17,6 +18,7 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from retool_mcore.backends.verl.fingerprint import Block, Whole, difference, fingerprint, whole
 
 STOPS = "The weight push stops the run"
+PLAIN_EXPERTS = ("CPU", "TRITON")  # backends that keep a checkpoint's own order
 
 
 class VerifyingExtension(vLLMColocateWorkerExtension):
@@ -72,6 +74,9 @@ def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> It
     from vllm.model_executor.layers import linear
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+    if kind in ("w13_weight", "w2_weight"):
+        yield from _expert_slices(module, kind, held, names[0])
+        return
     rank = getattr(module, "tp_rank", 0)
     if isinstance(module, linear.QKVParallelLinear):
         shared = rank // module.num_kv_head_replicas
@@ -100,3 +105,21 @@ def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> It
     for name, (rows, place) in zip(names, parts, strict=True):
         yield name, held[start : start + rows], place * rows, 0
         start += rows
+
+
+def _expert_slices(module, kind: str, held: torch.Tensor, name: str) -> Iterator[tuple]:
+    """`held`: (experts, rows, columns), of each expert this rank's share; gate and up lie below each other."""
+    backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "unknown")
+    if module.expert_map is not None or backend not in PLAIN_EXPERTS:
+        raise RuntimeError(
+            f"{STOPS}: experts that the engine spreads over its ranks, or keeps for the backend {backend}, cannot be "
+            f"verified; known are {' and '.join(PLAIN_EXPERTS)} under tensor parallelism."
+        )
+    rank, path = module.moe_config.tp_rank, name[: name.index(".experts.") + len(".experts")]
+    for expert, matrix in enumerate(held):
+        if kind == "w2_weight":
+            yield f"{path}.{expert}.down_proj.weight", matrix, 0, rank * matrix.shape[1]
+            continue
+        rows = len(matrix) // 2
+        for part, piece in zip(("gate_proj", "up_proj"), matrix.split(rows), strict=True):
+            yield f"{path}.{expert}.{part}.weight", piece, rank * rows, 0
