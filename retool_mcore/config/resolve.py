@@ -19,7 +19,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
@@ -106,6 +106,9 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
     if "verl" in config:
         with open_dict(config):
             config.verl = _with_verl_defaults(stage, keep_environment(OmegaConf.to_container(config.verl)))
+    from retool_mcore.config.schema import check  # pydantic takes a tenth of a second: not for --help
+
+    check(OmegaConf.to_container(config))
     return config
 
 
@@ -125,6 +128,8 @@ def register_resolvers() -> None:
         ("positive", _positive),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
+        ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
+        ("own_files", _own_parquets),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -136,6 +141,16 @@ def policy_path(policy: str, init: str, run_dir: str) -> str:
     A stage links its last whole checkpoint there, and its best (state/checkpoints.py). Any other is a path itself.
     """
     return ({"init": init} | {word: f"{run_dir}/{link}" for word, link in STAGE_POLICIES.items()}).get(policy, policy)
+
+
+def _own_parquets(role: str, value: Any, folder: str, file: str) -> ListConfig:
+    """The parquet files that `retool prepare data=file` makes of data.file.ROLE; without any of its own the evaluation
+    has what was taken from the training problems."""
+    from retool_mcore.config.schema import own_files
+
+    value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    files = [f"{folder}/{role}/{entry.name}/{file}" for entry in own_files(role, value)]
+    return OmegaConf.create(files or [f"{folder}/{file}"] * (role == "eval"))
 
 
 def _divide(a: int, b: int) -> int:
@@ -227,7 +242,7 @@ def _resolve(config: DictConfig) -> None:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, UserError):
             cause = cause.__cause__ or cause.__context__
-        reason = str(cause) if cause else str(error).splitlines()[0].removesuffix(".")
+        reason = (str(cause) if cause else str(error).splitlines()[0]).removesuffix(".")
         raise UserError(f"the value of {_broken_key(config)} cannot be worked out: {reason}.") from error
 
 
