@@ -11,7 +11,6 @@ COMMON = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "WANDB_MODE": "disabled",
     "HYDRA_FULL_ERROR": "1",
     "RAY_DEDUP_LOGS": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -19,6 +18,8 @@ COMMON = {
     "PYTHONUNBUFFERED": "1",
     "TQDM_MININTERVAL": "10",
 }
+# Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
+LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 GPU = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
 }
@@ -44,6 +45,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
+    if "wandb" not in (config.get("train") or {}).get("loggers", ()):
+        needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
     if (config["parallel"].get("megatron", {}).get("override_mcore_model_config") or {}).get("tp_overlap"):
         needed |= TP_OVERLAP
     return needed | dict(os.environ)
@@ -54,7 +57,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"}
+    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", *LOGGERS}
     names |= {"RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 
