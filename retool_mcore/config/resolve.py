@@ -125,7 +125,6 @@ def register_resolvers() -> None:
         ("multiply", lambda a, b: a * b),
         ("or", lambda first, second: second if first is None else first),
         ("divide", _divide),
-        ("positive", _positive),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
         ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
@@ -157,12 +156,6 @@ def _divide(a: int, b: int) -> int:
     if b == 0 or a % b:
         raise UserError(f"{a} is not a multiple of {b}")
     return a // b
-
-
-def _positive(value: float) -> float:
-    if not value > 0:
-        raise UserError(f"it must be above 0, not {value}")
-    return value
 
 
 @contextmanager

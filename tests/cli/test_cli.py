@@ -23,9 +23,8 @@ def test_help_explains_and_gives_two_examples(stage, capsys):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_dry_run_prints_the_configuration_and_the_command(stage, capsys, tmp_path):
-    assert (
-        main.main([stage, f"runs_dir={tmp_path}/runs", "name=x", "--dry-run", *["--full"] * (stage != "doctor")]) == 0
-    )
+    option = "--dry-run" if stage == "doctor" else "--full"
+    assert main.main([stage, f"runs_dir={tmp_path}/runs", "name=x", option]) == 0
     out = capsys.readouterr().out
     config = yaml.safe_load(out)
     assert config["run_dir"] == f"{tmp_path}/runs/x"
@@ -49,7 +48,7 @@ def test_a_dry_run_is_short_and_has_the_checks_verdict(capsys, tmp_path):
     out = capsys.readouterr().out.splitlines()
     assert 10 <= len(out) <= 18 and out[0] == f"rl: would write to {tmp_path}/runs/x/rl"
     assert out[-1].startswith("  checks    refused: ") and "rl_train.parquet does not exist" in out[-1]
-    assert any(line.startswith("  recipe    recipe.name dapo") for line in out)
+    assert any(line.startswith("  recipe    name dapo") for line in out)
     assert not (tmp_path / "runs").exists()
     assert main.main(["prepare", f"runs_dir={tmp_path}/runs", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "  checks    passed: it can start"
@@ -82,8 +81,8 @@ def test_what_a_resume_would_ignore_is_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["view", "runs/x", "--port", "99999"], "'--port': 99999 is not in the range 1<=x<=65535"),
-        (["sandbox", "serve", "--port", "99999"], "'--port': 99999 is not in the range 0<=x<=65535"),
+        (["view", "runs/x", "--port", "99999"], "'--port': Input should be less than or equal to 65535"),
+        (["sandbox", "serve", "--port", "99999"], "'--port': Input should be less than or equal to 65535"),
         (["rll"], "Did you mean 'rl'"),
         (["rl", "--dryrun"], "--dry-run"),
         (["rl", "train.bach=3"], "unknown key train.bach; the nearest valid key is train.batch."),

@@ -45,6 +45,21 @@ REFUSED = [
         ["verl.actor_rollout_ref.rollout.name=sglang"],
         "verl.actor_rollout_ref.rollout.name=sglang: expected 'vllm'.",
     ),
+    (
+        "rl",
+        ["verl.actor_rollout_ref.model.lora_rank=16"],
+        "verl.actor_rollout_ref.model.lora_rank=16: expected 0.",
+    ),
+    (
+        "rl",
+        ["train.loggers=[wandbb]"],
+        "train.loggers.0=wandbb: expected 'console', 'tensorboard', 'wandb' or 'mlflow'.",
+    ),
+    (
+        "rl",
+        ["verl.trainer.logger=[console,wandb,file]"],
+        "verl.trainer.logger=['console', 'wandb', 'file'] follows train.loggers: set that.",
+    ),
     ("rl", ["name="], f"name=: {NAME}"),
     ("rl", ["name=/etc/foo"], f"name=/etc/foo: {NAME}"),
     ("prepare", ["name=a/../../b"], f"name=a/../../b: {NAME}"),
