@@ -18,7 +18,7 @@ STAGES = ("base", "prepare", "sft", "rl", "eval", "export", "doctor")
 # Each group: the files that hold its keys, first the one whose comments explain them.
 GROUPS = {
     "model": ["model/tiny"],
-    "data": ["data/math", "data/arithmetic", "data/functions", "data/xlam", "data/repo_bugs"],
+    "data": ["data/math", "data/arithmetic", "data/functions", "data/xlam", "data/repo_bugs", "data/file"],
     "parallel": ["parallel_base", "parallel/1gpu", "parallel/2gpu", "parallel/2x8-80g", "parallel/cpu-tp2"],
     "recipe": ["recipe_base"],
     "pipeline": ["pipeline/sync", "pipeline/one_step_off"],
@@ -35,7 +35,7 @@ A stage's configuration is its file, the groups that it names, and the overrides
     retool rl name=mine recipe=dapo parallel=1gpu train.lr=2e-6
 
 `recipe=dapo` and `parallel=1gpu` choose a file of a group, `train.lr=2e-6` sets a key; unknown keys are refused.
-`retool rl --dry-run` prints what results. A value `${{a.b}}` follows the key `a.b`. Keys below `verl` are verl's own:
+`retool rl --full` prints what results. A value `${{a.b}}` follows the key `a.b`. Keys below `verl` are verl's own:
 any can be set, as in `verl.trainer.save_freq=5`. Lists and sections are quoted:
 `'sandbox.hosts=[http://a:8080,http://b:8080]'`.
 

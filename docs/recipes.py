@@ -123,11 +123,11 @@ def recipe_section(path: Path) -> list[str]:
 
 
 def dry_run_section(name: str = "otc") -> list[str]:
-    """The part of `retool rl recipe=NAME --dry-run` that the recipe decides, line by line."""
+    """The part of `retool rl recipe=NAME --full` that the recipe decides, line by line."""
     path, stage = CONFIG_DIR / "recipe" / f"{name}.yaml", CONFIG_DIR / "rl.yaml"
     config = configuration(name)
     recipe_comments = (comments(path), comments(BASE))
-    lines = [f"## `retool rl recipe={name} --dry-run`, line by line", ""]
+    lines = [f"## `retool rl recipe={name} --full`, line by line", ""]
     lines += [
         "The whole output is every key of ours and of verl's. Of it, the recipe decides these sections:",
         "",

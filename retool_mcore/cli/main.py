@@ -53,8 +53,9 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the resolved configuration and the launch command; start nothing.")
+    bool, typer.Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Print the whole resolved configuration; start nothing.")]
 
 
 def _examples(*commands: str) -> str:
@@ -66,40 +67,40 @@ def _examples(*commands: str) -> str:
         "retool prepare", "retool prepare name=maths data=math data.sources.aime_2025.location=aime.parquet"
     )
 )
-def prepare(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def prepare(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
     row, malformed ones reported and counted, and split so that none is in both training and validation."""
-    return run_stage("prepare", overrides, dry_run)
+    return run_stage("prepare", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool sft", "retool sft train.lr=1e-4 train.steps=200 parallel=cpu-pp2"))
-def sft(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def sft(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
     tokens only. A second start goes on from the last complete checkpoint."""
-    return run_stage("sft", overrides, dry_run)
+    return run_stage("sft", overrides, dry_run, full)
 
 
 @app.command(
     epilog=_examples("retool rl recipe=dapo", "retool rl model=qwen2.5-32b parallel=2x8-80g data=math --dry-run")
 )
-def rl(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
     trains. A second start goes on from the last complete checkpoint."""
-    return run_stage("rl", overrides, dry_run)
+    return run_stage("rl", overrides, dry_run, full)
 
 
 @app.command("eval", epilog=_examples("retool eval policy=sft", "retool eval policy=rl k=32 temperature=1.0 top_p=0.7"))
-def evaluate(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
     and the behaviour metrics, to RUN/eval/<policy>."""
-    return run_stage("eval", overrides, dry_run)
+    return run_stage("eval", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool export policy=rl", "retool export policy=sft output=/models/my-policy"))
-def export(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
     a probe batch."""
-    return run_stage("export", overrides, dry_run)
+    return run_stage("export", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g"))
@@ -222,7 +223,7 @@ def view(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port.")] = 8008,
+    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="TCP port.")] = 8008,
     evaluation: Annotated[
         str | None, typer.Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
     ] = None,
@@ -281,7 +282,7 @@ def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="TCP port; 0: a free one.")] = 8080,
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="TCP port; 0: a free one.")] = 8080,
     workers: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
@@ -366,9 +367,13 @@ def serve_coldstart(
     return 0
 
 
-def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool) -> int:
+def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> int:
     config = compose(stage, overrides or ())
-    if dry_run:
+    if dry_run and not full:
+        from retool_mcore.cli.dry_run import lines
+
+        print(*lines(stage, config), sep="\n")
+    elif dry_run or full:
         command = stage_command(stage, config, stage_dir(stage, config) / "config.yaml")
         print(OmegaConf.to_yaml(config) + f"# command: {shlex.join(command) or IN_PROCESS}")
     else:

@@ -101,7 +101,8 @@ def plot(run: Path, picture: Path) -> None:
             axes.legend()
     if picture.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
         raise UserError(f"cannot draw {picture}: name it .png, .svg or .pdf.")
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    if not picture.parent.is_dir():
+        raise UserError(f"--plot {picture}: there is no folder {picture.parent}.")
     figure.savefig(picture, dpi=150)
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from retool_mcore.coldstart.config import Columns, Source
 from retool_mcore.coldstart.rows import Drop, Outcome, Row, content_key
+from retool_mcore.data import records
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.sources import hub_rows
 from retool_mcore.errors import UserError
@@ -67,16 +68,10 @@ def raw_rows(location: str, subset: str | None = None) -> Iterator[dict | Drop]:
 
 def at(row: Any, path: str) -> Any:
     """The value at a dotted path. Raises Drop when it leads nowhere."""
-    if isinstance(row, dict) and path in row:
-        return row[path]
-    value = row
-    for step in path.split("."):
-        try:
-            value = value[int(step)] if isinstance(value, list) else value[step]
-        except (KeyError, IndexError, ValueError, TypeError):
-            there = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-            raise Drop("no such column", f"{path!r} leads nowhere; the row has {there}") from None
-    return value
+    try:
+        return records.at(row, path)
+    except records.MalformedRow as error:
+        raise Drop("no such column", str(error)) from None
 
 
 def _row(raw: dict | Drop, source: Source, index: int) -> Row:

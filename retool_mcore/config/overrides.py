@@ -19,6 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 
+NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
+
 
 @dataclass(frozen=True)
 class Value:
@@ -92,12 +94,14 @@ def is_free(key: str, free: Iterable[str]) -> bool:
     return any(fnmatchcase(head, pattern) for head in heads for pattern in free)
 
 
-def nearest(key: str, valid: Iterable[str]) -> str:
-    """The valid dotted key that `key` most likely means: one with the same last word if there is any."""
-    valid = list(valid)
-    last = key.rsplit(".", 1)[-1]
-    same = [candidate for candidate in valid if candidate.rsplit(".", 1)[-1] == last]
-    return difflib.get_close_matches(key, same or valid, n=1, cutoff=0.0)[0]
+def nearest(key: str, valid: Iterable[str]) -> str | None:
+    """The valid dotted key that `key` most likely means: one with (nearly) the same last word; None: none is near."""
+    by_word: dict[str, list[str]] = {}
+    for candidate in valid:
+        by_word.setdefault(candidate.rsplit(".", 1)[-1], []).append(candidate)
+    if words := difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=NEAR):
+        return difflib.get_close_matches(key, by_word[words[0]], n=1, cutoff=0.0)[0]
+    return next(iter(difflib.get_close_matches(key, sum(by_word.values(), []), n=1, cutoff=NEAR)), None)
 
 
 def check(key: str, value: Any, reference: Mapping, free: Iterable[str], prefix: str = "") -> None:
@@ -117,7 +121,8 @@ def check(key: str, value: Any, reference: Mapping, free: Iterable[str], prefix:
             return
         if not isinstance(node, Mapping) or part not in node:
             known = [name for name, _ in leaves(reference)]
-            raise UserError(f"unknown key {prefix}{key}; the nearest valid key is {prefix}{nearest(key, known)}.")
+            near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
+            raise UserError(f"unknown key {prefix}{key}; {near}.")
         node = node[part]
     if expected := _mismatch(node, value):
         raise UserError(f"{prefix}{key} must be {expected}, not {value!r}.")

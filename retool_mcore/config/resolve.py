@@ -19,7 +19,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
@@ -107,6 +107,9 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
     if "verl" in config:
         with open_dict(config):
             config.verl = _with_verl_defaults(stage, keep_environment(OmegaConf.to_container(config.verl)))
+    from retool_mcore.config.schema import check  # pydantic takes a tenth of a second: not for --help
+
+    check(OmegaConf.to_container(config))
     return config
 
 
@@ -123,10 +126,11 @@ def register_resolvers() -> None:
         ("multiply", lambda a, b: a * b),
         ("or", lambda first, second: second if first is None else first),
         ("divide", _divide),
-        ("positive", _positive),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
         ("chat_template", chat_template),
+        ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
+        ("own_files", _own_parquets),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -152,16 +156,20 @@ def chat_template(name: str | None) -> str | None:
     raise UserError(f"model.chat_template={name} is no file: give the path of a Jinja template, or one of {known}")
 
 
+def _own_parquets(role: str, value: Any, folder: str, file: str) -> ListConfig:
+    """The parquet files that `retool prepare data=file` makes of data.file.ROLE; without any of its own the evaluation
+    has what was taken from the training problems."""
+    from retool_mcore.config.schema import own_files
+
+    value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    files = [f"{folder}/{role}/{entry.name}/{file}" for entry in own_files(role, value)]
+    return OmegaConf.create(files or [f"{folder}/{file}"] * (role == "eval"))
+
+
 def _divide(a: int, b: int) -> int:
     if b == 0 or a % b:
         raise UserError(f"{a} is not a multiple of {b}")
     return a // b
-
-
-def _positive(value: float) -> float:
-    if not value > 0:
-        raise UserError(f"it must be above 0, not {value}")
-    return value
 
 
 @contextmanager
@@ -241,7 +249,7 @@ def _resolve(config: DictConfig) -> None:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, UserError):
             cause = cause.__cause__ or cause.__context__
-        reason = str(cause) if cause else str(error).splitlines()[0].removesuffix(".")
+        reason = (str(cause) if cause else str(error).splitlines()[0]).removesuffix(".")
         raise UserError(f"the value of {_broken_key(config)} cannot be worked out: {reason}.") from error
 
 

@@ -16,17 +16,20 @@ from retool_mcore.errors import UserError
 SPLIT = "held_back"  # in extra_info
 
 
-def hold_back(train: Iterable[Path], others: Iterable[Path], path: Path, *, count: int, seed: int) -> str:
-    """Move `count` problems of the RL parquets `train` to `path`; returns the line to print.
+def hold_back(
+    train: Iterable[Path], others: Iterable[Path], path: Path, *, count: float, seed: int, key: str = "data.held_back"
+) -> str:
+    """Move `count` problems, below 1 a share of them, of the RL parquets `train` to `path`; returns the line to print.
 
     Problems are ranked by SHA-256 of (seed, question), as in split.py; those that are also in `others` (parquets of the
     evaluation and the cold start) are not taken. Raises UserError when there are too few.
     """
     rows = {file: pq.read_table(file).to_pylist() for file in train}
     known = {_problem(row) for own in rows.values() for row in own}
+    count = int(count) if count >= 1 else max(1, round(count * len(known)))
     free = known - {_problem(row) for file in others for row in pq.read_table(file).to_pylist()}
     if count >= len(known) or count > len(free):
-        raise UserError(f"data.held_back={count} of {len(known)} problems, {len(free)} in no other file: lower it.")
+        raise UserError(f"{key}={count} of {len(known)} problems, {len(free)} in no other file: lower it.")
     taken = set(sorted(free, key=lambda problem: hashlib.sha256(f"{seed}\n{problem}".encode()).digest())[:count])
     held = []
     for file, own in rows.items():
@@ -37,6 +40,15 @@ def hold_back(train: Iterable[Path], others: Iterable[Path], path: Path, *, coun
     return (
         f"held back: {count} of {len(known)} training problems ({len(free)} are in no other file), seed {seed}: {path}"
     )
+
+
+def weigh(path: Path, weight: float, seed: int) -> int:
+    """Repeat the rows of an RL parquet `weight` times, 2.5: twice and half of them once more; returns their number."""
+    rows = pq.read_table(path).to_pylist()
+    ranked = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}\n{_problem(row)}".encode()).digest())
+    repeated = rows * int(weight) + ranked[: round(weight % 1 * len(rows))]
+    write_parquet(repeated, pq.read_schema(path), path)
+    return len(repeated)
 
 
 def shared_problem(a: Iterable[Path], b: Iterable[Path]) -> str | None:

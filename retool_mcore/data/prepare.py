@@ -24,7 +24,7 @@ from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
-_SHOWN_REASONS = 3
+_SHOWN_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,14 @@ class Report:
         counts = f"{self.kept} kept, {self.duplicates} duplicates, {len(self.malformed)} malformed"
         lines = [f"{self.source}: {self.rows} rows read: {counts}"]
         lines += [f"  {path}: {rows} rows" for path, rows in self.files.items()]
-        if self.malformed:
-            first = self.malformed[0]
-            lines.append(f"  first malformed: row {first.row}: {first.reason}")
-        if len(self.malformed) > 1:
-            reasons = Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS)
-            lines += [f"  malformed {times} x: {reason}" for reason, times in reasons if times > 1]
+        for reason, times in Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS):
+            first = next(malformed for malformed in self.malformed if malformed.reason == reason)
+            lines.append(f"  malformed {times} x: {reason}; first row {first.row}: {first.text}".removesuffix(": "))
         return [*lines, f"  report: {self.path}"]
 
 
 def prepare_rl(
-    source_name: str,
+    source_name: str | Source,
     output_dir: str | Path,
     *,
     location: str | Path | None = None,
@@ -93,12 +90,12 @@ def prepare_rl(
         first = problems.pop(key)
         reason = f"same question as row {other.index} but another answer: {first.answer!r}, there {other.answer!r}"
         malformed.append(Malformed(first.index, reason))
-    counts = _Counts(source_name, source, rows, duplicates, malformed)
+    counts = _Counts(_name(source_name), source, rows, duplicates, malformed)
     return _write(counts, list(problems.values()), Path(output_dir), template, validation_fraction, seed)
 
 
 def prepare_sft(
-    source_name: str,
+    source_name: str | Source,
     output_dir: str | Path,
     *,
     location: str | Path | None = None,
@@ -121,7 +118,7 @@ def prepare_sft(
             malformed.append(record)
         elif traces.setdefault((normalise_question(record.question), record.segments), record) is not record:
             duplicates += 1
-    counts = _Counts(source_name, source, rows, duplicates, malformed)
+    counts = _Counts(_name(source_name), source, rows, duplicates, malformed)
     return _write(counts, list(traces.values()), Path(output_dir), template, validation_fraction, seed)
 
 
@@ -180,9 +177,13 @@ class _Counts:
     malformed: list[Malformed]
 
 
-def _source(name: str, purpose: str, template: str, validation_fraction: float) -> Source:
+def _name(source: str | Source) -> str:
+    return source if isinstance(source, str) else source.data_source
+
+
+def _source(name: str | Source, purpose: str, template: str, validation_fraction: float) -> Source:
     """The source, after everything has been checked that can be before a row is read."""
-    source = get_source(name)
+    source = get_source(name) if isinstance(name, str) else name
     get_template(template)
     if source.purpose != purpose:
         raise UserError(f"{name} is a data set for {source.purpose}, not for {purpose}.")

@@ -21,18 +21,31 @@ class Template:
     system: str = ""
 
 
+QUESTION = "{question}"
+
 TEMPLATES = {
     name: Template(**fields) for name, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }
 
 
 def get_template(name: str) -> Template:
-    """The template of that name; raises UserError naming the nearest one when there is none."""
+    """The template of that name, or of a text of the user's own that holds {question}, or of a .txt file of one.
+
+    Raises UserError naming the nearest one when there is none.
+    """
     if name in TEMPLATES:
         return TEMPLATES[name]
+    own = Path(name).expanduser()
+    text = own.read_text(encoding="utf-8") if own.suffix == ".txt" and own.is_file() else name
+    if text.count(QUESTION) == 1:
+        prefix, suffix = text.split(QUESTION)
+        return Template([], prefix, suffix, answer_tags="<answer>" in text)
     nearest = difflib.get_close_matches(name, TEMPLATES, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise UserError(f"unknown prompt template {name!r}: {hint}The templates are {', '.join(TEMPLATES)}.")
+    raise UserError(
+        f"unknown prompt template {name!r}: {hint}The templates are {', '.join(TEMPLATES)}; or write "
+        f"your own text with one {QUESTION} in it, or the path of a .txt file that holds it."
+    )
 
 
 def render(template_name: str, question: str) -> list[dict[str, str]]:

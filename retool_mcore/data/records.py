@@ -6,6 +6,7 @@ Every loader speaks in these records, so that the parquet schema and the public 
 import json
 import unicodedata
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Any, Literal
 
 
@@ -66,10 +67,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Malformed:
-    """A row that was left out, and why. `row` counts from 0 over all files of the source."""
+    """A row that was left out, and why. `row` counts from 0 over all files of the source; `text` is how it begins."""
 
     row: int
     reason: str
+    text: str = attribute(default="", compare=False)
 
 
 class MalformedRow(Exception):
@@ -92,6 +94,23 @@ def field(row: Any, key: str, where: str) -> Any:
     if key not in row:
         raise MalformedRow(f"{where} has no field {key!r}")
     return row[key]
+
+
+def at(row: Any, path: str) -> Any:
+    """The value at a dotted path: a column of that very name, or names and list indices one below the other.
+
+    Raises MalformedRow when it leads nowhere.
+    """
+    if isinstance(row, dict) and path in row:
+        return row[path]
+    value = row
+    for step in path.split("."):
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            there = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+            raise MalformedRow(f"{path!r} leads nowhere; the row has {there}") from None
+    return value
 
 
 def normalise_question(question: str) -> str:

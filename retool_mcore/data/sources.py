@@ -5,9 +5,11 @@
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +17,14 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
-from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, field, text_field
+from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, at, field, text_field
 from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
 
 _BATCH_ROWS = 1024
+_SHOWN = 100  # characters of a malformed row
 # In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -56,12 +60,26 @@ def flat_problem(row: dict, data_source: str, index: int, *, question_key: str, 
     return Problem(data_source, _question(question), _answer(field(row, answer_key, "row"), answer_key), index)
 
 
+def own_problem(row: dict, data_source: str, index: int, *, question: str, answer: str) -> Problem:
+    r"""A row of the user's own; question and answer are dotted paths.
+
+    An answer that is a whole solution counts by its last \boxed{}, or by what follows `####`, as GSM8K has it.
+    """
+    value = at(row, answer)
+    if isinstance(value, float) and math.isfinite(value):
+        value = f"{Decimal(repr(value)):f}".removesuffix(".0")
+    text = _answer(value, answer)
+    final = last_boxed(text) or text.rpartition("####")[2]
+    return Problem(data_source, _question(text_field(at(row, question), question)), _answer(final, answer), index)
+
+
 @dataclass(frozen=True)
 class Source:
     """A data set. `columns` are those the parser reads; `split` is what its rows are for ("test" is never trained on).
 
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
-    a text file's rows what another file holds; it is given the rows of one file at a time.
+    a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
+    are the hub's.
     """
 
     data_source: str
@@ -71,6 +89,8 @@ class Source:
     columns: tuple[str, ...]
     parse: Callable[[dict, str, int], Problem | Trace | Sequence[Problem]]
     complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None
+    subset: str | None = None
+    hub_split: str = "train"
 
 
 _PROMPT_COLUMNS = ("prompt", "reward_model")
@@ -125,41 +145,65 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             made: Any = source.parse(row, source.data_source, index)
             yield from made if isinstance(made, list) else [made]
         except MalformedRow as reason:
-            yield Malformed(index, str(reason))
+            yield Malformed(index, str(reason), json.dumps(row, default=str, ensure_ascii=False)[:_SHOWN])
 
 
-def hub_rows(name: str, subset: str | None = None) -> Iterator[dict]:
-    """Rows of the train split of a data set on the hub (or a local copy of its repository), streamed."""
+def check_location(source: Source, location: str | Path | None = None) -> None:
+    """Raise UserError for a location that `load` could not read; reads no row and downloads no data."""
+    name = str(source.hub_name if location is None else location)
+    if (files := _files(name)) is not None:
+        for file in files:
+            if file.suffix == ".parquet":
+                next(_parquet_rows(file, source.columns), None)
+        return
+    import httpx
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().dataset_info(name, timeout=30)
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        raise _not_on_hub(name, error) from error
+
+
+def hub_rows(name: str, subset: str | None = None, split: str = "train") -> Iterator[dict]:
+    """Rows of a split of a data set on the hub (or a local copy of its repository), streamed."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
     try:
-        yield from load_dataset(name, subset, split="train", streaming=True)
+        yield from load_dataset(name, subset, split=split, streaming=True)
     except (OSError, ValueError, DatasetsError) as error:
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise _not_on_hub(name, error) from error
+
+
+def _not_on_hub(name: str, error: Exception) -> UserError:
+    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    return UserError(
+        f"cannot load {name!r} from the hub, and no local file or folder has that name ({first_line}): download it on "
+        "a machine that can, and give the path of its file or folder."
+    )
+
+
+def _files(name: str) -> list[Path] | None:
+    """The files of a location; None for a hub name."""
+    path = Path(name).expanduser()
+    if not path.exists() and _HUB_NAME.fullmatch(name) and path.suffix not in _SUFFIXES:
+        return None
+    if not path.is_file() and not path.is_dir():
         raise UserError(
-            f"cannot load {name!r} from the hub, and no local file or folder has that name ({first_line}): download it "
-            "on a machine that can, and give the path of its file or folder."
-        ) from error
+            f"no such file or folder: {name}. Give a data file, a folder of them, or a hub name owner/name."
+        )
+    if path.is_file() and path.suffix not in _SUFFIXES:
+        raise UserError(f"cannot read {path}: expected a file that ends in {', '.join(_SUFFIXES)}.")
+    return [path] if path.is_file() else _data_files(path)
 
 
 def _rows(source: Source, location: str | Path | None) -> Iterator[Any]:
     name = str(source.hub_name if location is None else location)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        files = _data_files(path)
-    elif path.is_file():
-        files = [path]
-    elif _HUB_NAME.fullmatch(name) and path.suffix not in _SUFFIXES:
-        yield from hub_rows(name)
+    if (files := _files(name)) is None:
+        yield from hub_rows(name, source.subset, source.hub_split)
         return
-    else:
-        raise UserError(
-            f"no such file or folder: {name}. Give a data file, a folder of them, or a hub name owner/name."
-        )
     for file in files:
-        if file.suffix not in _SUFFIXES:
-            raise UserError(f"cannot read {file}: expected a file that ends in {', '.join(_SUFFIXES)}.")
         try:
             rows = _parquet_rows(file, source.columns) if file.suffix == ".parquet" else _text_rows(file)
             yield from source.complete(rows, file) if source.complete and file.suffix != ".parquet" else rows
@@ -184,6 +228,7 @@ def _parquet_rows(file: Path, columns: tuple[str, ...]) -> Iterator[dict]:
     try:
         with pq.ParquetFile(file) as parquet:
             there = parquet.schema_arrow.names
+            columns = tuple(c if c in there else c.partition(".")[0] for c in columns)
             if missing := [c for c in columns if c not in there]:
                 raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(columns)):

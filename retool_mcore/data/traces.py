@@ -13,7 +13,7 @@ import json
 import re
 from typing import Any
 
-from retool_mcore.data.records import MalformedRow, Segment, Trace, field, text_field
+from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
 
 TOOL_NAME = "code_interpreter"
 
@@ -36,17 +36,30 @@ _LEAD_OUT = re.compile(
 
 def text_trace(row: dict, data_source: str, index: int) -> Trace:
     """A row of `JoeYing/ReTool-SFT`: messages = [user, assistant], the whole solution in the assistant's text."""
-    messages = _messages(row)
-    roles = [role for role, _ in messages]
-    if roles != ["user", "assistant"]:
-        raise MalformedRow(f"messages have the roles {roles}, expected ['user', 'assistant']")
-    user, assistant = (text_field(field(m, "content", f"{role} message"), f"{role} content") for role, m in messages)
+    user, assistant = _two_texts(_messages(row))
     if not _MARKER.search(user):
         raise MalformedRow("the user text has no '*user question:*'")
     segments = _checked(_split_tags(assistant))
     if not _ANSWER_TAG.search(segments[-1].text):
         raise MalformedRow("missing final answer: the text does not end in an <answer> block")
     return Trace(data_source, extract_question(user), segments, index)
+
+
+def own_trace(row: dict, data_source: str, index: int, *, messages: str) -> Trace:
+    """A row of the user's own: under the column `messages` either form, without the public sets' wrappers."""
+    named = {"messages": at(row, messages)}
+    turns = _messages(named)
+    if any(role == "tool" or message.get("tool_calls") for role, message in turns):
+        return tool_call_trace(named, data_source, index)
+    user, assistant = _two_texts(turns[1:] if turns and turns[0][0] == "system" else turns)
+    return Trace(data_source, extract_question(user), _checked(_split_tags(assistant)), index)
+
+
+def _two_texts(messages: list[tuple[str, dict]]) -> list[str]:
+    roles = [role for role, _ in messages]
+    if roles != ["user", "assistant"]:
+        raise MalformedRow(f"messages have the roles {roles}, expected ['user', 'assistant']")
+    return [text_field(field(m, "content", f"{role} message"), f"{role} content") for role, m in messages]
 
 
 def tool_call_trace(row: dict, data_source: str, index: int) -> Trace:

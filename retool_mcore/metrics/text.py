@@ -6,6 +6,7 @@ import numpy as np
 
 GOOD = ("success", "output")  # statuses of a program that ran
 HEADINGS = {"thought": "Thought", "code": "Code", "observation": "Output", "error": "Output, an error"}
+TABLE = ["data_source", "index", "sample", "score", "acc", "ground_truth", "finish", "turns", "prompt", "response"]
 KEPT_CHARS = 4000  # of a trajectory; the text tab loads all of them at once
 _FENCE = "~~~~~~"  # programs and problems hold shorter ones themselves
 
@@ -35,6 +36,17 @@ def chosen(records: Sequence[Mapping], count: int) -> list[Mapping]:
     order = np.argsort([record["score"] for record in records], kind="stable")
     places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
     return [records[order[place]] for place in places]
+
+
+def speller(tokenizer) -> Callable[[list[int]], str]:
+    """Tokens as their text, with every special token and space."""
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def table(records: Sequence[Mapping], decode: Callable[[list[int]], str]) -> list[list]:
+    """Rows of a table of trajectories whose columns are TABLE, whole texts."""
+    texts = [[decode([int(token) for token in r[f"{part}_ids"]]) for part in ("prompt", "response")] for r in records]
+    return [[r.get(name) for name in TABLE[:-2]] + own for r, own in zip(records, texts, strict=True)]
 
 
 def markdown(record: Mapping, decode: Callable[[list[int]], str], kept_chars: int = KEPT_CHARS) -> str:

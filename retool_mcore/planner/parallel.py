@@ -11,8 +11,6 @@ from retool_mcore.planner.shape import Model
 
 def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:
     """Each of `size` ranks gets whole attention heads and an equal part of the vocabulary; `key`: the config key."""
-    if size < 1:
-        raise UserError(f"{key}={size}: expected 1 or more.")
     if model.heads % size:
         raise UserError(
             f"{key}={size} does not divide the model's {model.heads} attention heads: "
@@ -51,7 +49,7 @@ def check_layout(
 ) -> int:
     """Trainer side; returns the data-parallel size, nodes * gpus_per_node / (tp * pp * cp)."""
     check_tensor_parallel(model, size=tp, key="parallel.tp")
-    if pp < 1 or model.layers % pp:
+    if model.layers % pp:
         raise UserError(
             f"parallel.pp={pp} does not divide the model's {model.layers} layers: "
             f"choose one of {divisors(model.layers)}."
@@ -62,7 +60,7 @@ def check_layout(
     if vpp > 1 and pp == 1:
         raise UserError(f"{key}={vpp} needs parallel.pp > 1: set it to null or raise parallel.pp.")
     world = nodes * gpus_per_node
-    if cp < 1 or world < 1 or world % (tp * pp * cp):
+    if cp < 1 or world % (tp * pp * cp):
         context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
         raise UserError(
             f"parallel.tp={tp} x parallel.pp={pp}{context} = {tp * pp * cp} does not divide the {world} devices "
@@ -114,18 +112,12 @@ def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -
 
 def check_sft_batch(*, batch: int, dp: int) -> None:
     """`batch` counts sequences."""
-    if batch < 1 or batch % dp:
+    if batch % dp:
         raise UserError(f"train.batch={batch} sequences is not a multiple of the {dp} data-parallel ranks.")
 
 
 def check_rl_batch(*, batch: int, mini_batch: int, n: int, dp: int) -> None:
     """`batch` and `mini_batch` count prompts, each sampled `n` times; verl splits trajectories over `dp` ranks."""
-    if n < 2:
-        raise UserError(f"train.n={n}: a group needs at least 2 trajectories, or every advantage is zero.")
-    if mini_batch < 1 or mini_batch > batch:
-        raise UserError(
-            f"train.mini_batch={mini_batch} must be between 1 and train.batch={batch} (both count prompts)."
-        )
     for key, prompts in (("train.batch", batch), ("train.mini_batch", mini_batch)):
         if prompts * n % dp:
             raise UserError(

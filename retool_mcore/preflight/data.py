@@ -8,7 +8,7 @@ import pyarrow.parquet as parquet
 from retool_mcore.data.formats import Format
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.prepare import longest_prompt
-from retool_mcore.data.prompts import TEMPLATES, render
+from retool_mcore.data.prompts import TEMPLATES, get_template, render
 from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.verdict import CALLS, TESTS
@@ -18,7 +18,10 @@ def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[st
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
     files = [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
     if not files:
-        raise UserError(f"{key} names no file: give one or more parquet files.")
+        raise UserError(
+            f"{key} names no file: give one or more parquet files, or with data=file what they are made of "
+            "(data.file.train, data.file.eval, data.file.sft), and run `retool prepare`."
+        )
     for file in files:
         check_schema(str(file))
     return files
@@ -52,13 +55,11 @@ def check_prompt_lengths(
 
 def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:
     """The prompt must teach what the rollout parses; `where` says in which config key or file the template is."""
-    if template not in TEMPLATES:
-        raise UserError(f"{where}={template}: unknown prompt template, expected one of {', '.join(TEMPLATES)}.")
-    formats = TEMPLATES[template].formats
+    get_template(template)
+    # The user knows what a text of their own teaches.
+    formats = TEMPLATES[template].formats if template in TEMPLATES else (rollout_format,)
     if rollout_format not in formats:
         fitting = [name for name, known in TEMPLATES.items() if rollout_format in known.formats]
-        if not fitting:
-            raise UserError(f"rollout.format={rollout_format}: expected text, hermes or none.")
         raise UserError(
             f"{where}={template} teaches the format {formats[0]} but rollout.format={rollout_format}: "
             f"prepare the data with data.prompt={' or '.join(fitting)}, or set rollout.format={formats[0]}."

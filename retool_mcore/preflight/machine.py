@@ -62,12 +62,10 @@ def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
-    if device not in ("cpu", "cuda"):
-        raise UserError(f"parallel.device={device}: expected cpu or cuda.")
     if device == "cuda" and gpus_found < gpus_per_node:
         raise UserError(
             f"parallel.gpus_per_node={gpus_per_node} but nvidia-smi lists {gpus_found} GPUs on this node: "
-            "lower it, or choose parallel=cpu on a machine without a GPU."
+            "lower it, or choose parallel=cpu-tp2 on a machine without a GPU."
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.config import STAGE_POLICIES
+from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME, Format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
@@ -14,16 +14,14 @@ from retool_mcore.planner import limits, parallel
 from retool_mcore.planner.shape import Model
 from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
-from retool_mcore.preflight.trace import check_trace
+from retool_mcore.preflight.trace import check_loggers, check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
 from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.state import alarms
 from retool_mcore.tools.toolbox import create_toolbox
 
-INITS = {"checkpoint": True, "random": False}  # of model.init: whether a checkpoint's weights are read
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
 
@@ -32,9 +30,11 @@ def check(stage: str, config: DictConfig) -> None:
 
     Raises UserError with one sentence. `config` is the stage's resolved configuration (config.compose).
     """
+    schema.check(OmegaConf.to_container(config))  # a replay's is not composed
     machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
     if stage == "prepare":
         return
+    check_loggers(OmegaConf.select(config, "train.loggers") or ())
     machine.check_devices(
         config.parallel.device,
         gpus_per_node=config.parallel.gpus_per_node,
@@ -57,7 +57,6 @@ def check(stage: str, config: DictConfig) -> None:
 
 def check_sft_stage(config: DictConfig) -> None:
     train, rollout = config.train, config.rollout
-    limits.check_positive({"train.batch": train.batch, "train.epochs": train.epochs})
     data.check_template(config.data.prompt, rollout.format)
     files = {
         key: data.check_files(f"data.{key}", config.data[key], check_sft)
@@ -82,11 +81,10 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
-    check_recipe(config.recipe, max_turns=config.rollout.max_turns)
-    check_trace(config.trace.backend, config.trace.prompts)
+    check_recipe(config.recipe)
+    check_trace(config.trace.backend)
     log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
     check_correction(config.correction, config.recipe, log_probs=log_probs)
-    alarms.check(config.alarms)
     check_pipeline(
         config.pipeline,
         batch=train.batch,
@@ -95,7 +93,6 @@ def check_rl_stage(config: DictConfig) -> None:
         eval_every=train.eval_every,
     )
     check_rollout_devices(config)
-    limits.check_schedule(steps=train.steps, warmup_steps=train.warmup_steps)
     # A run of an older version, replayed, has none held back.
     files = check_prompts(config, tuple(key for key in ("train_files", "held_back_files") if key in config.data))
     for paths in files.values():
@@ -163,16 +160,16 @@ def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[P
 
 def reads_weights(config: DictConfig) -> bool:
     """Whether the policy starts from a folder's weights."""
-    if config.model.init not in INITS:
-        raise UserError(f"model.init={config.model.init}: expected one of {', '.join(INITS)}.")
-    return INITS[config.model.init]
+    return config.model.init == "checkpoint"
 
 
-def read_policy(name: str, key: str, rollout: DictConfig, advice: str, weights: bool = True) -> Model:
+def read_policy(name: str | None, key: str, rollout: DictConfig, advice: str, weights: bool = True) -> Model:
     """The model that config key `key` names, checked with its tokenizer and, if they will be read, its weights.
 
     advice: what to do when there is no such folder.
     """
+    if name is None:
+        raise UserError("No model is named: add model.path=FOLDER, or a choice such as model=qwen2.5-7b or model=tiny.")
     model = read_model(find_folder(str(name), key=key, advice=advice), weights=weights)
     check_tokenizer(model, rollout.format, rollout.get("chat_template"))
     return model
@@ -248,8 +245,6 @@ def check_rollout(config: DictConfig, model: Model) -> None:
     limits.check_lengths(
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
-        max_observation_tokens=rollout.max_observation_tokens,
-        max_turn_tokens=rollout.max_turn_tokens,
         max_positions=model.max_positions,
     )
     limits.check_engine_batch(
@@ -269,12 +264,6 @@ def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: 
 def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) -> None:
     """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
-    limits.check_kept(
-        keep_checkpoints=train.keep_checkpoints,
-        keep_best=train.keep_best,
-        best_is=train.best_is,
-        eval_every=train.eval_every,
-    )
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
     needs = host_memory.node_needs(config, model.folder)
     host_memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))

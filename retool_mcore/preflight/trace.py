@@ -1,20 +1,22 @@
-"""Tracing of episodes: a known backend that is installed."""
+"""Libraries that a run asks for and a plain installation lacks: of tracing and of loggers."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 from retool_mcore.errors import UserError
 
-BACKENDS = ("none", "mlflow")
+EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
 
 
-def check_trace(backend: str, prompts: int | None) -> None:
-    """Raises UserError for another backend, one that is not installed, or `prompts` below 1 (None: all)."""
-    if backend not in BACKENDS:
-        raise UserError(f"trace.backend={backend}: expected {' or '.join(BACKENDS)}.")
-    if prompts is not None and prompts < 1:
-        raise UserError(f"trace.prompts={prompts}: expected at least 1, or null for all; trace.backend=none is off.")
-    if backend == "mlflow" and find_spec("mlflow") is None:
+def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
+    """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
+    if backend in EXTRAS and find_spec(backend) is None:
         raise UserError(
-            "trace.backend=mlflow needs MLflow, which is not installed: `pip install -e .[trace] -c "
-            "launch/constraints-cpu.txt` (or -gpu.txt), or set trace.backend=none."
+            f"{key}={backend} needs {backend}, which is not installed: `pip install -e .[{EXTRAS[backend]}] -c "
+            f"launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
         )
+
+
+def check_loggers(loggers: Iterable[str]) -> None:
+    for name in loggers:
+        check_trace(name, "train.loggers", "train.loggers without it")

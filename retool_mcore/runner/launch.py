@@ -34,11 +34,13 @@ from retool_mcore.runner import processes, template
 from retool_mcore.runner.phase_line import phase_line
 from retool_mcore.runner.stage_log import killed_by, last_error, names_error
 from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
-from retool_mcore.state import alarms, heartbeat, stop
+from retool_mcore.state import alarms, checkpoints, heartbeat, stop
 from retool_mcore.state.progress import Progress, attempt_files
 
 POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
+# Of the optimizer's schedule, which a checkpoint holds (use_checkpoint_opt_param_scheduler).
+SCHEDULE = ("train.lr", "train.min_lr", "train.schedule", "train.warmup_steps", "train.weight_decay")
 NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -110,6 +112,28 @@ def is_complete(stage: str, config: DictConfig) -> bool:
     return True
 
 
+def preflight(stage: str, config: DictConfig) -> None:
+    """All that can be found wrong before anything starts. Raises UserError."""
+    from retool_mcore.preflight.run import check  # reads data and models: not for --help
+    from retool_mcore.train.prepare import parts_of
+
+    check(stage, config)
+    if stage == "prepare":
+        parts_of(config)
+
+
+def kept_values(stage: str, config: DictConfig) -> str:
+    """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing."""
+    folder = stage_dir(stage, config)
+    first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
+    if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
+        return ""
+    old = OmegaConf.load(first)
+    pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
+    told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
+    return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])
+
+
 def launch(stage: str, config: DictConfig) -> None:
     """Runs `stage` to its end, or returns at once when this very configuration was carried to its end before.
 
@@ -120,11 +144,9 @@ def launch(stage: str, config: DictConfig) -> None:
         AlarmStop: an alarm whose answer is `stop` fired (state/alarms.py).
         Paused: somebody created STOP in the stage's folder.
     """
-    from retool_mcore.preflight.run import check  # reads data and models: not for --help and --dry-run
-
     if is_complete(stage, config):
         return
-    check(stage, config)
+    preflight(stage, config)
     if (
         stage in TORCHRUN
         and config.parallel.nodes > 1
@@ -169,6 +191,8 @@ def run_attempt(
         path = _write_config(folder, config, attempt)
         print(f"{stage}: attempt {attempt} in {folder}")
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
+        if said := kept_values(stage, config):
+            print(f"{stage}: goes on {said}", flush=True)
         with _recorded(folder, attempt):
             if stage == "prepare":
                 from retool_mcore.train import prepare
@@ -198,6 +222,10 @@ def run_process(
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
     env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
+    env.setdefault("WANDB_DIR", str(folder.absolute()))  # offline runs: RUN/STAGE/wandb, for `wandb sync`
+    if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own
+        env.setdefault("MLFLOW_TRACKING_URI", (folder / "mlflow").absolute().as_uri())
+        env.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
     log = folder / "log.txt"
     limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))

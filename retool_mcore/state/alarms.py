@@ -19,13 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.state.progress import read_steps
 
-ANSWERS = ("ignore", "tell", "skip", "back", "stop")  # from the mildest
-# The last is known only when the step's weights are saved and measured: nothing is left to skip or to go back to.
-UNFIT = {"reward": ("skip", "back")}
 BEFORE = ("entropy", "mismatch")  # known before the update
 AFTER = ("nan", "gradient_norm", *BEFORE)  # before the step is saved
 ROLES = ("actor", "critic")
@@ -115,20 +111,6 @@ def reward(settings, data, history) -> Fired | None:
 CHECKS = {check.__name__: check for check in (nan, gradient_norm, entropy, mismatch, reward)}
 IGNORED = {"backs": 0, **{name: {"answer": "ignore"} for name in CHECKS}}
 KEPT = ("actor/entropy", "critic/score/mean", "val/accuracy", *(f"alarm/{name}" for name in CHECKS))
-
-
-def check(settings: Mapping) -> None:
-    """Refuse a section `alarms` that means nothing. Raises UserError with one sentence."""
-    for name in CHECKS:
-        for key in ("answer", "then"):
-            answer, unfit = settings[name][key], UNFIT.get(name, ())
-            if answer not in ANSWERS or answer in unfit:
-                choices = ", ".join(choice for choice in ANSWERS if choice not in unfit)
-                raise UserError(f"alarms.{name}.{key}={answer}: choose from {choices}.")
-        if settings[name]["in_a_row"] < 1:
-            raise UserError(f"alarms.{name}.in_a_row={settings[name]['in_a_row']}: expected 1 step or more.")
-    if settings["backs"] < 0:
-        raise UserError(f"alarms.backs={settings['backs']}: expected 0 or more.")
 
 
 def engine_switches(settings: Mapping) -> dict[str, bool | float]:

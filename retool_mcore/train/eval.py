@@ -11,6 +11,7 @@ sample's own doing, which counts as wrong and is told (`sandbox_errors` in metri
 import asyncio
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +48,15 @@ def read_finished(path: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
+def rows_of(paths: str | Iterable[str]) -> list[dict]:
+    """All rows of one parquet or several, in order."""
+    files = [paths] if isinstance(paths, str) else paths  # of a configuration's list, which pyarrow takes for no list
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
 async def run_all(config, folder: Path) -> list[dict]:
     """Every problem k times; one record (metrics/records.py) a trajectory."""
-    rows = parquet.read_table(config.data.validation_files).to_pylist()[: config.problems]
+    rows = rows_of(config.data.validation_files)[: config.problems]
     fmt = load_format(config, config.policy_path)
     tokenizer = fmt.tokenizer
     limits = Limits(**{name: config.rollout[name] for name in LIMITS})

@@ -1,13 +1,24 @@
 """retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from omegaconf import OmegaConf
+
+from retool_mcore.config.schema import own_files
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_tasks import rows, traces, write_rows
-from retool_mcore.data.held_back import SPLIT, hold_back
+from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
+from retool_mcore.data.prompts import get_template
+from retool_mcore.data.sources import Source, check_location, get_source, own_problem
 from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
+from retool_mcore.errors import UserError
 
 
 def run(config) -> None:
@@ -57,20 +68,77 @@ def make_functions(config) -> None:
     print(f"functions: {len(shown) - held_out} + {held_out} traces (train + validation) in {folder}")
 
 
+class Part(NamedTuple):
+    """What is read into one folder of RUN/data."""
+
+    role: str  # rl | sft | eval
+    source: str | Source
+    location: str | None
+    folder: str
+    weight: float = 1.0
+
+
+def named_parts(sources) -> list[Part]:
+    """Of `data.sources`; one that is null is left out."""
+    return [Part(s.role, name, s.location, name) for name, s in sources.items() if s is not None]
+
+
+def own_parts(section) -> list[Part]:
+    """Of `data.file`, the user's own."""
+    parts = []
+    for key in ("train", "eval", "sft"):
+        for file in own_files(key, OmegaConf.to_container(section)[key]):
+            columns = {name: getattr(file, name) or section[name] for name in ("question", "answer", "messages")}
+            messages = columns.pop("messages")
+            parse: Callable = partial(own_problem, **columns)
+            source = Source(
+                file.name, file.path, "rl", "test" if key == "eval" else "train", tuple(columns.values()), parse,
+                subset=file.subset, hub_split=file.split,
+            )  # fmt: skip
+            if key == "sft":
+                parse = partial(own_trace, messages=messages)
+                source = replace(source, purpose="sft", columns=(messages,), parse=parse)
+            role = "rl" if key == "train" else key
+            parts.append(Part(role, source, file.path, f"{key}/{file.name}", file.weight))
+    if not parts:
+        raise UserError(
+            "data=file names no data: give data.file.train=FILE (problems for RL), data.file.eval=FILE (problems for "
+            "the evaluation) or data.file.sft=FILE (traces)."
+        )
+    return parts
+
+
+def parts_of(config) -> list[Part]:
+    """What `retool prepare` reads, once all of it is there: raises UserError before a row is read or downloaded."""
+    data = config.data
+    parts = own_parts(data.file) if "file" in data else named_parts(data.get("sources", {}))
+    get_template(data.prompt)
+    for part in sorted(parts, key=lambda part: part.location is None):  # what is here before the hub is asked
+        check_location(get_source(part.source) if isinstance(part.source, str) else part.source, part.location)
+    return parts
+
+
 def read_sources(config) -> None:
-    data, folder = config.data, Path(config.run_dir) / "data"
-    common = {"template": data.prompt, "seed": config.seed}
+    data, folder, seed = config.data, Path(config.run_dir) / "data", config.seed
+    common = {"template": data.prompt, "seed": seed}
+    parts = parts_of(config)
     files: dict[str, list[Path]] = {"rl": [], "sft": [], "eval": []}
-    for name, source in data.sources.items():
-        if source is None:  # left out: data.sources.NAME=null
-            continue
-        if source.role == "sft":
-            share = data.sft_validation_share
-            report = prepare_sft(name, folder / name, location=source.location, validation_fraction=share, **common)
+    for part in parts:
+        out, share = folder / part.folder, data.sft_validation_share
+        if part.role == "sft":
+            report = prepare_sft(part.source, out, location=part.location, validation_fraction=share, **common)
         else:
-            report = prepare_rl(name, folder / name, location=source.location, **common)
-        files[source.role] += report.files
+            report = prepare_rl(part.source, out, location=part.location, **common)
+        files[part.role] += report.files
         print("\n".join(report.lines()))
+    if files["rl"] and not files["eval"] and data.get("test_share"):
+        test, share = Path(data.validation_files[0]), data.test_share
+        print(hold_back(files["rl"], files["sft"], test, count=share, seed=seed, key="data.test_share"))
+        files["eval"] = [test]
     if files["rl"] and data.held_back:
         others = files["sft"] + files["eval"]
-        print(hold_back(files["rl"], others, Path(data.held_back_files), count=data.held_back, seed=config.seed))
+        print(hold_back(files["rl"], others, Path(data.held_back_files), count=data.held_back, seed=seed))
+    for part in parts:
+        if part.role == "rl" and part.weight != 1:
+            path = folder / part.folder / "train.parquet"
+            print(f"weight {part.weight:g}: {weigh(path, part.weight, seed)} rows in {path}")

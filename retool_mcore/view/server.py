@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import gzip
 import hashlib
 import hmac
@@ -153,4 +154,6 @@ def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
     try:
         web.run_app(application(source, token, host), host=host, port=port, print=None)
     except OSError as error:
-        raise UserError(f"port {port} cannot be used ({error.strerror}): give another with --port.") from None
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        what, option = (f"port {port}", "--port") if taken else (f"the address {host}", "--host")
+        raise UserError(f"{what} cannot be used ({error.strerror}): give another with {option}.") from None

@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
-
 from retool_mcore.cli.summary import rows
 from retool_mcore.config import compose, policy_path
-from retool_mcore.errors import UserError
-from retool_mcore.planner.limits import check_kept
 from retool_mcore.runner.launch import stage_dir
 
 
@@ -26,20 +22,3 @@ def test_its_evaluation_has_a_folder_and_a_row_of_its_own(tmp_path):
     assert "best of RL" not in [row[0] for row in rows(tmp_path / "r")[1]]
     (folder / "metrics.json").write_text(json.dumps({"accuracy": {"x": {"mean@1": 0.5}}, "behaviour": {"x": {}}}))
     assert ["best of RL", "50.0 %"] in [row[:2] for row in rows(tmp_path / "r")[1]]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"keep_checkpoints": 0}, "train.keep_checkpoints=0"),
-        ({"keep_checkpoints": None}, "train.keep_checkpoints=None"),
-        ({"best_is": "best"}, "highest or lowest"),
-        ({"eval_every": -1}, "train.eval_every=-1"),
-    ],
-)
-def test_refused_options(options, words):
-    good = {"keep_checkpoints": 1, "keep_best": "val/loss", "best_is": "lowest", "eval_every": 5}
-    check_kept(**good)
-    check_kept(**good | {"keep_best": "reward/accuracy", "eval_every": -1})
-    with pytest.raises(UserError, match=words):
-        check_kept(**good | options)

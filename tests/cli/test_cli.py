@@ -1,10 +1,15 @@
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from retool_mcore.cli import main
+from retool_mcore.cli import dry_run, main
+from retool_mcore.config import compose
+from retool_mcore.runner import launch
 
 STAGES = ["prepare", "sft", "rl", "eval", "export", "doctor"]
 
@@ -18,7 +23,8 @@ def test_help_explains_and_gives_two_examples(stage, capsys):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_dry_run_prints_the_configuration_and_the_command(stage, capsys, tmp_path):
-    assert main.main([stage, f"runs_dir={tmp_path}/runs", "name=x", "--dry-run"]) == 0
+    option = "--dry-run" if stage == "doctor" else "--full"
+    assert main.main([stage, f"runs_dir={tmp_path}/runs", "name=x", option]) == 0
     out = capsys.readouterr().out
     config = yaml.safe_load(out)
     assert config["run_dir"] == f"{tmp_path}/runs/x"
@@ -31,15 +37,52 @@ def test_dry_run_prints_the_configuration_and_the_command(stage, capsys, tmp_pat
 
 
 def test_dry_run_of_the_large_policy(capsys):
-    assert main.main(["rl", "model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "recipe=dapo", "--dry-run"]) == 0
+    assert main.main(["rl", "model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "recipe=dapo", "--full"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["verl"]["actor_rollout_ref"]["model"]["path"]
     assert config["recipe"]["filters"]["all_equal"] is True
 
 
+def test_a_dry_run_is_short_and_has_the_checks_verdict(capsys, tmp_path):
+    assert main.main(["rl", f"runs_dir={tmp_path}/runs", "name=x", "recipe=dapo", "--dry-run"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert 10 <= len(out) <= 18 and out[0] == f"rl: would write to {tmp_path}/runs/x/rl"
+    assert out[-1].startswith("  checks    refused: ") and "rl_train.parquet does not exist" in out[-1]
+    assert any(line.startswith("  recipe    name dapo") for line in out)
+    assert not (tmp_path / "runs").exists()
+    assert main.main(["prepare", f"runs_dir={tmp_path}/runs", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "  checks    passed: it can start"
+
+
+def test_the_planner_says_how_long(tmp_path):
+    shape = {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False,
+        "max_position_embeddings": 32768,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    for stage in ("rl", "sft"):
+        config = compose(stage, ["data=math", "parallel=2x8-80g", f"model.path={tmp_path}"])
+        assert re.match(r"\d+ s to train a step", dry_run.time(config)), dry_run.time(config)
+    assert dry_run.time(compose("rl")).startswith("not known")
+
+
+def test_what_a_resume_would_ignore_is_said(tmp_path, monkeypatch):
+    given = [f"runs_dir={tmp_path}", "name=x"]
+    assert launch.kept_values("rl", compose("rl", given)) == ""
+    (tmp_path / "x" / "rl").mkdir(parents=True)
+    (tmp_path / "x" / "rl" / "config.yaml").write_text(OmegaConf.to_yaml(compose("rl", given)))
+    assert launch.kept_values("rl", compose("rl", given)) == ""  # no checkpoint yet: it begins anew
+    monkeypatch.setattr(launch.checkpoints, "latest", lambda folder: folder / "global_step_20")
+    said = launch.kept_values("rl", compose("rl", [*given, "train.lr=0.001", "train.steps=50"]))
+    assert said == "from step 20, with that checkpoint's schedule; train.lr=0.001 has no effect, 0.00025 goes on"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["view", "runs/x", "--port", "99999"], "'--port': Input should be less than or equal to 65535"),
+        (["sandbox", "serve", "--port", "99999"], "'--port': Input should be less than or equal to 65535"),
         (["rll"], "Did you mean 'rl'"),
         (["rl", "--dryrun"], "--dry-run"),
         (["rl", "train.bach=3"], "unknown key train.bach; the nearest valid key is train.batch."),
@@ -64,7 +107,7 @@ def test_without_arguments_it_helps(capsys):
 
 def test_a_dry_run_imports_no_framework():
     program = (
-        "import sys; from retool_mcore.cli import main; main.main(['rl', '--dry-run']); "
+        "import sys; from retool_mcore.cli import main; main.main(['rl', '--full']); "
         "sys.exit(' '.join({'torch', 'ray', 'verl', 'vllm', 'transformers', 'matplotlib'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

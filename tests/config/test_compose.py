@@ -192,7 +192,6 @@ def test_an_unknown_stage(tree):
         ("${add:1,2,3}", 6),
         ("${multiply:3,4}", 12),
         ("${divide:12,4}", 3),
-        ("${positive:2}", 2),
         ("${abspath:/a/../b}", "/b"),
     ],
 )
@@ -206,7 +205,6 @@ def test_resolvers(tree, expression, value):
     [
         ("${divide:7,2}", "7 is not a multiple of 2"),
         ("${divide:7,0}", "7 is not a multiple of 0"),
-        ("${positive:0}", "above 0"),
     ],
 )
 def test_resolvers_refuse(tree, expression, reason):

@@ -21,7 +21,7 @@ PUBLISHED = {
     "zerotir": (128, 16, 128, 1e-6),
 }
 ON_POLICY = ("grpo", "zerotir")  # one update a batch is the method's, whatever the data
-REAL = ("math", "xlam")
+REAL = ("math", "xlam", "file")
 DATA = sorted(path.stem for path in (CONFIG_DIR / "data").glob("*.yaml"))
 
 

@@ -94,7 +94,10 @@ def test_malformed_rows_are_reported_and_do_not_stop_the_run(tmp_path):
     assert report.lines() == [
         "dapo_math_17k: 3 rows read: 1 kept, 0 duplicates, 2 malformed",
         f"  {out / 'train.parquet'}: 1 rows",
-        "  first malformed: row 1: ground_truth is null",
+        '  malformed 1 x: ground_truth is null; first row 1: {"prompt": [{"role": "user", "content": "B?"}], '
+        '"reward_model": {"ground_truth": null, "style": "rul',
+        '  malformed 1 x: prompt is 0 messages, expected a list of one message; first row 2: {"prompt": [], '
+        '"reward_model": null}',
         f"  report: {out / 'report.json'}",
     ]
 

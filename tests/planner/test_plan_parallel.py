@@ -36,14 +36,11 @@ def test_layout_gives_the_data_parallel_size(changes, dp):
     ("changes", "shape", "words"),
     [
         ({"tp": 3}, {}, ["parallel.tp=3", "40 attention heads", "1, 2, 4, 5, 8"]),
-        ({"tp": 0}, {}, ["parallel.tp=0"]),
         ({"tp": 5, "pp": 1}, {}, ["parallel.tp=5", "8 key/value heads", "1, 2, 4, 8."]),
         ({"tp": 2}, {"vocab": 151}, ["parallel.tp=2", "vocabulary of 151"]),
         ({"pp": 3}, {}, ["parallel.pp=3", "64 layers"]),
-        ({"pp": 0}, {}, ["parallel.pp=0"]),
         ({"pp": 4}, {}, ["= 32", "16 devices", "parallel.nodes=2", "parallel.gpus_per_node=8"]),
         ({"tp": 1}, {}, ["parallel.sequence_parallel"]),
-        ({"nodes": 0}, {}, ["0 devices"]),
         ({"cp": 2}, {}, ["context_parallel_size=2", "= 32", "16 devices"]),
         ({"vpp": 3}, {}, ["virtual_pipeline_model_parallel_size=3", "32 layers"]),
         ({"pp": 1, "vpp": 2}, {}, ["virtual_pipeline_model_parallel_size=2", "parallel.pp > 1"]),
@@ -84,39 +81,22 @@ def test_batches_are_multiples_of_the_data_parallel_ranks():
     parallel.check_rl_batch(batch=3, mini_batch=1, n=4, dp=4)  # trajectories are split, not prompts
     assert "18 trajectories" in refusal(parallel.check_rl_batch, batch=6, mini_batch=4, n=3, dp=4)
     assert "train.mini_batch=2" in refusal(parallel.check_rl_batch, batch=4, mini_batch=2, n=3, dp=4)
-    assert "train.mini_batch=8" in refusal(parallel.check_rl_batch, batch=4, mini_batch=8, n=4, dp=1)
-    assert "train.mini_batch=0" in refusal(parallel.check_rl_batch, batch=4, mini_batch=0, n=4, dp=1)
-    assert "train.n=1" in refusal(parallel.check_rl_batch, batch=4, mini_batch=4, n=1, dp=1)
 
 
 LENGTHS = {
     "max_prompt_tokens": 2048,
     "max_response_tokens": 16384,
-    "max_observation_tokens": 1024,
-    "max_turn_tokens": 16384,
     "max_positions": 18432,
 }
 
 
 def test_lengths_that_just_fit_pass():
     limits.check_lengths(**LENGTHS)
-    limits.check_lengths(**(LENGTHS | {"max_turn_tokens": 16384, "max_observation_tokens": 16383}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"max_positions": 18431}, ["= 18432", "18431 positions"]),
-        ({"max_observation_tokens": 16384}, ["rollout.max_observation_tokens=16384"]),
-        ({"max_turn_tokens": 16385}, ["rollout.max_turn_tokens=16385"]),
-        ({"max_turn_tokens": 0}, ["rollout.max_turn_tokens=0"]),
-        ({"max_prompt_tokens": 0}, ["rollout.max_prompt_tokens=0"]),
-        ({"max_observation_tokens": -1}, ["rollout.max_observation_tokens=-1"]),
-    ],
-)
-def test_lengths_refuse(changes, words):
-    message = refusal(limits.check_lengths, **(LENGTHS | changes))
-    assert all(word in message for word in words), message
+def test_lengths_refuse():
+    message = refusal(limits.check_lengths, **(LENGTHS | {"max_positions": 18431}))
+    assert "= 18432" in message and "18431 positions" in message
 
 
 def test_a_longest_sequence_fits_a_micro_batch_and_an_engine_step():
@@ -139,8 +119,6 @@ def test_warm_up_ends_before_the_run():
     limits.check_schedule(steps=10, warmup_steps=9)
     limits.check_schedule(steps=1, warmup_steps=0)
     assert "train.warmup_steps=10" in refusal(limits.check_schedule, steps=10, warmup_steps=10)
-    assert "train.warmup_steps=-1" in refusal(limits.check_schedule, steps=10, warmup_steps=-1)
-    assert "train.steps=0" in refusal(limits.check_schedule, steps=0, warmup_steps=0)
 
 
 def test_experts_are_dealt_evenly_or_refused():

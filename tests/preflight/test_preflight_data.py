@@ -83,7 +83,8 @@ def test_a_prompt_that_teaches_the_format_passes_and_unknown_names_do_not():
     for template, rollout_format in [("retool", "text"), ("hermes", "hermes"), ("plain", "none"), ("tiny", "hermes")]:
         data.check_template(template, rollout_format)
     assert "retool" in refusal(data.check_template, "retol", "text")
-    assert "text, hermes or none" in refusal(data.check_template, "retool", "xml")
+    for own in ("Solve {question} step by step.", "{question}"):
+        data.check_template(own, "text")
 
 
 def test_files_prepared_for_another_format_are_refused(tmp_path, files):

@@ -25,7 +25,6 @@ def test_devices_must_suffice():
     machine.check_devices("cpu", gpus_per_node=2, gpus_found=0)
     message = refusal(machine.check_devices, "cuda", gpus_per_node=8, gpus_found=2)
     assert "parallel.gpus_per_node=8" in message and "2 GPUs" in message
-    assert "parallel.device=tpu" in refusal(machine.check_devices, "tpu", gpus_per_node=1, gpus_found=0)
 
 
 def test_memory_available_is_read_and_must_suffice(tmp_path):

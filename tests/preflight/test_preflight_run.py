@@ -86,8 +86,6 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("sft", ["data.sft_train_files=/nowhere/x.parquet"], ["/nowhere/x.parquet"]),
         ("sft", ["train.batch=60"], ["data.sft_train_files holds 56 rows", "train.batch=60"]),
         ("sft", ["train.batch=50"], ["data.sft_validation_files holds 40 rows"]),
-        ("sft", ["train.batch=0"], ["train.batch=0"]),
-        ("sft", ["train.warmup_steps=400"], ["train.warmup_steps=400", "400 steps"]),
         ("sft", ["train.steps=null"], ["train.warmup_steps=20", "1 steps"]),
         ("sft", ["init_from=/nowhere/model"], ["init_from", "/nowhere/model", "retool prepare"]),
         ("sft", ["parallel.tp=3"], ["parallel.tp=3", "attention heads"]),
@@ -97,7 +95,6 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("sft", ["data.prompt=retool", "rollout.format=hermes"], ["data.prompt=retool"]),
         ("rl", ["init_from=/nowhere/model"], ["init_from", "retool sft"]),
         ("rl", ["train.batch=41", "train.mini_batch=41"], ["data.train_files holds 40 rows"]),
-        ("rl", ["train.mini_batch=17"], ["train.mini_batch=17"]),
         ("rl", ["rollout.max_response_tokens=100000"], ["positions"]),
         ("rl", ["parallel.micro_batch_tokens=100"], ["parallel.micro_batch_tokens=100"]),
         ("rl", ["parallel.rollout_tp=4"], ["parallel.rollout_tp=4"]),
@@ -191,7 +188,6 @@ def test_weights_are_asked_for_where_they_are_read(prepared, tmp_path, stage):
     unsaved = ["train.save_every=-1"] if stage == "rl" else []
     STAGES[stage](config(stage, prepared, init, "model.init=random", *unsaved))
     assert "no model.safetensors" in refusal(stage, prepared, init)
-    assert "model.init=radnom" in refusal(stage, prepared, init, "model.init=radnom")
     if stage == "rl":
         assert "train.save_every=-1" in refusal(stage, prepared, init, "model.init=random")
         ppo = ["recipe.advantage=gae", "model.init=random", *unsaved]

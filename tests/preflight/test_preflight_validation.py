@@ -54,9 +54,6 @@ def test_without_validation_there_is_no_best_and_nothing_to_tell():
     [
         (["data.rl.eval_every=1"], ["25.0%", "train.eval_share=0.2", "train.eval_every=2"]),
         (["data.rl.eval_every=4"], ["train.save_every=30", "train.eval_every=4", "train.keep_best=null"]),
-        (["train.eval_samples=0"], ["train.eval_samples=0"]),
-        (["train.stop_after_worse=0"], ["train.stop_after_worse=0"]),
-        (["train.stop_after_worse=2", "train.eval_every=-1"], ["train.eval_every=-1"]),
     ],
 )
 def test_refused(overrides, words):

@@ -1,5 +1,7 @@
 """verl's advantage estimators and losses against the formulas of the recipes, and our loss against verl's."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, get_poli
 from verl.workers.config import ActorConfig
 
 import retool_mcore.backends.verl.losses  # noqa: F401  (registers)
-from retool_mcore.recipes.check import ADVANTAGES
+from retool_mcore.config.schema import VALUES
 
 LENGTHS = [3, 1, 2, 4]
 INDEX = np.array(["a", "a", "b", "b"], dtype=object)
@@ -32,7 +34,8 @@ def advantages(name, **arguments):
 
 
 def test_all_estimators_that_a_recipe_may_name_are_verls():
-    assert all(callable(get_adv_estimator_fn(name)) for name in ADVANTAGES)
+    (names,) = (get_args(kind) for kind, section, key in VALUES if (section, key) == ("recipe", "advantage"))
+    assert names and all(callable(get_adv_estimator_fn(name)) for name in names)
 
 
 def test_grpo_divides_by_the_groups_standard_deviation_or_not():

@@ -20,37 +20,29 @@ def test_every_recipe_is_accepted_or_says_what_it_needs(name):
     config = recipe(name)
     assert config.recipe.name == name
     if name not in REFUSED:
-        check_recipe(config.recipe, max_turns=config.rollout.max_turns)
+        check_recipe(config.recipe)
         return
     with pytest.raises(UserError, match=rf"^recipe={name} needs .*{REFUSED[name]}.*\.$"):
-        check_recipe(config.recipe, max_turns=config.rollout.max_turns)
+        check_recipe(config.recipe)
 
 
 @pytest.mark.parametrize(
     ("name", "override", "words"),
     [
-        ("retool", "recipe.advantage=grop", "'grop' is not known"),
-        ("retool", "recipe.loss_aggregation=mean", "not known"),
-        ("retool", "recipe.answer=last", "choose from boxed, answer_tag, final_line, calls"),
         ("retool", "recipe.reward.name=otc_ppo", "args do not fit otc_ppo: missing a required argument: 'max_calls'"),
         ("torl", "recipe.reward.name=zerotir", "args do not fit zerotir: got an unexpected keyword argument"),
         ("retool", "recipe.reward.name=nope", "no reward is called 'nope'"),
         ("otc", "recipe.group_reward.name=a.b", "cannot be loaded"),
-        ("otc", "rollout.max_turns=0", "OTC"),
         ("retool", "recipe.filters.samples=[void]", "void_turn"),
         ("retool", "recipe.filters.samples=[void_turn]", "policy_loss=retool, not vanilla"),
         ("retool", "recipe.observation_weight=0.1", "policy_loss=retool"),
-        ("retool", "recipe.observation_weight=-0.1", "0 or more"),
         ("simpletir", "recipe.loss_aggregation=seq-mean-token-mean", "token-mean, not seq-mean"),
-        ("zerotir", "recipe.filters.accuracy=[0.8,0.05]", "low < high"),
-        ("zerotir", "recipe.filters.repetition.n=10", "power of two"),
-        ("zerotir", "recipe.filters.refill_limit=0", "1 or more"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(name, override, words):
     config = recipe(name, override)
     with pytest.raises(UserError, match=words) as caught:
-        check_recipe(config.recipe, max_turns=config.rollout.max_turns)
+        check_recipe(config.recipe)
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
 
 
@@ -59,7 +51,7 @@ def test_a_users_reward_takes_any_arguments():
         "retool", "recipe.reward.name=retool_mcore.rewards.outcome.torl", "recipe.reward.args.executability=-1"
     )
     assert OmegaConf.to_container(config.recipe.reward.args) == {"executability": -1}
-    check_recipe(config.recipe, max_turns=2)
+    check_recipe(config.recipe)
 
 
 def test_what_the_recipes_set_reaches_verl_and_the_rollout():

@@ -21,7 +21,7 @@ from retool_mcore.metrics.gpu_idle import idle_shares
 from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
-from retool_mcore.metrics.text import chosen, markdown
+from retool_mcore.metrics.text import TABLE, chosen, markdown, speller, table
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.recipes.columns import real_keys
@@ -86,10 +86,11 @@ class StepObserver:
                 return self._mask_audit_error(seen, Fault(error.what, row, error.token), error.where)
         return error
 
-    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None, gpus=()) -> None:
+    def end_step(self, batch, step: int, metrics: dict, timing: dict, board=None, tokenizer=None, gpus=(), wandb=None):
         """Metrics of the whole step; hands the trajectories to the writer.
 
-        board: TensorBoard's SummaryWriter; gpus: of every rank the samples of its GPU (metrics/gpu_idle.py).
+        board: TensorBoard's SummaryWriter; wandb: the module, with a run; gpus: of every rank the samples of its GPU
+        (metrics/gpu_idle.py).
         """
         clock = time.perf_counter()
         if not self.batches:  # a step without an update of the actor, while only the critic warms up
@@ -121,8 +122,11 @@ class StepObserver:
         metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
         trace = chrome_trace(step, self.started, timing, records, gpus)
         write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
-        every = self.texts.every
-        if board is not None and tokenizer is not None and every and step % every == 0:
+        shown = tokenizer is not None and self.texts.every and step % self.texts.every == 0
+        if shown and wandb is not None:
+            few = chosen(records, self.texts.count)
+            wandb.log({"trajectories": wandb.Table(TABLE, table(few, speller(tokenizer)))}, step=step)
+        if shown and board is not None:
             self.writer.write(step, records, lambda: self._show(Path(board.log_dir) / "text", step, records, tokenizer))
         else:
             self.writer.write(step, records)
@@ -138,12 +142,9 @@ class StepObserver:
 
     def _show(self, folder: Path, step: int, records: list[dict], tokenizer) -> None:
         """A few trajectories for TensorBoard's text tab: files of their own, since verl's may be closed already."""
-
-        def decode(ids: list[int]) -> str:
-            return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
+        few, decode = chosen(records, self.texts.count), speller(tokenizer)
         with SummaryWriter(folder) as board:
-            for number, record in enumerate(chosen(records, self.texts.count)):
+            for number, record in enumerate(few):
                 board.add_text(f"trajectory/{number}", markdown(record, decode), step)
 
     def _mask_audit_error(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:

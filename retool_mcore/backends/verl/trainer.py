@@ -266,7 +266,8 @@ class RetoolTrainerMixin(Phases):
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
-        self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus)
+        wandb = self.logger.logger.get("wandb")
+        self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus, wandb)
         records = [record for seen in self.observer.batches for record in seen.records]
         metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
         self.ending = self.alarms.judge(global_steps, metrics, ("reward",))

@@ -1,0 +1,74 @@
+"""What `--dry-run` says: what a stage would do, where, from what to what, for how long, and whether its checks pass."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from retool_mcore.errors import UserError
+from retool_mcore.planner.layout import Batch
+from retool_mcore.planner.machine import MACHINES
+from retool_mcore.planner.predict import predict
+from retool_mcore.planner.shape import named
+from retool_mcore.runner import launch
+
+KEYS = {  # of each line those that the stage has
+    "model": ("model.name", "model.path", "init_from", "policy", "policy_path", "model.dtype"),
+    "data": ("data.name", "data.prompt"),
+    "reads": ("data.file.train", "data.file.eval", "data.file.sft"),
+    "recipe": ("recipe.name", "recipe.paper", "pipeline.name", "correction.name"),
+    "where": ("parallel.device", "parallel.nodes", "parallel.gpus_per_node", "parallel.tp", "parallel.pp"),
+    "trains": ("train.steps", "train.epochs", "train.batch", "train.n", "train.mini_batch", "train.lr"),
+    "lengths": ("rollout.max_prompt_tokens", "rollout.max_response_tokens", "rollout.max_turns", "train.max_length"),
+    "samples": ("rollout.format", "rollout.temperature", "k", "problems", "temperature", "top_p"),
+    "saves": ("train.save_every", "train.save_minutes", "train.keep_checkpoints", "train.keep_best"),
+    "validates": ("train.eval_every", "train.eval_samples"),
+    "logs": ("train.loggers",),
+    "sandbox": ("sandbox.kind", "sandbox.timeout_s", "sandbox.memory_mb"),
+}
+FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_files"}
+
+
+def lines(stage: str, config: DictConfig) -> Iterator[str]:
+    """About 15 lines. Runs the stage's checks, which start nothing; `--full` is the configuration itself."""
+    folder = launch.stage_dir(stage, config)
+    yield f"{stage}: would write to {folder}"
+    if stage in FILES:
+        yield f"  reads     {config.data[FILES[stage]]}"
+    for word, keys in KEYS.items():
+        found = {key: OmegaConf.select(config, key) for key in keys if stage != "prepare" or word in ("data", "reads")}
+        told = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in found.items() if value is not None)
+        if told:
+            yield f"  {word:<9} {told}"
+    yield f"  time      {time(config)}"
+    if said := launch.kept_values(stage, config):
+        yield f"  resumes   {said}"
+    command = launch.stage_command(stage, config, folder / "config.yaml")
+    yield f"  command   {shlex.join(command) or 'none, it runs in this process'}"
+    try:
+        launch.preflight(stage, config)
+        yield "  checks    passed: it can start"
+    except UserError as error:
+        yield f"  checks    refused: {error}"
+
+
+def time(config: DictConfig) -> str:
+    """The planner's word for the update on H100s; it knows GPUs, and models by folder or by our name for them."""
+    path, train = str(OmegaConf.select(config, "model.path")), config.get("train")
+    try:
+        shape = named(path if Path(path).is_dir() else str(config.model.name))
+    except UserError:
+        shape = None
+    if train is None or config.parallel.device != "cuda" or shape is None:
+        return "not known: the planner predicts training on GPUs, of a model whose folder is here"
+    from retool_mcore.preflight.gpu_memory import layout_of
+
+    layout = config.parallel
+    longest = train.get("max_length") or config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    updates = train.batch // train.get("mini_batch", train.batch)
+    batch = Batch.spread(train.batch * train.get("n", 1) // updates, longest, longest / 3)
+    ranks = layout.nodes * layout.gpus_per_node // (layout.tp * layout.pp)
+    step_s = updates * predict(shape, layout_of(layout, dp=ranks), batch, MACHINES["H100-80"]).step_seconds
+    whole = f", {step_s * train.steps / 3600:.1f} h for {train.steps}" if train.steps else ""
+    return f"{step_s:.0f} s to train a step{whole} (planned for H100s; mean length a third of the longest; no rollout)"

@@ -1,0 +1,170 @@
+"""Values that mean nothing are refused when a configuration is composed: each with its sentence."""
+
+import re
+from typing import get_args
+
+import pytest
+from omegaconf import OmegaConf
+
+from retool_mcore.config import compose, schema
+from retool_mcore.config.overrides import leaves
+from retool_mcore.errors import UserError
+from retool_mcore.rewards import verdict
+from retool_mcore.sandbox.isolation import LEVELS
+from retool_mcore.state import alarms
+
+NAME = "expected letters, digits and ._+- in one or several folders, as in mine or maths/first."
+BEST = (
+    "expected a metric that says how good the policy is, as val/accuracy, reward/accuracy, critic/score/mean or, in "
+    "SFT, val/loss."
+)
+# stage, overrides, sentence; first what once passed every check.
+REFUSED = [
+    ("rl", ["train.lr=-1"], "train.lr=-1: expected more than 0."),
+    ("rl", ["train.lr=1000"], "train.lr=1000: expected less than 1."),
+    ("sft", ["train.lr=0"], "train.lr=0: expected more than 0."),
+    ("rl", ["recipe.clip_low=-3"], "recipe.clip_low=-3: expected more than 0."),
+    ("rl", ["recipe.temperature=0"], "recipe.temperature=0: expected more than 0."),
+    ("rl", ["rollout.temperature=-1"], "rollout.temperature=-1: expected more than 0."),
+    ("rl", ["rollout.top_p=7"], "rollout.top_p=7: expected at most 1."),
+    ("eval", ["k=0"], "k=0: expected 1 or more."),
+    ("eval", ["problems=0"], "problems=0: expected 1 or more."),
+    ("rl", ["train.save_every=0"], "train.save_every=0: expected 1 or more, or -1 for never."),
+    ("rl", ["train.eval_every=-5"], "train.eval_every=-5: expected 1 or more, or -1 for never."),
+    ("rl", ["recipe.max_turns=0"], "recipe.max_turns=0: expected 1 or more."),
+    (
+        "rl",
+        ["data.rl.batch=3", "data.rl.mini_batch=2"],
+        "train.batch=3 is not a multiple of train.mini_batch=2 (both count prompts): change one of them, here or in "
+        "data.rl.",
+    ),
+    ("rl", ["sandbox.memory_mb=1"], "sandbox.memory_mb=1: expected 32 or more."),
+    ("rl", ["train.keep_best=reward/accuray"], f"train.keep_best=reward/accuray: {BEST}"),
+    (
+        "rl",
+        ["verl.actor_rollout_ref.rollout.name=sglang"],
+        "verl.actor_rollout_ref.rollout.name=sglang: expected 'vllm'.",
+    ),
+    (
+        "rl",
+        ["verl.actor_rollout_ref.model.lora_rank=16"],
+        "verl.actor_rollout_ref.model.lora_rank=16: expected 0.",
+    ),
+    (
+        "rl",
+        ["train.loggers=[wandbb]"],
+        "train.loggers.0=wandbb: expected 'console', 'tensorboard', 'wandb' or 'mlflow'.",
+    ),
+    (
+        "rl",
+        ["verl.trainer.logger=[console,wandb,file]"],
+        "verl.trainer.logger=['console', 'wandb', 'file'] follows train.loggers: set that.",
+    ),
+    ("rl", ["name="], f"name=: {NAME}"),
+    ("rl", ["name=/etc/foo"], f"name=/etc/foo: {NAME}"),
+    ("prepare", ["name=a/../../b"], f"name=a/../../b: {NAME}"),
+    ("prepare", ["runs_dir="], "runs_dir=: expected a text that is not empty."),
+    ("prepare", ["seed=-1"], "seed=-1: expected 0 or more."),
+    ("prepare", ["data.arithmetic.tool_share=45"], "data.arithmetic.tool_share=45: expected at most 1."),
+    ("prepare", ["data=math", "data.held_back=0"], "data.held_back=0: expected more than 0."),
+    ("rl", ["watchdog_minutes=0"], "watchdog_minutes=0: expected more than 0."),
+    ("rl", ["train.batch=null"], "train.batch=null: expected a whole number."),
+    ("rl", ["train.n=1"], "train.n=1: expected 2 or more."),
+    ("rl", ["train.mini_batch=17"], "train.batch=16 is not a multiple of train.mini_batch=17 (both count"),
+    ("sft", ["train.warmup_steps=400"], "train.warmup_steps=400 must be below the run's 400 steps."),
+    ("sft", ["train.schedule=cosin"], "train.schedule=cosin: expected 'constant', 'linear', 'cosine', "),
+    ("rl", ["train.best_is=best"], "train.best_is=best: expected 'highest' or 'lowest'."),
+    ("rl", ["train.keep_checkpoints=0"], "train.keep_checkpoints=0: expected 1 or more."),
+    (
+        "rl",
+        ["train.keep_best=val/accuracy"],
+        "train.keep_best=val/accuracy is of a validation, which train.eval_every=-1 turns off: set one of the two, or "
+        "it to null.",
+    ),
+    (
+        "rl",
+        ["train.stop_after_worse=2"],
+        "train.stop_after_worse=2 counts validations, which train.eval_every=-1 turns off: set one of the two, or it "
+        "to null.",
+    ),
+    ("rl", ["parallel.tp=0"], "parallel.tp=0: expected 1 or more."),
+    ("rl", ["parallel.device=gpu"], "parallel.device=gpu: expected 'cpu' or 'cuda'."),
+    ("rl", ["parallel.gpu_memory_utilization=1.5"], "parallel.gpu_memory_utilization=1.5: expected less than 1."),
+    ("rl", ["model.init=fresh"], "model.init=fresh: expected 'checkpoint' or 'random'."),
+    ("rl", ["rollout.format=xml"], "rollout.format=xml: expected 'text', 'hermes' or 'none'."),
+    ("rl", ["rollout.max_prompt_tokens=0"], "rollout.max_prompt_tokens=0: expected 1 or more."),
+    (
+        "rl",
+        ["rollout.max_observation_tokens=320"],
+        "rollout.max_observation_tokens=320 must be below rollout.max_response_tokens=320: one observation would fill "
+        "the whole response.",
+    ),
+    ("rl", ["rollout.max_turn_tokens=321"], "rollout.max_turn_tokens=321 exceeds rollout.max_response_tokens=320: lo"),
+    ("rl", ["recipe.advantage=grop"], "recipe.advantage=grop: expected 'grpo', 'rloo', "),
+    ("rl", ["recipe.loss_aggregation=mean"], "recipe.loss_aggregation=mean: expected 'token-mean', "),
+    ("rl", ["recipe.answer=last"], "recipe.answer=last: expected 'boxed', 'answer_tag', 'final_line', "),
+    ("eval", ["answer=last"], "answer=last: expected 'boxed', "),
+    ("rl", ["recipe.observation_weight=-0.1"], "recipe.observation_weight=-0.1: expected 0 or more."),
+    (
+        "rl",
+        ["recipe.filters.accuracy=[0.8,0.05]"],
+        "recipe.filters.accuracy=[0.8, 0.05]: expected [low, high] with 0 <= low < high <= 1.",
+    ),
+    ("rl", ["recipe.filters.repetition.n=10"], "recipe.filters.repetition.n=10: expected a power of two."),
+    ("rl", ["recipe.filters.refill_limit=0"], "recipe.filters.refill_limit=0: expected 1 or more."),
+    ("rl", ["sandbox.timeout_s=0"], "sandbox.timeout_s=0: expected more than 0."),
+    ("rl", ["sandbox.min_isolation=jail"], "sandbox.min_isolation=jail: expected 'none', 'process', "),
+    ("rl", ["alarms.nan.answer=halt"], "alarms.nan.answer=halt: expected 'ignore', 'tell', 'skip', 'back' or 'stop'."),
+    ("rl", ["alarms.reward.then=back"], "alarms.reward.then=back: expected 'ignore', 'tell' or 'stop'."),
+    ("rl", ["alarms.entropy.in_a_row=0"], "alarms.entropy.in_a_row=0: expected 1 or more."),
+    ("rl", ["alarms.backs=-1"], "alarms.backs=-1: expected 0 or more."),
+    ("rl", ["trace.backend=weave"], "trace.backend=weave: expected 'none' or 'mlflow'."),
+    ("rl", ["trace.prompts=0"], "trace.prompts=0: expected 1 or more."),
+    ("export", ["probe.tokens=0"], "probe.tokens=0: expected 1 or more."),
+    ("prepare", ["data=file", "data.file.train={path: a, wieght: 2}"], "data.file.train.wieght=2: expected one of the"),
+    ("prepare", ["data=file", "data.file.eval={path: a, weight: 0}"], "data.file.eval.weight=0: expected more than 0"),
+    ("prepare", ["data=file", "data.file.train={name: a}"], "data.file.train.path: expected a value"),
+    ("prepare", ["data=file", "data.file.train=[a/x.csv,b/x.csv]"], "data.file.train has two files of the name x: "),
+    ("rl", ["foo=1"], "unknown key foo; none is near it."),
+    ("rl", ["lora.rank=8"], "unknown key lora.rank; none is near it."),
+    ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
+    ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),
+    ("rl", ["train.leraning_rate=3"], "unknown key train.leraning_rate; none is near it."),
+]
+
+
+@pytest.mark.parametrize(("stage", "overrides", "sentence"), REFUSED, ids=lambda value: str(value)[:60])
+def test_refused(stage, overrides, sentence):
+    with pytest.raises(UserError) as caught:
+        compose(stage, overrides)
+    said = str(caught.value)
+    assert re.sub(r"^the value of \S+ cannot be worked out: ", "", said).startswith(sentence), said
+    assert "\n" not in said and said.endswith(".") and not said.endswith("..")
+
+
+def test_every_key_of_the_schema_is_one_of_the_configuration():
+    known = set()
+    for stage, *overrides in (
+        ("rl",),
+        ("sft",),
+        ("eval",),
+        ("export",),
+        ("rl", "data=file", "sandbox=pool"),
+        ("rl", "data=functions"),
+    ):
+        known |= {key for key, _ in leaves(OmegaConf.to_container(compose(stage, overrides)))}
+    keys = [f"{section}.{key}".strip(".?") for _, section, keys in schema.VALUES for key in keys.split()]
+    assert not [key for key in keys if key not in known]
+    assert len(keys) == len(set(keys))
+
+
+def test_choices_are_those_of_the_code():
+    choices = {
+        f"{section}.{key}".strip("."): get_args(kind)
+        for kind, section, keys in schema.VALUES
+        for key in keys.split()
+        if get_args(kind)
+    }
+    assert choices["recipe.answer"] == verdict.ANSWERS and choices["recipe.decimals"] == verdict.DECIMALS
+    assert choices["sandbox.min_isolation"] == LEVELS
+    assert {key.split(".")[1] for key in choices if re.match(r"alarms\.\w+\.answer", key)} == set(alarms.CHECKS)
