@@ -154,6 +154,6 @@ def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
     try:
         web.run_app(application(source, token, host), host=host, port=port, print=None)
     except OSError as error:
-        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        what, option = (f"port {port}", "--port") if taken else (f"the address {host}", "--host")
-        raise UserError(f"{what} cannot be used ({error.strerror}): give another with {option}.") from None
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise UserError(f"port {port} cannot be used ({error.strerror}): give another with --port.") from None
+        raise UserError(f"the address {host} cannot be used ({error.strerror}): give another with --host.") from None
