@@ -270,6 +270,11 @@ def _become(request: Mapping, mark: int) -> None:
     numpy.random.seed()  # every fork would draw the same numbers; random reseeds itself, torch begins alike anyway
     multiprocessing.set_executable(env[PYTHON])
     kind, program, given = program_of(arguments)
+    if program.endswith("/ray/_private/workers/default_worker.py"):
+        import ray
+
+        # Ray's own finds no place for a title once another library has moved the environment: `ps` would show no actor.
+        ray._raylet.setproctitle = setproctitle.setproctitle
     sys.argv = [program if kind == "script" else kind, *given]
     sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
     if kind == "script":

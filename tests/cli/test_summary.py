@@ -67,8 +67,8 @@ def test_a_broken_metrics_file_is_named(finished, text):
 
 
 def test_picture(finished, tmp_path):
-    plot(finished, tmp_path / "pictures" / "curves.png")
-    assert (tmp_path / "pictures" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    plot(finished, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_that_cannot_be_drawn(finished, tmp_path):

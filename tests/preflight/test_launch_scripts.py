@@ -107,11 +107,11 @@ def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
 def test_tests_run_in_parts(checkout):
     checks = ["ruff check --quiet .", "ruff format --check --quiet ."]
     fast, e2e, cluster = (
-        f"python -m pytest {folder} -m {marker} and not gpu{' -n 2 --dist loadfile' * marker.startswith('not e2e')}"
-        for folder, marker in (
-            ("tests", "not e2e and not nightly and not hostile and not cluster"),
-            ("tests", "e2e and not nightly and not cluster"),
-            ("tests/cluster", "cluster and not nightly"),
+        f"python -m pytest {folder} -m {marker} and not gpu{workers}"
+        for folder, marker, workers in (
+            ("tests", "not e2e and not nightly and not hostile and not cluster", " -n 2 --dist loadfile"),
+            ("tests", "e2e and not nightly and not cluster", " -n 2 --dist loadgroup"),
+            ("tests/cluster", "cluster and not nightly", ""),
         )
     )
     code, calls = call(checkout, "launch/test.sh")
