@@ -26,7 +26,7 @@ def test_no_file_and_no_dry_run_holds_what_a_configuration_takes_from_the_enviro
     _write_config(tmp_path, config, 1)
     monkeypatch.setenv("RETOOL_UMASK", f"{(before := os.umask(0o077)):03o}")  # which the command sets, for other tests
     os.umask(before)
-    assert main.main(["eval", "--dry-run", *overrides, "policy=sft"]) == 0
+    assert main.main(["eval", "--dry-run", "--full", *overrides, "policy=sft"]) == 0
     # What RL's workers are built from, which is written to a file with all else worked out.
     loop = OmegaConf.create([{"toolbox": keep_environment(OmegaConf.to_container(config.toolbox))}])
     (tmp_path / "agent_loop.yaml").write_text(OmegaConf.to_yaml(loop, resolve=True))
