@@ -248,7 +248,12 @@ class Rehearsal:
             row.detected_s = round(time.monotonic() - start, 1)
             self.lift_limit()
         else:
-            slurm_faults.kill(planned.what, *NODES)(self.job)
+            try:
+                slurm_faults.kill(planned.what, *NODES)(self.job)
+            except AssertionError:
+                if self.job.state()["JobState"] not in slurm_jobs.ENDS:
+                    raise
+                return Row(planned.what, planned.phase), begun  # the run's last phase was over before the kill
         begun_again = None
         while True:
             seconds = round(time.monotonic() - start, 1)
@@ -436,7 +441,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=60, help="for the faults; fewer of them are told as such")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="of a job")
     parser.add_argument("--seed", type=int, default=1, help="of victims and moments")
     parser.add_argument("--patience", type=float, default=900, help="seconds for one start")
