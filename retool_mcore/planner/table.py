@@ -60,8 +60,8 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for number, plan in enumerate(plans, start=1):
         layout = plan.layout
-        cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp, *[layout.ep] * len(experts)]
-        cells += [f"{layout.micro_batch_tokens:,}"]
+        cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
+        cells += [*[layout.ep] * len(experts), f"{layout.micro_batch_tokens:,}"]
         cells += [layout.recompute, offloaded(layout), _gib(plan.gpu_bytes), f"{plan.seconds['update']:.1f}"]
         cells += [f"{model_tflops(problem, plan):.0f}", f"{100 * plan.update.parts['bubble'] / plan.update.step:.0f}"]
         if plan.rollout is not None:
