@@ -1,6 +1,8 @@
-"""W&B is told to be silent unless a logger asks for it; then the user's own setting counts."""
+"""What the environment of a stage says of the loggers, and whose processes are forked."""
 
-from retool_mcore.backends.env import stage_env, worker_env
+import pytest
+
+from retool_mcore.backends.env import forks, ray_runtime_env, stage_env, worker_env
 
 
 def test_wandb_is_disabled_unless_it_is_a_logger(monkeypatch):
@@ -15,3 +17,24 @@ def test_wandb_is_disabled_unless_it_is_a_logger(monkeypatch):
         "WANDB_MODE": "offline",
         "WANDB_DIR": "/x",
     }
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("cpu", {}, True),
+        ("cpu", {"RETOOL_TEMPLATE": "off"}, False),
+        ("cpu", {"OMP_NUM_THREADS": "2"}, False),
+        ("cpu", {"RAY_ADDRESS": "somebody's:6379"}, False),
+        ("cpu", {"RAY_ADDRESS": "the job's:6379", "RETOOL_TEMPLATE": "/tmp/template/socket"}, True),
+        ("cuda", {}, False),
+        ("cuda", {"RETOOL_TEMPLATE": "on"}, True),
+    ],
+)
+def test_whose_processes_are_forked(monkeypatch, device, given, expected):
+    for name in ("RETOOL_TEMPLATE", "RAY_ADDRESS", "VERL_PLATFORM", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    env = stage_env({"parallel": {"device": device}}) | given
+    assert forks(env) is expected
+    named = env | {"RETOOL_TEMPLATE": "/tmp/template/socket"}
+    assert ("forked_python.py" in str(ray_runtime_env(named))) is (given.get("OMP_NUM_THREADS") is None)
