@@ -21,6 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("trained"))
         elif item.path.parent != Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    items.sort(key=lambda item: "trained" not in getattr(item, "fixturenames", ()))  # what takes longest begins first
 
 
 @pytest.fixture(scope="session")
