@@ -7,33 +7,18 @@ from pathlib import Path
 
 import pytest
 from e2e_runs import RESUMABLE, succeed
-from filelock import FileLock
 
 from retool_mcore.backends.env import stage_env
 from retool_mcore.runner import template
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one of pytest's workers keeps together: the tests of the run that goes on to the end of RL, which is made
-    once, and those of a file outside of this folder, for its fixtures."""
-    for item in items:
-        if "trained" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("trained"))
-        elif item.path.parent != Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-    items.sort(key=lambda item: "trained" not in getattr(item, "fixturenames", ()))  # what takes longest begins first
-
-
 @pytest.fixture(scope="session")
 def cold_started(tmp_path_factory) -> Path:
-    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format. All workers share it."""
-    base = tmp_path_factory.getbasetemp()  # a worker's own lies in the session's
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cold-started"
-    with FileLock(f"{shared}.lock"):
-        if not (shared / "t/sft/COMPLETE").exists():
-            succeed("prepare", shared)
-            succeed("sft", shared)
-    return shared
+    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format."""
+    runs = tmp_path_factory.mktemp("runs")
+    succeed("prepare", runs)
+    succeed("sft", runs)
+    return runs
 
 
 @pytest.fixture(scope="session")
