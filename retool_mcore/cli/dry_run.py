@@ -27,6 +27,7 @@ KEYS = {  # of each line those that the stage has
     "logs": ("train.loggers",),
     "sandbox": ("sandbox.kind", "sandbox.timeout_s", "sandbox.memory_mb"),
 }
+IN_PROCESS = ("prepare", "doctor")
 FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_files"}
 
 
@@ -44,13 +45,23 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
     yield f"  time      {time(config)}"
     if said := launch.kept_values(stage, config):
         yield f"  resumes   {said}"
-    command = launch.stage_command(stage, config, folder / "config.yaml")
-    yield f"  command   {shlex.join(command) or 'none, it runs in this process'}"
+    yield f"  command   {command(stage, config)}"
     try:
         launch.preflight(stage, config)
         yield "  checks    passed: it can start"
     except UserError as error:
         yield f"  checks    refused: {error}"
+
+
+def whole(stage: str, config: DictConfig) -> str:
+    """The resolved configuration and the command, for `--full` and for what has no stage's checks."""
+    return OmegaConf.to_yaml(config) + f"# command: {command(stage, config)}"
+
+
+def command(stage: str, config: DictConfig) -> str:
+    if stage in IN_PROCESS:
+        return "none, it runs in this process"
+    return shlex.join(launch.stage_command(stage, config, launch.stage_dir(stage, config) / "config.yaml"))
 
 
 def time(config: DictConfig) -> str:

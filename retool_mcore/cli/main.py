@@ -1,9 +1,8 @@
 """The command line, `retool`, and its commands from `prepare` to `sandbox`.
 
-Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help and --dry-run are quick.
+Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help is quick.
 """
 
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,10 +17,8 @@ from typer.exceptions import TyperException
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import private_files
-from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_command, stage_dir
+from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch
 from retool_mcore.state.stop import EXIT_CODE
-
-IN_PROCESS = "none, it runs in this process"
 
 app = typer.Typer(
     name="retool",
@@ -107,12 +104,13 @@ def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = Fa
 def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
     Exits with 1 when something is missing that a run needs."""
+    from retool_mcore.cli import doctor as examination
+    from retool_mcore.cli.dry_run import whole
+
     config = compose("doctor", overrides or ())
     if dry_run:
-        print(OmegaConf.to_yaml(config) + f"# command: {IN_PROCESS}")
+        print(whole("doctor", config))
         return 0
-    from retool_mcore.cli import doctor as examination
-
     return examination.run(config)
 
 
@@ -369,13 +367,10 @@ def serve_coldstart(
 
 def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> int:
     config = compose(stage, overrides or ())
-    if dry_run and not full:
-        from retool_mcore.cli.dry_run import lines
+    if dry_run or full:
+        from retool_mcore.cli.dry_run import lines, whole
 
-        print(*lines(stage, config), sep="\n")
-    elif dry_run or full:
-        command = stage_command(stage, config, stage_dir(stage, config) / "config.yaml")
-        print(OmegaConf.to_yaml(config) + f"# command: {shlex.join(command) or IN_PROCESS}")
+        print(whole(stage, config) if full else "\n".join(lines(stage, config)))
     else:
         launch(stage, config)
     return 0
