@@ -11,7 +11,9 @@ import yaml
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
 
-COMMON, GPU, TP_OVERLAP, CPU = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).values()
+_SECTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+COMMON, GPU, TP_OVERLAP, CPU = (_SECTIONS[name] for name in ("common", "gpu", "tp_overlap", "cpu"))
+SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 
@@ -52,6 +54,11 @@ def forks(env: Mapping[str, str]) -> bool:
     return env.get("OMP_NUM_THREADS" if on_cpu(env) else "OPENBLAS_NUM_THREADS") == "1"
 
 
+def template_of(env: Mapping[str, str]) -> str | None:
+    """Where the template listens that this environment names; None: there is none yet."""
+    return None if env.get(SOCKET) in (None, *SETTINGS) else env[SOCKET]
+
+
 def on_cpu(env: Mapping[str, str]) -> bool:
     """Whether a stage with this environment runs on a CPU."""
     return env.get("VERL_PLATFORM") == "cpu"
@@ -60,4 +67,4 @@ def on_cpu(env: Mapping[str, str]) -> bool:
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
     here = [sys.executable, "-IS", forked_python.__file__]
-    return {"py_executable": shlex.join(here)} if forks(env) and env.get(SOCKET, "on") != "on" else {}
+    return {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from retool_mcore.backends.env import SETTINGS
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.files import own_folder, private_files
@@ -98,7 +99,7 @@ def ray_command(
 def node_env(index: int, interface: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a node's part: ours, with what NCCL must know of the network where we do not say."""
     foreign = FOREIGN if index == 0 else {*FOREIGN, *template.VARIABLES}  # the job's template is the first node's
-    kept = {name: value for name, value in env.items() if name not in foreign or value in ("on", "off")}
+    kept = {name: value for name, value in env.items() if name not in foreign or value in SETTINGS}
     return network.nccl_env(interface) | kept
 
 

@@ -33,8 +33,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from retool_mcore.backends import forked_python
-from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env
+from retool_mcore.backends import forked_python, ray_titles
+from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env, template_of
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, SOCKET, program_of
 from retool_mcore.runner import processes
 
@@ -92,7 +92,7 @@ def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dic
         yield dict(env), list(command)
         return
     with ExitStack() as stack:
-        if env.get(SOCKET, "on") == "on":
+        if template_of(env) is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="retool-template-"))
             env = {**env, **_started(Path(folder), env, stack)}
         yield dict(env), [env[PYTHON] if word == sys.executable else word for word in command]
@@ -271,10 +271,7 @@ def _become(request: Mapping, mark: int) -> None:
     multiprocessing.set_executable(env[PYTHON])
     kind, program, given = program_of(arguments)
     if program.endswith("/ray/_private/workers/default_worker.py"):
-        import ray
-
-        # Ray's own finds no place for a title once another library has moved the environment: `ps` would show no actor.
-        ray._raylet.setproctitle = setproctitle.setproctitle
+        ray_titles.install()
     sys.argv = [program if kind == "script" else kind, *given]
     sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
     if kind == "script":
