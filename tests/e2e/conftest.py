@@ -38,17 +38,20 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def shared_template() -> Iterator[dict[str, str]]:
-    """The variables of one template that the processes of every test's stages are forked from."""
+    """One template that the processes of all stages are forked from, those of the shared runs above too; its variables,
+    which are in the environment meanwhile."""
     given = {name: value for name, value in stage_env({"parallel": {"device": "cpu"}}).items() if "RETOOL" not in name}
-    with template.forked(given, []) as (env, _):
-        yield {name: env[name] for name in template.VARIABLES}
+    with template.forked(given, []) as (env, _), pytest.MonkeyPatch.context() as patch:
+        named = {name: env[name] for name in template.VARIABLES}
+        for name, value in named.items():
+            patch.setenv(name, value)
+        yield named
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch, shared_template):
     for name in [n for n in os.environ if n.startswith(("RETOOL_", "VERL_", "TENSORBOARD_"))]:
-        monkeypatch.delenv(name)
-    for name, value in shared_template.items():
-        monkeypatch.setenv(name, value)
+        if name not in shared_template:
+            monkeypatch.delenv(name)
