@@ -158,14 +158,14 @@ class Rehearsal:
     def wait_for(self, phases: Sequence[str], after: float) -> str:
         """Waits until one of `phases` runs that began after that time, in an attempt that goes on; the phase, or the
         state in which the job has ended."""
-        deadline, looked = time.monotonic() + self.options.patience, 0.0
+        deadline, looked = time.monotonic() + self.options.patience, time.monotonic()
         while (phase := self.phase(after)) not in phases:
             assert time.monotonic() < deadline, self.job.output()[-3000:]
-            if time.monotonic() - looked > 2:
-                looked = time.monotonic()
+            if time.monotonic() - looked > 5:  # asking takes as long as a push: it would be missed meanwhile
                 if (state := self.job.state()["JobState"]) in slurm_jobs.ENDS:
                     return state
-            self.poll()
+                looked = time.monotonic()
+            self.poll(0.01)
         return phase
 
     def fault(self, planned: Planned, begun: float) -> tuple[Row, float]:

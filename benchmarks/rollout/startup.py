@@ -29,7 +29,7 @@ SMALL += ("data.arithmetic.held_back=4", "data.sft.steps=64", "data.sft.warmup_s
 
 def retool(stage: str, folder: Path, words: Sequence[str], template: bool = True) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("RETOOL_")}
-    env |= {} if template else {"RETOOL_TEMPLATE": "off"}
+    env["RETOOL_TEMPLATE"] = "on" if template else "off"  # without it there is none on a GPU
     subprocess.run([*RETOOL, stage, "name=t", f"runs_dir={folder}", *SMALL, *words], env=env, check=True)
 
 
