@@ -1,4 +1,4 @@
-"""What docs/measured/cluster.md tells of benchmarks/results/faults.json, checkpoint.json and rehearsal.json.
+"""What docs/measured/cluster.md tells of benchmarks/results: faults, checkpoint, checkpoint_gpu and rehearsal.
 
 python -m benchmarks.cluster.tables             print it
 python -m benchmarks.cluster.tables --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
@@ -57,10 +57,11 @@ def checkpoint(result: dict) -> str:
         against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
         waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
         lines.append((word, f"{step[mode]:.2f}", against, *waits))
-    loads, cores = result["load_before"].values(), result["made"]["machine"]["cores"]
+    loads, machine = result["load_before"].values(), result["made"]["machine"]
+    where = f"{machine['cores']} cores" if machine["device"] is None else f"{machine['devices']} x {machine['device']}"
     size = f"{result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} MB"
     text = (
-        f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {cores} cores, a load of "
+        f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {where}, a load of "
         f"{min(loads):.0f} to {max(loads):.0f} before the three runs."
     )
     return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -100,7 +101,8 @@ def rehearsal(result: dict) -> str:
 
 def render(page: str) -> str:
     """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
-    for name, make in {"faults": faults, "checkpoint": checkpoint, "rehearsal": rehearsal}.items():
+    made = {"faults": faults, "checkpoint": checkpoint, "checkpoint_gpu": checkpoint, "rehearsal": rehearsal}
+    for name, make in made.items():
         if not (result := provenance.RESULTS / f"{name}.json").exists():
             continue
         block = f"<!-- table {name} -->\n{make(json.loads(result.read_text()))}\n<!-- end -->"

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=provenance.RESULTS / "startup.json")
     parser.add_argument("words", nargs="*", help="overrides for every stage, such as parallel=1gpu")
     asked = parser.parse_args()
-    head = provenance.made(PACKAGES)
+    head = provenance.made(PACKAGES, device=provenance.gpus())
     retool("prepare", asked.folder, asked.words)
     retool("sft", asked.folder, asked.words)
     seconds: dict[str, list[float]] = {"forked": [], "started": []}

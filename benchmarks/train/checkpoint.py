@@ -39,6 +39,9 @@ def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:
     shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = AutoConfig.from_pretrained(folder)
     config.hidden_size, config.intermediate_size, config.num_hidden_layers = hidden, 4 * hidden, layers
+    if hidden % 64 == 0:  # heads that a GPU's kernels know
+        config.num_attention_heads = config.num_key_value_heads = hidden // 64
+        config.head_dim = 64
     # The tiny model's config may name a layer type for each of its layers.
     config.layer_types = ["full_attention"] * layers
     torch.manual_seed(0)
@@ -89,7 +92,7 @@ def main() -> None:
         common += [f"train.batch={args.batch}", "train.keep_best=null", "train.eval_every=1000000"]
         common += [f"train.save_every={args.save_every}", "train.keep_checkpoints=1", *args.overrides]
         measured, load = {}, {}
-        head = provenance.made(PACKAGES)
+        head = provenance.made(PACKAGES, device=provenance.gpus())
         for mode, overrides in MODES.items():
             (runs / mode).mkdir()
             (runs / mode / "data").symlink_to(prepared / "data")
@@ -111,6 +114,8 @@ def main() -> None:
             print(f"       a save holds it up {save[mode]:.2f} s, COMPLETE after {complete[mode]:.2f} s")
     print(f"a step against one without saves: sync {ratios['sync']:.2f} x, async {ratios['async']:.2f} x")
     print(f"a save holds the step up {save['sync'] / save['async']:.1f} x shorter than verl's synchronous one")
+    if complete["async"] - save["async"] > args.save_every * step["none"]:
+        print("each asynchronous save waited for the one before it, whose writing took longer than the steps between")
     result = {
         "load_before": load,
         "parameters": parameters,
