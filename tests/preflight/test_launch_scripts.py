@@ -1,5 +1,6 @@
 """The scripts under launch/, with stand-ins for what they call, and the constraints they install under."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from strict_scripts import assert_strict
+
+from benchmarks.cluster.bare_root import instructions
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = [*sorted((REPOSITORY / "launch").glob("*.sh")), REPOSITORY / ".ci" / "run"]
@@ -56,6 +59,54 @@ def test_setup_refuses_before_it_makes_anything(tmp_path, environment, words):
     done = subprocess.run([REPOSITORY / "launch/setup.sh"], env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and words in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("programs", "environment", "words"),
+    [
+        ({}, {}, "needs nvcc of CUDA 13, which is neither in /no/cuda/bin nor in PATH"),
+        ({"nvcc": "release 12.8, V12.8.93"}, {}, "is of CUDA 12, and torch here of CUDA 13"),
+        ({"nvcc": "release 13.0, V13.0.88", "nvidia-smi": "550.54.15"}, {}, "is 550.54.15, and CUDA 13 needs 580"),
+        ({}, {"RETOOL_WHEELHOUSE": "/no/wheels"}, "expected a folder that launch/wheelhouse.sh has filled"),
+    ],
+)
+def test_a_gpu_environment_is_refused_before_anything_is_downloaded(programs, environment, words, tmp_path):
+    for name, said in {"python3.12": "3.12", "gcc": "", "g++": "", **programs}.items():
+        stub = tmp_path / "bin" / name
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f"#!/bin/sh\necho '{said}'\n")
+        stub.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    environment = {"RETOOL_EXTRA": "gpu", "CUDA_HOME": "/no/cuda", "PATH": path} | environment
+    environment |= {"RETOOL_VENV": str(tmp_path / "venv"), "RETOOL_PYTHON": "python3.12"}
+    done = subprocess.run([REPOSITORY / "launch/setup.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_wheelhouse_that_was_damaged_is_refused(tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    text = b"".join((REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "launch/constraints-cpu.txt"))
+    (wheels / "OF").write_text(hashlib.sha256(text).hexdigest() + "\n")
+    (wheels / "torch.whl").write_text("half")
+    (wheels / "SHA256SUMS").write_text(f"{hashlib.sha256(b'whole').hexdigest()}  torch.whl\n")
+    environment = os.environ | {"RETOOL_EXTRA": "cpu", "RETOOL_WHEELHOUSE": str(wheels)}
+    environment |= {"RETOOL_VENV": str(tmp_path / "venv")}
+    done = subprocess.run([REPOSITORY / "launch/setup.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "torch.whl: FAILED" in done.stdout and "copy them again" in done.stderr
+
+
+def test_the_images_are_built_by_the_set_up_script():
+    """Every stage of docker/Dockerfile: setup.sh for its kind, no root at the end, `retool` as its entry."""
+    text = (REPOSITORY / "docker/Dockerfile").read_text()
+    for stage in ("cpu", "gpu"):
+        found = list(instructions(text, stage))
+        assert any(word == "ENV" and f"RETOOL_EXTRA={stage} " in rest for word, rest in found)
+        assert any(word == "RUN" and "launch/setup.sh" in rest for word, rest in found)
+        assert [rest for word, rest in found if word in ("USER", "ENTRYPOINT")] == ["1000", '["retool"]']
+    with pytest.raises(ValueError, match="no stage tpu"):
+        list(instructions(text, "tpu"))
 
 
 @pytest.fixture
