@@ -22,8 +22,7 @@ from benchmarks import provenance
 from benchmarks.coldstart.model_double import MODEL, serving
 from benchmarks.coldstart.recorded_rewrites import KINDS, MISSED, NEAR_MISSES, recorded
 from benchmarks.sandbox.measure import PACKAGES
-from retool_mcore.coldstart.cache import CallCache
-from retool_mcore.coldstart.client import Client
+from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Execution, Judge, Model
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 
 from retool_mcore.coldstart.config import EvaluationFile
-from retool_mcore.coldstart.minhash import words
+from retool_mcore.coldstart.dedup import words
 from retool_mcore.coldstart.normalise import bare_problem
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.coldstart.source import at, raw_rows, text
+from retool_mcore.coldstart.source import at, text
+from retool_mcore.data.sources import raw_rows
 from retool_mcore.errors import UserError
 
 
@@ -28,8 +29,6 @@ class Decontaminate:
             for number, raw in enumerate(raw_rows(file.path)):
                 where = f"{file.path}, row {number}"
                 try:
-                    if isinstance(raw, Drop):
-                        raise raw
                     found = words(bare_problem(text(at(raw, file.problem), "problem")))
                 except Drop as drop:
                     raise UserError(

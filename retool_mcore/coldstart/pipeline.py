@@ -1,6 +1,5 @@
 """`retool coldstart run`: the stages one after another, each from where a stop left it."""
 
-import asyncio
 import fcntl
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from time import perf_counter
 from tqdm import tqdm
 
 from retool_mcore.coldstart import output
-from retool_mcore.coldstart.cache import CallCache
+from retool_mcore.coldstart.client import CallCache
 from retool_mcore.coldstart.config import Config
 from retool_mcore.coldstart.parallel import map_rows, outcomes, outcomes_async
 from retool_mcore.coldstart.rows import Outcome, Row, content_key
@@ -54,8 +53,8 @@ async def run(config: Config) -> list[Counted]:
             stages = build(config, services, tokenizer, processes)
             stores = _stores(stages, folder / "stages")
             for stage, store in zip(stages, stores, strict=True):
-                if stage.check and not store.ended:
-                    await stage.check()
+                if stage.check and not store.ended and (checked := stage.check()) is not None:
+                    await checked
             counts, before = [], None
             for stage, store in zip(stages, stores, strict=True):
                 counts.append(await _run_stage(stage, store, before, processes))
@@ -123,7 +122,3 @@ def _alone(folder: Path):
         except BlockingIOError:
             raise UserError(f"another cold-start run writes to {folder}: wait for its end or set output.") from None
         yield
-
-
-def run_blocking(config: Config) -> list[Counted]:
-    return asyncio.run(run(config))

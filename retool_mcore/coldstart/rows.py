@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from retool_mcore.data.records import Segment
 
@@ -37,13 +37,6 @@ class Row:
     def prose(self) -> str:
         """The text segments alone: no program and no output."""
         return "\n".join(segment["text"] for segment in self.segments if segment["kind"] == "text")
-
-    def to_json(self) -> dict:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict) -> "Row":
-        return cls(**record)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from retool_mcore.coldstart.rows import Outcome, Row
@@ -26,25 +28,26 @@ class Store:
 
     def __init__(self, path: Path, fingerprint: str, *, resume: bool = True):
         self.path = path
-        self.done: set[str] = set()
-        self.ended = False
-        self.kept = 0
-        self.drops: Counter[str] = Counter()
+        self._begin()
         end = self._read(fingerprint)
-        if not self.ended and not resume:
-            end = 0
-            self.done, self.kept, self.drops = set(), 0, Counter()
         if self.ended:
-            self._file = None
             return
+        if not resume or not end:
+            end = 0
+            self._begin()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        path.touch()
+        self._file = path.open("r+b")
         self._file.truncate(end)
         self._file.seek(end)
-        self._pending, self._written_at = 0, time.monotonic()
         if not end:
             self._line({"fingerprint": fingerprint})
-            self.sync()
+        self.sync()
+
+    def _begin(self) -> None:
+        self.done: set[str] = set()
+        self.ended, self.kept, self._file = False, 0, None
+        self.drops: Counter[str] = Counter()
 
     @property
     def rows(self) -> int:
@@ -53,12 +56,12 @@ class Store:
 
     def add(self, outcome: Outcome) -> None:
         """Note an outcome; it is on the disk after `BATCH_ROWS` more, after `BATCH_S`, or after `sync`."""
+        record = {"key": outcome.key}
         if outcome.row is not None:
-            self._line({"key": outcome.key, "row": outcome.row.to_json()})
+            record["row"] = asdict(outcome.row)
         else:
-            detail = outcome.detail[:_DETAIL_CHARS]
-            self._line({"key": outcome.key, "index": outcome.index, "drop": outcome.reason, "detail": detail})
-        self._count(outcome.key, outcome.row is not None, outcome.reason)
+            record |= {"index": outcome.index, "drop": outcome.reason, "detail": outcome.detail[:_DETAIL_CHARS]}
+        self._line(record)
         self._pending += 1
         if self._pending >= BATCH_ROWS or time.monotonic() - self._written_at > BATCH_S:
             self.sync()
@@ -71,7 +74,6 @@ class Store:
     def end(self) -> None:
         """Every row has its outcome."""
         self._line({"ended": True})
-        self.ended = True
         self.close()
 
     def close(self) -> None:
@@ -82,46 +84,39 @@ class Store:
 
     def kept_rows(self) -> Iterator[Row]:
         """The rows that go on, in the file's order. Only once ended."""
-        for record in self._records():
-            if "row" in record:
-                yield Row.from_json(record["row"])
+        return (Row(**record["row"]) for record in self._records() if "row" in record)
 
     def dropped(self) -> Iterator[dict]:
         """{key, index, drop, detail} of every row that does not."""
-        for record in self._records():
-            if "drop" in record:
-                yield record
+        return (record for record in self._records() if "drop" in record)
 
     def _records(self) -> Iterator[dict]:
         with self.path.open("rb") as file:
-            for line in file:
-                yield json.loads(line)
-
-    def _count(self, key: str, kept: bool, reason: str) -> None:
-        self.done.add(key)
-        self.kept += kept
-        if not kept:
-            self.drops[reason] += 1
+            yield from map(json.loads, file)
 
     def _line(self, record: dict) -> None:
         # ASCII, because half of a surrogate pair in a model's reply has no UTF-8.
         self._file.write(json.dumps(record).encode() + b"\n")
+        self._count(record)
+
+    def _count(self, record: dict) -> None:
+        if "key" in record:
+            self.done.add(record["key"])
+        self.kept += "row" in record
+        self.drops.update([record["drop"]] if "drop" in record else [])
+        self.ended = "ended" in record
 
     def _read(self, fingerprint: str) -> int:
         """Take in what is there; returns the length of its whole lines, 0 when the file is of other work."""
-        if not self.path.exists():
-            return 0
         end = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file):
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            for line in file:
                 try:
                     record = json.loads(line) if line.endswith(b"\n") else None
                 except ValueError:
                     record = None
-                if record is None or (number == 0 and record.get("fingerprint") != fingerprint):
+                if record is None or (end == 0 and record.get("fingerprint") != fingerprint):
                     break
                 end += len(line)
-                if "key" in record:
-                    self._count(record["key"], "row" in record, record.get("drop", ""))
-                self.ended = "ended" in record
+                self._count(record)
         return end

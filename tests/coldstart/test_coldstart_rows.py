@@ -12,7 +12,7 @@ from retool_mcore.coldstart.compare import agree, stale
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Source, load
 from retool_mcore.coldstart.decontaminate import Decontaminate
 from retool_mcore.coldstart.normalise import normalise
-from retool_mcore.coldstart.report_rows import marked
+from retool_mcore.coldstart.report import marked
 from retool_mcore.coldstart.rows import Drop, Outcome, Row
 from retool_mcore.coldstart.source import read
 from retool_mcore.coldstart.store import Store
@@ -170,9 +170,9 @@ def test_every_configuration_loads(path):
     [
         ("source.column=x", "column"),
         ("seed=x", "seed"),
-        ("execution.on_mismatch=keep", "repair or drop"),
-        ("rewrite.model.concurrency=0", "concurrency is 0: expected at least 1"),
-        ("dedup.jaccard=7", "jaccard is 7.0: expected a share"),
+        ("execution.on_mismatch=keep", "should be 'repair' or 'drop'"),
+        ("rewrite.model.concurrency=0", "concurrency is 0, it should be greater than or equal to 1"),
+        ("dedup.jaccard=7", "jaccard is 7, it should be less than or equal to 1"),
     ],
 )
 def test_a_wrong_configuration_is_refused_in_one_sentence(override, words):
@@ -184,7 +184,7 @@ def test_a_wrong_configuration_is_refused_in_one_sentence(override, words):
 def test_missing_values_are_named(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("source: {path: x.jsonl}\nrewrite: {model: {url: u}}\n")
-    with pytest.raises(UserError, match="lacks output, rewrite.model.name, source.columns.problem"):
+    with pytest.raises(UserError, match="lacks output, rewrite.model.name, source.columns"):
         load(path)
 
 
