@@ -14,7 +14,7 @@ class UserError(Exception):
 def refused_value(error: Any) -> str:
     """What a pydantic.ValidationError refuses first, as "dedup.words is 0, it should be greater than or equal to 1"."""
     first = error.errors()[0]
-    key, said = ".".join(map(str, first["loc"])), first["msg"]
+    key, said = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"there is no key {key}"
     if first["type"] in ("missing", "missing_argument"):
