@@ -1,8 +1,6 @@
 """Do an update and the models beside vLLM fit the GPUs? By the planner's arithmetic
 (retool_mcore/planner/memory.py)."""
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,18 +19,6 @@ OFFLOAD = (
     "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
     "more GPUs"
 )
-
-
-def smallest_gpu_bytes(nvidia_smi: str = "nvidia-smi") -> int | None:
-    """Memory of this node's smallest GPU; None when there is no driver or it does not tell (parts of a GPU, MIG)."""
-    if shutil.which(nvidia_smi) is None:
-        return None
-    command = [nvidia_smi, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    sizes = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode or not sizes or not all(size.isdigit() for size in sizes):
-        return None
-    return min(map(int, sizes)) * 2**20
 
 
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:

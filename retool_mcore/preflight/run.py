@@ -38,7 +38,7 @@ def check(stage: str, config: DictConfig) -> None:
     machine.check_devices(
         config.parallel.device,
         gpus_per_node=config.parallel.gpus_per_node,
-        gpus_found=len(machine.cuda_devices()) if config.parallel.device == "cuda" else 0,
+        gpus_found=len(machine.gpu_memory_bytes()) if config.parallel.device == "cuda" else 0,
     )
     if config.parallel.device == "cpu":
         machine.check_memory(machine.available_memory_bytes())
@@ -218,7 +218,7 @@ def check_rollout_devices(config: DictConfig) -> None:
     if "RAY_ADDRESS" in os.environ:
         devices, source = None, "Ray"
     elif layout.device == "cuda":
-        devices, source = layout.nodes * len(machine.cuda_devices()), "nvidia-smi lists"
+        devices, source = layout.nodes * len(machine.gpu_memory_bytes()), "nvidia-smi lists"
     else:
         devices, source = layout.ray.num_gpus, "parallel.ray.num_gpus gives"
     machine.check_rollout_devices(config.pipeline, layout, devices=devices, source=source)
@@ -235,8 +235,9 @@ def check_micro_batch(config: DictConfig, *, longest: int) -> None:
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
     """`models`: which others lie beside the policy, as in gpu_memory.check_update."""
-    if config.parallel.device == "cuda" and (found := gpu_memory.smallest_gpu_bytes()) is not None:
-        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=found, **models)
+    found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
+    if found and None not in found:
+        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:

@@ -1,7 +1,6 @@
 """The memory plan of a run: what is refused before an engine starts, and what is not."""
 
 import json
-import stat
 
 import pytest
 from omegaconf import OmegaConf
@@ -113,20 +112,3 @@ def test_the_group_is_read_as_a_layout(transformer, recompute):
 def test_models_that_the_planner_does_not_know_are_not_judged(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
     assert gpu_memory.check_update(OmegaConf.create(PARALLEL), tmp_path, dp=1, gpu_bytes=1) is None
-
-
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("echo 81559\necho 143771", 81559 * 2**20),
-        ("echo '[N/A]'", None),
-        ("exit 9", None),
-        ("true", None),
-    ],
-)
-def test_the_smallest_gpu_counts(tmp_path, script, found):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert gpu_memory.smallest_gpu_bytes(str(program)) == found
-    assert gpu_memory.smallest_gpu_bytes(str(tmp_path / "none")) is None
