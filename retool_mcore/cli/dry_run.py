@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch
 from retool_mcore.planner.machine import MACHINES
-from retool_mcore.planner.predict import predict
 from retool_mcore.planner.shape import named
+from retool_mcore.planner.time import predict
 from retool_mcore.runner import launch
 
 KEYS = {  # of each line those that the stage has

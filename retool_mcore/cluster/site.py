@@ -4,6 +4,9 @@ slurm/site.sh reads the same files with awk, because nothing of Python is there 
 YAML (one value or item a line), and hence the refusal here of what awk would read differently.
 """
 
+# Without its packages mypy does not know pydantic's dataclasses.
+# mypy: disable-error-code="call-arg"
+
 import os
 import re
 from collections.abc import Sequence

@@ -9,9 +9,9 @@ from retool_mcore.coldstart.report import render, report, statistics
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.select import TEMPLATES
 from retool_mcore.coldstart.store import Store
+from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prepare import write_traces
 from retool_mcore.data.records import Trace, normalise_question
-from retool_mcore.data.split import split_by_problem
 from retool_mcore.errors import UserError
 from retool_mcore.files import replacing, write_atomically
 

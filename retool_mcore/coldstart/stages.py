@@ -1,5 +1,8 @@
 """The stages in their order: what each is called, how it runs, and what its result depends on."""
 
+# Without its packages mypy does not know pydantic's dataclasses.
+# mypy: disable-error-code="call-overload"
+
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from retool_mcore.coldstart.rows import Outcome, Row
 
@@ -56,7 +57,7 @@ class Store:
 
     def add(self, outcome: Outcome) -> None:
         """Note an outcome; it is on the disk after `BATCH_ROWS` more, after `BATCH_S`, or after `sync`."""
-        record = {"key": outcome.key}
+        record: dict[str, Any] = {"key": outcome.key}
         if outcome.row is not None:
             record["row"] = asdict(outcome.row)
         else:

@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.function_schema import row_tools
+from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace, normalise_question
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, with_tools, write_parquet
 from retool_mcore.data.sources import Source, get_source, load
-from retool_mcore.data.split import split_by_problem
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
@@ -228,7 +228,7 @@ def _write(
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
-    row = {
+    row: dict[str, Any] = {
         "data_source": problem.data_source,
         "prompt": render(template, problem.question),
         "ability": "math",

@@ -9,11 +9,10 @@ from omegaconf import OmegaConf
 from retool_mcore.config import CONFIG_DIR
 from retool_mcore.errors import UserError
 from retool_mcore.planner import shape as shapes
-from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.layout import Batch, Layout, switches
 from retool_mcore.planner.machine import MACHINES, Machine
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem, search
-from retool_mcore.planner.settings import switches
 from retool_mcore.planner.table import print_plans
 from retool_mcore.planner.write import BASE, check_target, write_config
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.layout import Batch, Layout, switches
 from retool_mcore.planner.memory import BF16, FP32, GIB, memory, optimizer_bytes, stage_parameters
-from retool_mcore.planner.settings import switches
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.

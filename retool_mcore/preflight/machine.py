@@ -1,4 +1,4 @@
-"""Does this machine have what the run asks for: devices, memory, room on disk, a sandbox that answers?"""
+"""Does this machine have what the run asks for: devices, memory, disk, libraries, a sandbox that answers?"""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,20 @@ def check_sandbox(config: Mapping) -> str:
         return describe(sandbox)
 
     return asyncio.run(start_and_probe())
+
+
+EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
+
+
+def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
+    """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
+    if backend in EXTRAS and find_spec(backend) is None:
+        raise UserError(
+            f"{key}={backend} needs {backend}, which is not installed: `pip install -e .[{EXTRAS[backend]}] -c "
+            f"launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
+        )
+
+
+def check_loggers(loggers: Iterable[str]) -> None:
+    for name in loggers:
+        check_trace(name, "train.loggers", "train.loggers without it")

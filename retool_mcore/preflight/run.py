@@ -10,11 +10,11 @@ from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME, Format
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.planner import limits, parallel
+from retool_mcore.planner import parallel
 from retool_mcore.planner.shape import Model
-from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
+from retool_mcore.preflight import data, gpu_memory, host_memory, machine
+from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
-from retool_mcore.preflight.trace import check_loggers, check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
@@ -66,13 +66,13 @@ def check_sft_stage(config: DictConfig) -> None:
         data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
         data.check_prepared_template(paths, rollout.format)
     steps = train.steps or train.epochs * (data.count_rows(files["sft_train_files"]) // train.batch)
-    limits.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
+    parallel.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
 
     weights = reads_weights(config)
     model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_batch(batch=train.batch, dp=dp)
-    limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
+    parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
@@ -100,7 +100,7 @@ def check_rl_stage(config: DictConfig) -> None:
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
     if "held_back_files" in files:
-        validation.check_validation(train, files, config.data.validation_files)
+        data.check_validation(train, files, config.data.validation_files)
 
     critic = config.recipe.advantage == "gae"
     if not reads_weights(config) and train.save_every > 0:
@@ -226,7 +226,7 @@ def check_rollout_devices(config: DictConfig) -> None:
 
 def check_micro_batch(config: DictConfig, *, longest: int) -> None:
     layout = config.parallel
-    limits.check_micro_batch(
+    parallel.check_micro_batch(
         longest=longest,
         micro_batch_tokens=layout.micro_batch_tokens,
         cp=layout.megatron.get("context_parallel_size") or 1,
@@ -243,12 +243,12 @@ def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) 
 def check_rollout(config: DictConfig, model: Model) -> None:
     """Token limits and the engine's layout."""
     rollout, layout = config.rollout, config.parallel
-    limits.check_lengths(
+    parallel.check_lengths(
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         max_positions=model.max_positions,
     )
-    limits.check_engine_batch(
+    parallel.check_engine_batch(
         longest=rollout.max_prompt_tokens + rollout.max_response_tokens,
         max_num_batched_tokens=layout.rollout.max_num_batched_tokens,
         chunked_prefill=layout.rollout.enable_chunked_prefill,

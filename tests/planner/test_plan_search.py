@@ -9,10 +9,10 @@ from rich.console import Console
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
-from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, command, limits, parallel, search
+from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, command, parallel, search
+from retool_mcore.planner.layout import switches
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem
-from retool_mcore.planner.settings import switches
 from retool_mcore.planner.table import print_plans
 from retool_mcore.planner.write import check_target, config_text
 
@@ -41,7 +41,7 @@ def test_what_is_found_fits_uses_all_gpus_and_passes_the_checks_of_a_run(found):
             sequence_parallel=layout.shards_sequence,
         )
         assert dp == layout.dp
-        limits.check_micro_batch(longest=8192, micro_batch_tokens=layout.micro_batch_tokens, cp=layout.cp)
+        parallel.check_micro_batch(longest=8192, micro_batch_tokens=layout.micro_batch_tokens, cp=layout.cp)
         assert plan.rollout.cache_tokens >= 8 * 8192 and 0 < plan.rollout.utilisation <= 0.9
 
 

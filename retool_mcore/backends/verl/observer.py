@@ -18,9 +18,8 @@ from retool_mcore.environments.stages import overlap
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.gpu_idle import idle_shares
-from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
-from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
+from retool_mcore.metrics.sandbox import grader_metrics, latencies_s, sandbox_metrics
 from retool_mcore.metrics.text import TABLE, chosen, markdown, speller, table
 from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter

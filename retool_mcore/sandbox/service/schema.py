@@ -47,7 +47,7 @@ def _decoded(text: Any) -> Any:
     return base64.b64decode(text, validate=True) if isinstance(text, str) else text
 
 
-Text = InstanceOf[str]  # half of a surrogate pair is the program's own trouble
+Text = Annotated[str, InstanceOf()]  # half of a surrogate pair is the program's own trouble
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 Path = Annotated[str, Field(max_length=MAX_PATH)]
 File = Annotated[bytes, BeforeValidator(_decoded)]
