@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,13 +40,8 @@ class NodesBroken(UserError):
     """A node is silent or a port taken: nothing that the user gave is wrong, and another start may go well."""
 
 
-def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
-    return ["srun", *options, *command]
-
-
-def sharing_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
-    """One task a node, which does not wait for what other steps of the job hold."""
-    return plain_srun(["--ntasks-per-node=1", "--overlap", "--mem=0", *options], command)
+def plain_srun(options: Sequence[str], command: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
+    return ["srun", *shared, *options, *command]
 
 
 def check_nodes(
@@ -116,12 +112,7 @@ def gather(
     deadline = time.monotonic() + deadline_s
     try:
         process = subprocess.Popen(
-            step,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+            step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         )
     except OSError as error:
         raise UserError(f"{step[0]} cannot be started ({error}): run this inside a Slurm allocation.") from error
@@ -216,7 +207,9 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
     # On a login node (salloc) the first node's address is not ours.
     address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
     all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
-    if not nccl_check.passes(all_nodes, sharing_srun, address=address, port=network.free_base_port(int(job), 1)):
+    # One task a node, which does not wait for what other steps of the job hold.
+    srun = partial(plain_srun, shared=("--ntasks-per-node=1", "--overlap", "--mem=0"))
+    if not nccl_check.passes(all_nodes, srun, address=address, port=network.free_base_port(int(job), 1)):
         raise UserError(nccl_check.FAILED)
 
 

@@ -60,8 +60,9 @@ class RayCluster:
     def fault(self) -> str | None:
         """What broke, as a sentence, when a part of the cluster has ended; None while all run."""
         for name, process in self.parts.items():
-            if process.poll() is not None:
-                return f"Ray's {name} ended ({exit_text(process.returncode)}){self._last_words()}; its log: {self.log}"
+            if (code := process.poll()) is not None:
+                how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+                return f"Ray's {name} ended ({how}){self._last_words()}; its log: {self.log}"
         return None
 
     def _last_words(self) -> str:
@@ -75,10 +76,6 @@ class RayCluster:
                 return f": its {name} was {killed_by(-int(code))}"
         ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
         return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
-
-
-def exit_text(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
 
 
 def ports_needed(nodes: int) -> int:

@@ -81,10 +81,7 @@ class Client:
         self._structured = model.structured == "auto"
         self._limit = asyncio.Semaphore(model.concurrency)
         self._api = openai.AsyncOpenAI(
-            base_url=model.url,
-            api_key=self._key() or "none",
-            max_retries=model.retries,
-            timeout=model.timeout_s,
+            base_url=model.url, api_key=self._key() or "none", max_retries=model.retries, timeout=model.timeout_s
         )
 
     def _key(self) -> str | None:

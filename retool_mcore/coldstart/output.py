@@ -27,7 +27,11 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
     account = [{key: value for key, value in asdict(count).items() if key != "path"} for count in counts]
     summary = {"stages": account, "calls": calls, "rows": stats}
     write_atomically(folder / "statistics.json", json.dumps(summary, indent=1) + "\n")
-    _write_dropped(folder / "dropped.jsonl", stores, counts)
+    with replacing(folder / "dropped.jsonl") as part, part.open("w", encoding="utf-8") as file:
+        for store, count in zip(stores, counts, strict=True):
+            for record in store.dropped():
+                line = {"stage": count.stage, "row": record["index"], "reason": record["drop"]}
+                file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
     write_atomically(folder / "report.html", report(config, counts, calls, stats, rows))
     if not rows:
         raise UserError(
@@ -64,11 +68,3 @@ def _split(config: Config, rows: list[Row]) -> dict[str, list[Trace]]:
         return {"train": traces}
     train, validation = split_by_problem(traces, config.validation_share, config.seed)
     return {"train": train, "validation": validation}
-
-
-def _write_dropped(path: Path, stores: list[Store], counts: list) -> None:
-    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
-        for store, count in zip(stores, counts, strict=True):
-            for record in store.dropped():
-                line = {"stage": count.stage, "row": record["index"], "reason": record["drop"]}
-                file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")

@@ -34,12 +34,7 @@ class Task:
     held_back: list[Problem]
 
 
-def problems(
-    n: int,
-    seed: int,
-    terms: tuple[int, int] = (2, 4),
-    digits: tuple[int, int] = (2, 4),
-) -> list[Problem]:
+def problems(n: int, seed: int, terms: tuple[int, int] = (2, 4), digits: tuple[int, int] = (2, 4)) -> list[Problem]:
     """Draw `n` distinct problems.
 
     terms, digits: least and most numbers in an expression, and digits in a number, both inclusive.

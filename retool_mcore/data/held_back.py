@@ -22,7 +22,7 @@ def hold_back(
 ) -> str:
     """Move `count` problems, below 1 a share of them, of the RL parquets `train` to `path`; returns the line to print.
 
-    Problems are ranked by SHA-256 of (seed, question), as by `split_by_problem`; those that are also in `others` (parquets of the
+    Problems are ranked by SHA-256 of (seed, question), as below; those that are also in `others` (parquets of the
     evaluation and the cold start) are not taken. Raises UserError when there are too few.
     """
     rows = {file: pq.read_table(file).to_pylist() for file in train}

@@ -70,11 +70,7 @@ def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str,
 
 
 def chrome_trace(
-    step: int,
-    started: float,
-    timing: Mapping[str, float],
-    records: Sequence[Mapping],
-    gpus: Sequence[Samples] = (),
+    step: int, started: float, timing: Mapping[str, float], records: Sequence[Mapping], gpus: Sequence[Samples] = ()
 ) -> dict:
     """The step as an object of Chrome's trace event format, times in microseconds since `started`.
 

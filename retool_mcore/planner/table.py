@@ -62,17 +62,18 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
         layout = plan.layout
         cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
         cells += [*[layout.ep] * len(experts), f"{layout.micro_batch_tokens:,}"]
-        cells += [layout.recompute, offloaded(layout), _gib(plan.gpu_bytes), f"{plan.seconds['update']:.1f}"]
+        offloaded = "weights" * layout.param_offload, "optimizer" * layout.optimizer_offload
+        cells += [
+            layout.recompute,
+            "+".join(filter(None, offloaded)) or "-",
+            _gib(plan.gpu_bytes),
+            f"{plan.seconds['update']:.1f}",
+        ]
         cells += [f"{model_tflops(problem, plan):.0f}", f"{100 * plan.update.parts['bubble'] / plan.update.step:.0f}"]
         if plan.rollout is not None:
             cells += [plan.rollout.tp, f"{plan.seconds['generation']:.1f}", f"{plan.seconds['log-probs']:.1f}"]
         table.add_row(*map(str, cells), f"{plan.step:.1f}")
     return table
-
-
-def offloaded(layout) -> str:
-    kinds = (["weights"] if layout.param_offload else []) + (["optimizer"] if layout.optimizer_offload else [])
-    return "+".join(kinds) or "-"
 
 
 def _gib(size: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.config import STAGE_POLICIES, schema
-from retool_mcore.data.formats import TOOL_NAME, Format
+from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel
@@ -76,7 +76,7 @@ def check_sft_stage(config: DictConfig) -> None:
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
-    _load_format(config, model)
+    check_prompt_lengths(config, model, {})
 
 
 def check_rl_stage(config: DictConfig) -> None:
@@ -225,12 +225,8 @@ def check_rollout_devices(config: DictConfig) -> None:
 
 
 def check_micro_batch(config: DictConfig, *, longest: int) -> None:
-    layout = config.parallel
-    parallel.check_micro_batch(
-        longest=longest,
-        micro_batch_tokens=layout.micro_batch_tokens,
-        cp=layout.megatron.get("context_parallel_size") or 1,
-    )
+    tokens, cp = config.parallel.micro_batch_tokens, config.parallel.megatron.get("context_parallel_size") or 1
+    parallel.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=cp)
 
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
@@ -281,9 +277,8 @@ def check_tools(config: DictConfig) -> list[dict] | None:
         return None
     sandbox = create_sandbox(config.sandbox)
     given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    section = (
-        OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
-    )  # replay: of an older run
+    # Of an older run, replayed, there is none.
+    section = OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
     toolbox = create_toolbox(section, sandbox=sandbox, **given)
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":
@@ -296,17 +291,13 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     return toolbox.schemas or None
 
 
-def _load_format(config: DictConfig, model: Model) -> Format:
-    """Refuses a chat template that a rollout could not append to."""
+def check_prompt_lengths(
+    config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None = None
+) -> None:
+    """And a chat template that a rollout can append to."""
     from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
 
-    return load_format(config, model.folder)
-
-
-def check_prompt_lengths(
-    config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None
-) -> None:
-    fmt = _load_format(config, model)
-    listed = tools or fmt.tools
+    fmt = load_format(config, model.folder)
     for key, paths in files.items():
-        data.check_prompt_lengths(f"data.{key}", paths, fmt, listed, max_prompt_tokens=config.rollout.max_prompt_tokens)
+        limit = config.rollout.max_prompt_tokens
+        data.check_prompt_lengths(f"data.{key}", paths, fmt, tools or fmt.tools, max_prompt_tokens=limit)

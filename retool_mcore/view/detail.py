@@ -26,10 +26,12 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     shift = len(prompt)
     pieces = token_pieces(decode, prompt) + token_pieces(decode, response)
     sampled = [span for span in record["spans"] if span["kind"] == "policy"]
+    # Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory.
+    advantages = record.get("advantages") if sampled else None
     return {
         "pred": record.get("pred"),
         "ground_truth": record.get("ground_truth"),
-        "advantage": _advantage(record, sampled),
+        "advantage": None if advantages is None else round(float(advantages[sampled[0]["start"]]), DIGITS),
         "pieces": pieces,
         "prompt_tokens": shift,
         "roles": [["prompt", 0, shift], *([r, a + shift, b + shift] for r, a, b in roles(record))],
@@ -49,12 +51,6 @@ def trained(record: Mapping, sampled: Sequence[Mapping]) -> list[tuple[int, int]
         return [(span["start"], span["end"]) for span in sampled]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(mask, np.int8), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
-    """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
-    values = record.get("advantages")
-    return None if values is None or not sampled else round(float(values[sampled[0]["start"]]), DIGITS)
 
 
 def timeline(record: Mapping) -> list[dict]:
