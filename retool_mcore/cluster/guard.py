@@ -56,12 +56,7 @@ def guarded(
     try:
         yield
     finally:
-        guard.terminate()
-        try:
-            guard.wait(10.0)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            guard.wait()
+        processes.end([guard], 10.0)
 
 
 def watch(process: processes.Process, asked: threading.Event) -> bool:

@@ -82,12 +82,7 @@ def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
     """Raises UserError outside a Slurm job."""
     if "SLURM_JOB_ID" not in env:
         raise UserError("this runs inside a Slurm job only: use `retool submit STAGE` or `sbatch slurm/STAGE.sbatch`.")
-    listing = subprocess.run(
-        ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
-    )
-    nodes = listing.stdout.split()
-    if listing.returncode or not nodes:
-        raise UserError(f"scontrol does not tell the nodes of this job: {listing.stderr.strip() or 'no answer'}.")
+    nodes = slurm.hostnames(env["SLURM_JOB_NODELIST"])
     here = env.get("SLURMD_NODENAME", nodes[0])
     gpus = env.get("SLURM_GPUS_ON_NODE")
     return Allocation(
@@ -330,23 +325,22 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
 
 def dump_nodes(allocation: Allocation, srun: Callable, folder: Path) -> None:
     """Writes the Python stacks of each node's processes into FOLDER/NODE: those that srun or Ray started there."""
-    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
-    try:
-        command = srun(options, [*NODE, "stacks", allocation.mark, str(folder)])
-        subprocess.run(command, timeout=DUMP_NODES_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
-    except subprocess.TimeoutExpired:
-        say(f"not every node wrote its stacks within {DUMP_NODES_TIMEOUT_S:.0f} s")
+    _on_every_node(allocation, srun, ["stacks", allocation.mark, str(folder)], DUMP_NODES_TIMEOUT_S)
 
 
 def sweep(allocation: Allocation, site: Site) -> None:
     """Ends what a supervisor that was killed may have left on any node. A node that is gone cannot be swept."""
+    _on_every_node(allocation, partial(step, site), ["sweep", allocation.mark], SWEEP_TIMEOUT_S)
+
+
+def _on_every_node(allocation: Allocation, srun: Callable, words: list[str], timeout_s: float) -> None:
     options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
     try:
-        # Its complaints would only say that a cancelled job starts no steps.
-        command = step(site, options, [*NODE, "sweep", allocation.mark])
-        subprocess.run(command, timeout=SWEEP_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
+        # srun's complaints would only say that a cancelled job starts no steps.
+        command = srun(options, [*NODE, *words])
+        subprocess.run(command, timeout=timeout_s, stdin=subprocess.DEVNULL, capture_output=True)
     except subprocess.TimeoutExpired:
-        say(f"not every node answered within {SWEEP_TIMEOUT_S:.0f} s when its processes were to be ended")
+        say(f"not every node was done with its {words[0]} within {timeout_s:.0f} s")
 
 
 def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:

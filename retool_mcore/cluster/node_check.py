@@ -24,10 +24,11 @@ from typing import IO, Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from retool_mcore.cluster import nccl_check, network
+from retool_mcore.cluster import nccl_check, network, slurm
 from retool_mcore.cluster.node_report import report, token_file
 from retool_mcore.cluster.node_verdicts import notes, refusal, table, verdicts
 from retool_mcore.errors import UserError
+from retool_mcore.runner import processes
 
 DEADLINE_S = 120.0
 # Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
@@ -129,7 +130,7 @@ def gather(
         timed_out = process.poll() is None
         ended = time.time()
     finally:
-        _stop(process)
+        processes.end([process], 10.0)  # srun ends the tasks of its step, which also end themselves at the deadline
     for reader in readers:
         reader.join(5.0)
     if not timed_out:
@@ -142,17 +143,6 @@ def gather(
 def _read(name: str, stream: IO[str], lines: "queue.Queue[tuple[str, float, str]]") -> None:
     for line in stream:
         lines.put((name, time.time(), line.rstrip("\n")))
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """Ends srun, which ends the tasks of its step; those also end themselves at the deadline."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _reports(
@@ -194,12 +184,7 @@ def _answer_in(text: str) -> dict[str, Any] | None:
 
 def check_allocation(config: DictConfig, console: Console | None = None) -> None:
     """`check_nodes` for `retool doctor` inside an allocation, and an all-reduce over its nodes. Raises as it does."""
-    listing = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
-    )
-    if listing.returncode != 0:
-        raise UserError(f"scontrol does not tell the nodes of this allocation: {listing.stderr.strip()}.")
-    nodes, job = listing.stdout.split(), os.environ["SLURM_JOB_ID"]
+    nodes, job = slurm.hostnames(os.environ["SLURM_JOB_NODELIST"]), os.environ["SLURM_JOB_ID"]
     path = Path(config.run_dir) / "slurm" / f"doctor-{job}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)

@@ -6,14 +6,13 @@ the deadline passes. It is a process because a driver that loses its head ends i
 
 import json
 import os
-import queue
 import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
+from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
 from retool_mcore.runner.stage_log import ANSI, killed_by
 
@@ -135,40 +135,27 @@ def ray_cluster(
     finally:
         if probe is not None:
             probe.close()
-        end(list(reversed(cluster.parts.values())))
+        processes.end([*reversed(cluster.parts.values())], STOP_S)  # the supervisors hand SIGTERM on
 
 
 class Probe:
-    """A driver beside us: prints the cluster's nodes, as JSON, whenever they change."""
+    """A driver beside us, which writes the cluster's nodes into a file whenever they change."""
 
     def __init__(self, address: str, env: Mapping[str, str]) -> None:
-        command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address]
-        self.process = subprocess.Popen(
-            command,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.folder = tempfile.TemporaryDirectory(prefix="retool-nodes-")
+        self.path = Path(self.folder.name) / "nodes.json"
+        command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address, str(self.path)]
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, env=dict(env), stdin=nowhere, stdout=nowhere, stderr=nowhere)
 
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.lines.put(line)
-
-    def nodes(self, timeout_s: float) -> list[dict] | None:
-        """The living nodes when they changed within `timeout_s`: name and gpus of each."""
-        try:
-            return json.loads(self.lines.get(timeout=timeout_s))
-        except queue.Empty:
-            return None
+    def nodes(self) -> list[dict]:
+        """The living nodes, as last told: name and gpus of each."""
+        return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
+        self.folder.cleanup()
 
 
 def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, deadline: float, deadline_s: float) -> None:
@@ -176,7 +163,7 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
     while len(living) < count or sum(node["gpus"] for node in living) < gpus:
         if fault := cluster.fault():
             raise ClusterFailed(fault)
-        if probe.process.poll() is not None and probe.lines.empty():
+        if probe.process.poll() is not None:
             raise ClusterFailed(f"Ray's head at {cluster.address} refused a driver; its log: {cluster.log}")
         if time.monotonic() > deadline:
             there = {node["name"] for node in living}
@@ -186,29 +173,12 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
                 f"Ray was not complete after {deadline_s:.0f} s: {len(living)} of {len(cluster.nodes)} nodes with "
                 f"{found:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
             )
-        changed = probe.nodes(0.5)
-        living = living if changed is None else changed
+        time.sleep(0.3)
+        living = probe.nodes()
 
 
-def end(parts: Sequence[subprocess.Popen]) -> None:
-    """SIGTERM to all, which the supervisors hand on, and SIGKILL to those that outlive the time for it."""
-    for process in parts:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + STOP_S
-    for process in parts:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def report_nodes(address: str) -> None:
-    """The probe's process: prints the living nodes whenever they change, as long as its parent lives."""
-    # Ray, too, writes to the standard output now and then; only our own lines may arrive there.
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def report_nodes(address: str, path: Path) -> None:
+    """The probe's process: writes the living nodes whenever they change, as long as its parent lives."""
     import ray
 
     parent, said = os.getppid(), None
@@ -225,10 +195,10 @@ def report_nodes(address: str) -> None:
         nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
         nodes.sort(key=lambda node: node["name"])
         if nodes != said:
-            print(json.dumps(nodes), file=lines, flush=True)
+            write_atomically(path, json.dumps(nodes))
             said = nodes
         time.sleep(0.3)
 
 
 if __name__ == "__main__":
-    report_nodes(sys.argv[1])
+    report_nodes(sys.argv[1], Path(sys.argv[2]))
