@@ -73,7 +73,7 @@ def time(config: DictConfig) -> str:
         shape = None
     if train is None or config.parallel.device != "cuda" or shape is None:
         return "not known: the planner predicts training on GPUs, of a model whose folder is here"
-    from retool_mcore.preflight.gpu_memory import layout_of
+    from retool_mcore.preflight.memory import layout_of
 
     layout = config.parallel
     longest = train.get("max_length") or config.rollout.max_prompt_tokens + config.rollout.max_response_tokens

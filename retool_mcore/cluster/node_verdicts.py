@@ -10,7 +10,7 @@ from rich.table import Table
 
 from retool_mcore.cluster.node_report import model_name
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import host_memory, machine
+from retool_mcore.preflight import machine, memory
 from retool_mcore.preflight.model import find_folder
 
 MAX_CLOCK_SKEW_S = 5.0
@@ -125,17 +125,17 @@ def _joined(report: Mapping) -> Iterator[Row]:
         yield "ports", not busy, f"{busy} in use" if busy else "free", advice
 
 
-def _needs(config: Mapping) -> host_memory.Needs:
+def _needs(config: Mapping) -> memory.Needs:
     """Of one node, by the policy that the first node sees; without one, what any run needs."""
     config = OmegaConf.create(config)
     try:
         folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
     except UserError:
         folder = None
-    return host_memory.node_needs(config, folder)
+    return memory.node_needs(config, folder)
 
 
-def _enough(report: Mapping, config: Mapping, needs: host_memory.Needs) -> Iterator[Row]:
+def _enough(report: Mapping, config: Mapping, needs: memory.Needs) -> Iterator[Row]:
     layout = config["parallel"]
     device, scratch = layout["device"], report.get("scratch", "scratch")
     shm = (layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES) + needs.staged

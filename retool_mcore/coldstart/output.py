@@ -6,9 +6,8 @@ from pathlib import Path
 
 from retool_mcore.coldstart.config import Config
 from retool_mcore.coldstart.report import render, report, statistics
-from retool_mcore.coldstart.rows import Row
+from retool_mcore.coldstart.rows import Row, Store
 from retool_mcore.coldstart.select import TEMPLATES
-from retool_mcore.coldstart.store import Store
 from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prepare import write_traces
 from retool_mcore.data.records import Trace, normalise_question

@@ -12,7 +12,7 @@ from typing import Any
 from retool_mcore.coldstart import dedup
 from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Config, Model
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
 from retool_mcore.coldstart.normalise import normalise

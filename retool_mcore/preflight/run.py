@@ -12,7 +12,7 @@ from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel
 from retool_mcore.planner.shape import Model
-from retool_mcore.preflight import data, gpu_memory, host_memory, machine
+from retool_mcore.preflight import data, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.recipes.check import check_recipe
@@ -230,10 +230,10 @@ def check_micro_batch(config: DictConfig, *, longest: int) -> None:
 
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
-    """`models`: which others lie beside the policy, as in gpu_memory.check_update."""
+    """`models`: which others lie beside the policy, as in memory.check_update."""
     found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
     if found and None not in found:
-        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
+        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:
@@ -262,8 +262,8 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
     """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
-    needs = host_memory.node_needs(config, model.folder)
-    host_memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
+    needs = memory.node_needs(config, model.folder)
+    memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
     if train.save_every > 0:
         machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(model.parameters * (1 + critic)))
 

@@ -8,14 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from retool_mcore.coldstart import dedup
-from retool_mcore.coldstart.compare import agree, stale
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Source, load
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate
+from retool_mcore.coldstart.execution import agree, stale
 from retool_mcore.coldstart.normalise import normalise
 from retool_mcore.coldstart.report import marked
-from retool_mcore.coldstart.rows import Drop, Outcome, Row
+from retool_mcore.coldstart.rows import Drop, Outcome, Row, Store
 from retool_mcore.coldstart.source import read
-from retool_mcore.coldstart.store import Store
 from retool_mcore.config import CONFIG_DIR
 from retool_mcore.errors import UserError
 

@@ -10,11 +10,10 @@ from rich.console import Console
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, command, parallel, search
+from retool_mcore.planner.command import check_target, config_text, print_plans
 from retool_mcore.planner.layout import switches
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem
-from retool_mcore.planner.table import print_plans
-from retool_mcore.planner.write import check_target, config_text
 
 MACHINE = MACHINES["H100-80"].replace(gpus_per_node=4)
 SMALL = Problem(SHAPES["qwen2.5-7b"], 2, MACHINE, Batch.spread(64, 8192, 2048))
