@@ -1,10 +1,9 @@
 """Checks every node of the allocation before a stage starts: one look a node, all in parallel, judged on the first.
 
-`python -m retool_mcore.cluster.node_check --config FILE` looks at one node and prints its report as one JSON line;
+`python -m retool_mcore.cluster.node_check '{"config": FILE}'` looks at one node and prints its report as one JSON line;
 `check_nodes` runs that on all nodes by one srun step and refuses the job when a node is unfit.
 """
 
-import argparse
 import json
 import os
 import queue
@@ -72,9 +71,9 @@ def check_nodes(
     console = console or Console()
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
-    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", f"--config={config_path}", f"--token={token}"]
-    command += [f"--ports={','.join(map(str, ports))}", f"--deadline={deadline_s:.0f}"]
-    command += [] if sandbox else ["--no-sandbox"]
+    given = {"config": str(config_path), "token": token, "ports": list(ports), "sandbox": sandbox}
+    given["deadline_s"] = deadline_s
+    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(given)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(token)
@@ -198,26 +197,19 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
         raise UserError(nccl_check.FAILED)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(config: str, deadline_s: float = DEADLINE_S, **given: Any) -> None:
+    """`config`: the file of a stage's resolved configuration; `given`: see node_report.report."""
     started = time.time()
-    parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.node_check", description=__doc__)
-    parser.add_argument("--config", required=True, type=Path, help="a stage's resolved configuration")
-    parser.add_argument("--token", default="", help="word that the first node wrote into the run's folder")
-    parser.add_argument("--ports", default="", help="TCP ports that must be free, separated by commas")
-    parser.add_argument("--no-sandbox", action="store_true", help="do not run a program in the sandbox")
-    parser.add_argument("--deadline", default=DEADLINE_S, type=float, help="seconds after which this process ends")
-    options = parser.parse_args(arguments)
     # A step whose srun was killed must not stay on the node.
-    signal.setitimer(signal.ITIMER_REAL, options.deadline)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s)
     try:
-        config = OmegaConf.load(options.config)
+        loaded = OmegaConf.load(config)
     except OSError as error:
         found = {"node": network.host(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
     else:
-        ports = [int(port) for port in options.ports.split(",") if port]
-        found = report(config, token=options.token, ports=ports, sandbox=not options.no_sandbox)
+        found = report(loaded, **given)
     print(json.dumps(found | {"clock_started": started, "clock_ended": time.time()}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

@@ -16,15 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
+from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS, node_command
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
 from retool_mcore.runner.stage_log import ANSI, killed_by
 
-NODE = [sys.executable, "-m", "retool_mcore.cluster.node"]
 STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
 
 
@@ -39,10 +38,6 @@ class Resources:
     gpus: int
     cpus: int | None = None
     object_store_bytes: int | None = None
-
-    def options(self) -> list[str]:
-        given = {"gpus": self.gpus, "cpus": self.cpus, "object-store-bytes": self.object_store_bytes}
-        return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 @dataclass
@@ -113,21 +108,20 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = [f"--base-port={base_port}", f"--mark={mark}", *resources.options()]
+    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources)}
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s
     probe = None
     try:
-        head = [*NODE, "ray", "--index=0", f"--address={head_address}", *common]
-        head += ["--others", *others] if others else []
+        head = node_command("ray", **common, index=0, address=head_address, others=others)
         cluster.parts["head"] = processes.start(head, env, log)
         probe = Probe(cluster.address, env)
         await_nodes(cluster, probe, 1, resources.gpus, deadline, deadline_s)
         if others:
             step = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
             step += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-            join = [*NODE, "ray", f"--head={cluster.address}", *common, "--others", head_address]
+            join = node_command("ray", **common, head=cluster.address, others=[head_address])
             cluster.parts["step on the other nodes"] = processes.start(srun(step, join), env, log)
             await_nodes(cluster, probe, len(nodes), resources.gpus * len(nodes), deadline, deadline_s)
         probe.close()

@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from retool_mcore.coldstart import output
+from retool_mcore.coldstart import report
 from retool_mcore.coldstart.client import CallCache
 from retool_mcore.coldstart.config import Config
 from retool_mcore.coldstart.rows import Drop, Outcome, Row, Store, content_key
@@ -149,7 +149,7 @@ async def run(config: Config) -> list[Counted]:
             for stage, store in zip(stages, stores, strict=True):
                 counts.append(await _run_stage(stage, store, before, processes))
                 before = store
-            output.write(config, stores, counts, services.calls(cache), tokenizer)
+            report.write(config, stores, counts, services.calls(cache), tokenizer)
             return counts
         finally:
             await services.close()

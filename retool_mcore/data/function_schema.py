@@ -1,8 +1,8 @@
 """JSON schemas of functions: is one valid, and do a call's arguments fit it (by the jsonschema library)?
 
 Public data sets' ways of describing a function become one (`tool_schemas`): they name types as Python does (`str`,
-`List[int]`, `str, optional`) or as Java does (`HashMap`), call an object a `dict`, and list parameters bare (xLAM) or as
-a JSON schema (ToolACE, BFCL).
+`List[int]`, `str, optional`) or as Java does (`HashMap`), call an object a `dict`, and list parameters bare (xLAM) or
+as a JSON schema (ToolACE, BFCL).
 """
 
 import functools

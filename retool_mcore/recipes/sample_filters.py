@@ -6,7 +6,7 @@ A sample that is left out still counts in its group's baseline: only its own tok
 from collections.abc import Callable, Mapping, Sequence
 
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.behaviour import repeated_share
+from retool_mcore.metrics.repetition import repeated_share
 from retool_mcore.rewards.sample import Sample
 
 # The response reached a limit before the policy ended it.
@@ -21,7 +21,7 @@ def overlong_wrong(sample: Sample) -> bool:
 def repetition(sample: Sample, *, n: int, limit: float) -> bool:
     """More than `limit` of the policy's n-grams of tokens are repetitions (ZeroTIR: 0.2; its n is not confirmed).
 
-    n must be a power of two (metrics/behaviour.py).
+    n must be a power of two (metrics/repetition.py).
     """
     share = repeated_share(sample.ids, sample.policy_spans, n)
     return share is not None and share > limit

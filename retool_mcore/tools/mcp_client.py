@@ -1,10 +1,10 @@
 """Tools of a server that speaks the Model Context Protocol, through the official SDK (`mcp`, version 2)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+import concurrent.futures
+import threading
+from collections.abc import Mapping, Sequence
 
-from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 
 from retool_mcore.data.function_schema import function_schema
@@ -32,45 +32,64 @@ class McpServer:
         if (command is None) == (url is None):
             raise UserError("an MCP server needs either a command (stdio) or a url (streamable HTTP).")
         self.where = url or " ".join([command, *args])
-        server = url or StdioServerParameters(command=command, args=list(args), env=dict(env or {}) or None)
-        self._open = ExitStack()
-        self._portal = self._open.enter_context(start_blocking_portal())
+        self._server = url or StdioServerParameters(command=command, args=list(args), env=dict(env or {}) or None)
+        self._listed: concurrent.futures.Future = concurrent.futures.Future()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
+        self._thread.start()
         try:
-            session = self._portal.wrap_async_context_manager(_session(server, connect_s))
-            self._client, listed = self._open.enter_context(session)
-            if missing := set(names or ()) - {tool.name for tool in listed}:
-                raise RuntimeError(f"it has no tool {sorted(missing)[0]!r}")
+            listed = self._listed.result(connect_s)
         except Exception as error:
             self.shut()
             reason = f"no answer within {connect_s:g} s" if isinstance(error, TimeoutError) else _first_line(error)
             raise UserError(f"the MCP server {self.where} cannot be used: {reason}.") from error
+        if missing := set(names or ()) - {tool.name for tool in listed}:
+            self.shut()
+            raise UserError(f"the MCP server {self.where} has no tool {sorted(missing)[0]!r}.")
         self.tools = [McpTool(self, tool) for tool in listed if names is None or tool.name in names]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._task = self._loop.create_task(self._serve())
+            self._loop.run_until_complete(self._task)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._listed.done():
+                self._listed.set_exception(RuntimeError(_first_line(error)))
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        async with Client(self._server) as self._client:
+            tools, cursor = [], None
+            while True:
+                page = await self._client.list_tools(cursor=cursor)
+                tools += page.tools
+                cursor = page.next_cursor
+                if not cursor:
+                    break
+            self._listed.set_result(tools)
+            await self._stop.wait()
 
     async def ask(self, name: str, arguments: dict):
         """The server's CallToolResult, awaited from any event loop. Raises RuntimeError when the session has ended."""
-        if self._portal is None:
+        if not self._thread.is_alive():
             raise RuntimeError(f"the MCP server {self.where} has ended")
-        return await asyncio.wrap_future(self._portal.start_task_soon(self._client.call_tool, name, arguments))
+        call = asyncio.run_coroutine_threadsafe(self._client.call_tool(name, arguments), self._loop)
+        return await asyncio.wrap_future(call)
 
-    def shut(self) -> None:
+    def shut(self, wait_s: float = 5.0) -> None:
         """End the session, and a server that was started for it."""
-        self._portal = None
-        with suppress(Exception):  # of a server that ended before
-            self._open.close()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end)
+            self._thread.join(wait_s)
 
-
-@asynccontextmanager
-async def _session(server: str | StdioServerParameters, connect_s: float) -> AsyncIterator[tuple[Client, list]]:
-    """A client in its session, and what the server lists."""
-    async with AsyncExitStack() as stack:
-        async with asyncio.timeout(connect_s):
-            client = await stack.enter_async_context(Client(server))
-            page = await client.list_tools()
-            tools = list(page.tools)
-            while page.next_cursor:
-                page = await client.list_tools(cursor=page.next_cursor)
-                tools += page.tools
-        yield client, tools
+    def _end(self) -> None:
+        if self._listed.done() and not self._listed.exception():
+            self._stop.set()
+        else:
+            self._task.cancel()
 
 
 class McpTool(Tool):

@@ -23,7 +23,7 @@ from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.policy_format import load_format
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
-from retool_mcore.metrics.validation import pass_at_k
+from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.recipes.sandbox_errors import with_sandbox
 from retool_mcore.rewards.equivalence import equivalent
 from retool_mcore.rewards.verdict import verdict

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from pygments.lexers import PythonLexer
@@ -127,12 +129,7 @@ def highlight(pieces: Sequence[str], code: str) -> list[list[tuple[str, str]]] |
     parts: list[list[tuple[str, str]]] = []
     position = 0
     for piece in pieces:
-        row: list[tuple[str, str]] = []
-        for character, css in zip(piece, classes[position : position + len(piece)], strict=True):
-            if row and row[-1][0] == css:
-                row[-1] = (css, row[-1][1] + character)
-            else:
-                row.append((css, character))
-        parts.append(row)
+        own = zip(classes[position : position + len(piece)], piece, strict=True)
+        parts.append([(css, "".join(part[1] for part in run)) for css, run in groupby(own, itemgetter(0))])
         position += len(piece)
     return parts

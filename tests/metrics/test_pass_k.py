@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.validation import majority_acc, pass_at_k
+from retool_mcore.metrics.pass_k import majority_acc, pass_at_k
 
 
 def samples(*pairs, index=0, source="aime") -> list[dict]:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retool_mcore.metrics.behaviour import repeated_share
+from retool_mcore.metrics.repetition import repeated_share
 
 
 def counted(ids, spans, n):

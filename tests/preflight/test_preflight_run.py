@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from retool_mcore.config import compose
 from retool_mcore.config.resolve import chat_template
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import gpu_memory, machine, run
+from retool_mcore.preflight import machine, memory, run
 from retool_mcore.train import prepare
 
 SIZES = ["data.arithmetic.sft=96", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
@@ -212,7 +212,7 @@ def test_rollouts_ahead_need_devices_of_their_own(prepared, monkeypatch):
 def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     seen = []
     monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [80 * machine.GIB])
-    monkeypatch.setattr(gpu_memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
+    monkeypatch.setattr(memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
     room = []
     monkeypatch.setattr(machine, "checkpoint_disk_bytes", lambda **sizes: room.append(sizes["parameters"]) or 0)
     gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
