@@ -8,8 +8,9 @@ setup(
     package_data={
         "retool_mcore.backends": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
-        "retool_mcore.data": ["*.yaml"],
+        "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.environments": ["*.yaml"],
+        "retool_mcore.planner": ["*.jinja"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.view": ["page/*"],

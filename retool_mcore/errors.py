@@ -1,5 +1,7 @@
 """The one exception that means: the user can mend this."""
 
+from typing import Any
+
 
 class UserError(Exception):
     """Wrong input, found before any engine starts.
@@ -7,3 +9,15 @@ class UserError(Exception):
     The message is one or two plain sentences: what was wrong, what was expected, what to do. The command line prints it
     without a traceback and exits with code 2.
     """
+
+
+def refused_value(error: Any) -> str:
+    """What a pydantic.ValidationError refuses first, as "dedup.words is 0, it should be greater than or equal to 1"."""
+    first = error.errors()[0]
+    key, said = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"there is no key {key}"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{key} is missing"
+    value = f"{first['input']!r}"[:80]
+    return f"{key} is {value}, it {said[6:]}" if said.startswith("Input ") else f"{key} is {value}: {said}"

@@ -26,12 +26,11 @@ from benchmarks.coldstart.recorded_rewrites import recorded
 from benchmarks.sandbox.measure import PACKAGES
 from retool_mcore.coldstart import dedup
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Execution, Select, Source
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate, jaccard, numbers, shingles
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
-from retool_mcore.coldstart.minhash import jaccard, numbers, shingles
 from retool_mcore.coldstart.normalise import normalise
-from retool_mcore.coldstart.parallel import map_rows, outcomes, outcomes_async
+from retool_mcore.coldstart.pipeline import map_rows, outcomes, outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import read

@@ -22,12 +22,11 @@ from benchmarks import provenance
 from benchmarks.coldstart.model_double import MODEL, serving
 from benchmarks.coldstart.recorded_rewrites import KINDS, MISSED, NEAR_MISSES, recorded
 from benchmarks.sandbox.measure import PACKAGES
-from retool_mcore.coldstart.cache import CallCache
-from retool_mcore.coldstart.client import Client
+from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Execution, Judge, Model
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
-from retool_mcore.coldstart.parallel import outcomes_async
+from retool_mcore.coldstart.pipeline import outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
 from retool_mcore.rewards.equivalence import Grader

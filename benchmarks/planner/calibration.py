@@ -14,12 +14,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.layout import Batch, Layout, switches
 from retool_mcore.planner.machine import MACHINES, Constants, Machine
 from retool_mcore.planner.memory import GIB
-from retool_mcore.planner.predict import Prediction, predict
-from retool_mcore.planner.settings import switches
 from retool_mcore.planner.shape import SHAPES, Shape
+from retool_mcore.planner.time import Prediction, predict
 
 FITTED = ("matmul", "attention", "step_s")  # of machine.Constants; no more, or a fit explains anything
 BOUNDS = {"matmul": (0.3, 1.0), "attention": (0.1, 1.0), "step_s": (0.0, 1.0)}

@@ -3,12 +3,10 @@
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -19,7 +17,9 @@ from rich.table import Table
 
 from retool_mcore.backends.check import has_apex
 from retool_mcore.backends.env import stage_env
-from retool_mcore.errors import UserError
+from retool_mcore.cluster.node_check import check_allocation
+from retool_mcore.cluster.node_report import report
+from retool_mcore.cluster.node_verdicts import fitness
 from retool_mcore.preflight import machine
 
 DISTRIBUTION = "retool-mcore"
@@ -49,8 +49,6 @@ def run(config: DictConfig, console: Console | None = None) -> int:
     failed = sum(not finding.ok for finding in findings)
     console.print(f"{failed} of {len(findings)} checks failed." if failed else f"All {len(findings)} checks are fine.")
     if "SLURM_JOB_ID" in os.environ and int(os.environ.get("SLURM_NNODES", "1")) > 1:
-        from retool_mcore.cluster.node_check import check_allocation  # its caller's side imports no doctor
-
         check_allocation(config, console)
     return 1 if failed else 0
 
@@ -65,29 +63,11 @@ def table(findings: Iterable[Finding]) -> Table:
 
 
 def examine(config: DictConfig) -> list[Finding]:
-    layout = config.parallel
-    cpu = layout.device == "cpu"
-    findings = [
-        python_version("cpu" if cpu else "gpu"),
-        *package("cpu" if cpu else "gpu"),
-    ]
-    findings += cpu_libraries() if cpu else gpu_libraries()
-    if not cpu:
-        findings.append(attempt("CUDA devices", lambda: cuda(layout.device, layout.gpus_per_node)))
-    findings += adapters(stage_env(config))
-    findings.append(sandbox(config.sandbox))
-    findings.append(attempt("memory", memory if cpu else total_memory))
-    findings.append(attempt("disk", lambda: disk(config.run_dir)))
-    findings += [shared_memory(layout.ray.object_store_bytes or machine.MIN_SHM_BYTES), open_files()]
-    return findings
-
-
-def attempt(name: str, look: Callable[[], str]) -> Finding:
-    """`look` returns what it found, or raises the UserError that preflight would end a run with."""
-    try:
-        return Finding(name, look(), True)
-    except UserError as error:
-        return Finding(name, "not enough", False, str(error))
+    extra = "cpu" if config.parallel.device == "cpu" else "gpu"
+    libraries = cpu_libraries() if extra == "cpu" else gpu_libraries()
+    found = fitness(report(config), config)  # what is checked on every node of a job
+    machine_rows = [Finding(check, detail, ok, advice) for check, ok, detail, advice in found]
+    return [python_version(extra), *package(extra), *libraries, *adapters(stage_env(config)), *machine_rows]
 
 
 def python_version(extra: str) -> Finding:
@@ -151,12 +131,6 @@ def gpu_libraries() -> list[Finding]:
     ]
 
 
-def cuda(device: str, gpus_per_node: int) -> str:
-    gpus = machine.cuda_devices()
-    machine.check_devices(device, gpus_per_node=gpus_per_node, gpus_found=len(gpus))
-    return "; ".join(gpu.partition(" (UUID")[0] for gpu in gpus)
-
-
 def adapters(env: Mapping[str, str]) -> list[Finding]:
     """The platform adapters as a stage's process sees them: in a fresh Python with the stage's environment."""
     script = "import json; from retool_mcore.backends.check import adapters; print(json.dumps(adapters()))"
@@ -176,42 +150,3 @@ def adapters(env: Mapping[str, str]) -> list[Finding]:
         Finding(f"adapter {name}", purpose if active else "did not take effect", active, advice)
         for name, active, purpose in found
     ]
-
-
-def sandbox(config: Mapping) -> Finding:
-    start = time.perf_counter()
-    try:
-        found = machine.check_sandbox(config)
-    except UserError as error:
-        return Finding("sandbox", config["kind"], False, str(error))
-    return Finding("sandbox", f"{config['kind']}, {found}, answered in {time.perf_counter() - start:.2f} s", True)
-
-
-def memory() -> str:
-    available = machine.available_memory_bytes()
-    machine.check_memory(available)
-    return f"{available / machine.GIB:.1f} GiB available"
-
-
-def total_memory() -> str:
-    return f"{machine.available_memory_bytes() / machine.GIB:.1f} GiB available"
-
-
-def disk(run_dir: str) -> str:
-    machine.check_disk(run_dir, needed_bytes=machine.MIN_DISK_BYTES)
-    return f"{machine.free_bytes(run_dir) / machine.GIB:.1f} GiB free in {machine.existing_parent(run_dir)}"
-
-
-def shared_memory(needed_bytes: int, folder: str = "/dev/shm") -> Finding:
-    """Ray's object store and the engines' queues live there; containers give it 64 MiB unless asked."""
-    free = shutil.disk_usage(folder).free if os.path.isdir(folder) else 0
-    advice = f"{needed_bytes / machine.GIB:.1f} GiB are needed: start the container with --shm-size=2g or --ipc=host"
-    return Finding("shared memory", f"{free / machine.GIB:.1f} GiB free in {folder}", free >= needed_bytes, advice)
-
-
-def open_files(minimum: int = machine.MIN_OPEN_FILES) -> Finding:
-    # Ray raises the soft limit to the hard one by itself, so the hard one counts.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    unlimited = hard == resource.RLIM_INFINITY
-    advice = f"at least {minimum} are needed: raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf)"
-    return Finding("open files", "unlimited" if unlimited else str(hard), unlimited or hard >= minimum, advice)

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch
 from retool_mcore.planner.machine import MACHINES
-from retool_mcore.planner.predict import predict
 from retool_mcore.planner.shape import named
+from retool_mcore.planner.time import predict
 from retool_mcore.runner import launch
 
 KEYS = {  # of each line those that the stage has
@@ -73,7 +73,7 @@ def time(config: DictConfig) -> str:
         shape = None
     if train is None or config.parallel.device != "cuda" or shape is None:
         return "not known: the planner predicts training on GPUs, of a model whose folder is here"
-    from retool_mcore.preflight.gpu_memory import layout_of
+    from retool_mcore.preflight.memory import layout_of
 
     layout = config.parallel
     longest = train.get("max_length") or config.rollout.max_prompt_tokens + config.rollout.max_response_tokens

@@ -68,7 +68,8 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
     if not path.is_file() or not files:
         raise UserError(f"{run_dir} holds no trajectories: give the folder of a run whose RL has ended a step.")
     if step not in files:
-        raise UserError(f"{run_dir} has no trajectories of step {step}: it has {_ranges(sorted(files))}.")
+        have = ", ".join(map(str, files)) if len(files) <= 8 else f"{min(files)} to {max(files)}"
+        raise UserError(f"{run_dir} has no trajectories of step {step}: it has {have}.")
     register_resolvers()
     text = to_new(path.read_text())
     # A run that was moved or copied since.
@@ -159,8 +160,3 @@ def report_rollout(folder: Path, recorded: dict[str, float]) -> None:
     print(f"tools: {result['calls']} calls, {result['tool_s']:.3f} s a trajectory")
     if "timing_s/gen" in recorded:
         print(f"recorded: {recorded['timing_s/gen']:.1f} s with rewards, {recorded['timing_s/tools']:.3f} s of tools")
-
-
-def _ranges(steps: Sequence[int]) -> str:
-    steps = sorted(steps)
-    return f"{steps[0]} to {steps[-1]}" if len(steps) > 8 else ", ".join(map(str, steps))

@@ -46,6 +46,8 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     for title, name, stage in ROWS:
         if name in OPTIONAL and not scores[name]:
             continue
+        attempts = read_json_lines(run / stage / "attempts.jsonl") if stage else []
+        minutes = sum(attempt["seconds"] for attempt in attempts) / 60
         ratio, length = (_over_sources(scores[name], figure) for figure in ("code_ratio", "response_length"))
         cells.append(
             [
@@ -54,7 +56,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
                 _percent(ratio),
                 "-" if length is None else f"{length:.0f}",
                 str(max(read_steps(run / stage), default="-")) if stage else "-",
-                _minutes(run / stage) if stage else "-",
+                f"{minutes:.1f}" if attempts else "-",
             ]
         )
     return ["", *columns, "code ratio", "response tokens", "steps", "minutes"], cells
@@ -144,8 +146,3 @@ def _over_sources(metrics: dict, figure: str) -> float | None:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _minutes(folder: Path) -> str:
-    attempts = read_json_lines(folder / "attempts.jsonl")
-    return f"{sum(attempt['seconds'] for attempt in attempts) / 60:.1f}" if attempts else "-"

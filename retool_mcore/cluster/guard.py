@@ -6,7 +6,7 @@ KillWait (30 s by default). While the job's process lives, a SIGTERM to the guar
 at the time limit: then the job's own process has too much to end before it may be killed.
 """
 
-import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.job_signals import PAUSABLE
@@ -43,11 +44,10 @@ def guarded(
 ) -> Iterator[None]:
     """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same."""
     options = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
-    command = [sys.executable, "-m", "retool_mcore.cluster.guard", f"--job={job_id}", f"--pid={pid}"]
-    command.append(f"--started={processes.read(pid).started}")
-    command += [f"--stage={stage}", f"--folder={folder}", f"--mark={mark}", f"--max-attempts={max_attempts}"]
+    given = {"job": job_id, "pid": pid, "started": processes.read(pid).started, "stage": stage, "mark": mark}
+    given |= {"folder": str(folder), "max_attempts": max_attempts, "log": log}
     guard = subprocess.Popen(
-        srun(options, [*command, f"--log={log}"]),
+        srun(options, [sys.executable, "-m", "retool_mcore.cluster.guard", json.dumps(given)]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -56,12 +56,7 @@ def guarded(
     try:
         yield
     finally:
-        guard.terminate()
-        try:
-            guard.wait(10.0)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            guard.wait()
+        processes.end([guard], 10.0)
 
 
 def watch(process: processes.Process, asked: threading.Event) -> bool:
@@ -73,14 +68,10 @@ def watch(process: processes.Process, asked: threading.Event) -> bool:
     return True
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.guard", description=__doc__)
-    for name in ("job", "pid", "started", "max-attempts"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("stage", "mark", "log"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="of the stage")
-    options = parser.parse_args(arguments)
+def main(given: str) -> int:
+    """`given`: JSON of job, pid, started, stage, mark, folder (of the stage), max_attempts, log."""
+    options = SimpleNamespace(**json.loads(given))
+    options.folder = Path(options.folder)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
@@ -112,11 +103,11 @@ def no_step(folder: Path) -> bool:
     return bool(files) and files[max(files)].stat().st_size == 0
 
 
-def _fail(options: argparse.Namespace, error: str) -> Decision:
+def _fail(options: SimpleNamespace, error: str) -> Decision:
     folder = options.folder
     attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
     return record_failure(folder, attempt, step, error, max_attempts=options.max_attempts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

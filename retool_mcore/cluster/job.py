@@ -28,9 +28,9 @@ from retool_mcore.backends.env import stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
-from retool_mcore.cluster.node import FOREIGN, ray_service_ports
+from retool_mcore.cluster.node import FOREIGN, node_command, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
-from retool_mcore.cluster.ray_cluster import NODE, ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
+from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
 from retool_mcore.cluster.retry import Decision, record_failure
 from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
@@ -53,6 +53,7 @@ from retool_mcore.runner.launch import (
 from retool_mcore.state.progress import attempt_files, read_steps
 from retool_mcore.state.stop import EXIT_CODE, JOB_END
 
+say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 ONE_NODE = ("eval",)
 RAY_DEADLINE_S = 180.0
@@ -82,12 +83,7 @@ def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
     """Raises UserError outside a Slurm job."""
     if "SLURM_JOB_ID" not in env:
         raise UserError("this runs inside a Slurm job only: use `retool submit STAGE` or `sbatch slurm/STAGE.sbatch`.")
-    listing = subprocess.run(
-        ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
-    )
-    nodes = listing.stdout.split()
-    if listing.returncode or not nodes:
-        raise UserError(f"scontrol does not tell the nodes of this job: {listing.stderr.strip() or 'no answer'}.")
+    nodes = slurm.hostnames(env["SLURM_JOB_NODELIST"])
     here = env.get("SLURMD_NODENAME", nodes[0])
     gpus = env.get("SLURM_GPUS_ON_NODE")
     return Allocation(
@@ -278,7 +274,7 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
     nodes = allocation.nodes
     # All tasks end within a moment, well or not; one that does not is waiting for a node that is gone.
     options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--kill-on-bad-exit=0", "--wait=30"]
-    return srun(options, [*NODE, "stage", stage, str(path), f"--mark={allocation.mark}", "--others", address])
+    return srun(options, node_command("stage", mark=allocation.mark, stage=stage, config=str(path), others=[address]))
 
 
 def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int):
@@ -330,23 +326,22 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
 
 def dump_nodes(allocation: Allocation, srun: Callable, folder: Path) -> None:
     """Writes the Python stacks of each node's processes into FOLDER/NODE: those that srun or Ray started there."""
-    options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
-    try:
-        command = srun(options, [*NODE, "stacks", allocation.mark, str(folder)])
-        subprocess.run(command, timeout=DUMP_NODES_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
-    except subprocess.TimeoutExpired:
-        say(f"not every node wrote its stacks within {DUMP_NODES_TIMEOUT_S:.0f} s")
+    command = node_command("stacks", mark=allocation.mark, folder=str(folder))
+    _on_every_node(allocation, srun, command, DUMP_NODES_TIMEOUT_S)
 
 
 def sweep(allocation: Allocation, site: Site) -> None:
     """Ends what a supervisor that was killed may have left on any node. A node that is gone cannot be swept."""
+    _on_every_node(allocation, partial(step, site), node_command("sweep", mark=allocation.mark), SWEEP_TIMEOUT_S)
+
+
+def _on_every_node(allocation: Allocation, srun: Callable, command: list[str], timeout_s: float) -> None:
     options = [f"--nodes={len(allocation.nodes)}", f"--ntasks={len(allocation.nodes)}", "--kill-on-bad-exit=0"]
     try:
-        # Its complaints would only say that a cancelled job starts no steps.
-        command = step(site, options, [*NODE, "sweep", allocation.mark])
-        subprocess.run(command, timeout=SWEEP_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True)
+        # srun's complaints would only say that a cancelled job starts no steps.
+        subprocess.run(srun(options, command), timeout=timeout_s, stdin=subprocess.DEVNULL, capture_output=True)
     except subprocess.TimeoutExpired:
-        say(f"not every node answered within {SWEEP_TIMEOUT_S:.0f} s when its processes were to be ended")
+        say(f"not every node was done within {timeout_s:.0f} s with {command[-2]}")
 
 
 def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:
@@ -360,10 +355,6 @@ def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:
 def finish(text: str, code: int) -> int:
     say(text)
     return code
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ torch is imported where it is used: the first node's launcher only wants the com
 """
 
 import argparse
+import functools
 import math
 import os
 import socket
@@ -28,6 +29,7 @@ REPEATS = 10
 WARM_UP = 3
 DEADLINE_S = 120.0
 JOIN_TIMEOUT_S = 120
+say = functools.partial(print, flush=True)
 SETTING_UP = "setting up groups"
 OVERALL = "all nodes together"
 FAILED = "the all-reduce over the nodes failed: the lines above name where."
@@ -120,6 +122,7 @@ def measure(group: "dist.ProcessGroup", ranks: int, device: "torch.device") -> f
     import torch
     import torch.distributed as dist
 
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     elements = MESSAGE_BYTES[device.type] // 4
     rank = dist.get_rank(group)
     message = torch.full((elements,), rank + 1, dtype=torch.float32, device=device)
@@ -130,18 +133,11 @@ def measure(group: "dist.ProcessGroup", ranks: int, device: "torch.device") -> f
     message.zero_()  # sums of sums would overflow
     for repeat in range(WARM_UP + REPEATS):
         if repeat == WARM_UP:
-            _synchronise(device)
+            synchronise()
             start = time.perf_counter()
         dist.all_reduce(message, group=group)
-    _synchronise(device)
+    synchronise()
     return bus_bandwidth_gbs(elements * 4, ranks, (time.perf_counter() - start) / REPEATS)
-
-
-def _synchronise(device: "torch.device") -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def watch(deadline_s: float, look: Callable[[], str], out: Callable[[str], None]) -> threading.Timer:
@@ -218,10 +214,6 @@ def run(device_type: str, deadline_s: float, floor_gbs: float | None) -> int:
     timer.cancel()
     dist.destroy_process_group()
     return 1 if message else 0
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,18 +3,17 @@
 Fixed ports begin at a place that the job's id decides, so that jobs which share a node do not meet.
 """
 
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import psutil
 
 from retool_mcore.errors import UserError
 from retool_mcore.ports import FIRST_PORT, first_ephemeral
 
 _INFINIBAND = Path("/sys/class/infiniband")
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
 _NOWHERE = "192.0.2.1"  # RFC 5737, never routed on: a datagram socket connected there tells the default interface
 
 
@@ -59,14 +58,9 @@ def resolve(node: str) -> str:
 
 def interface_of(address: str) -> str | None:
     """The interface whose first IPv4 address this is."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # an interface without an IPv4 address
-                continue
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
+    for name, addresses in psutil.net_if_addrs().items():
+        if next((found.address for found in addresses if found.family == socket.AF_INET), None) == address:
+            return name
     return None
 
 
@@ -96,7 +90,7 @@ def host() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def free_base_port(job_id: int, count: int, last: int | None = None) -> int:
+def free_base_port(job_id: int, count: int) -> int:
     """The first of `count` consecutive ports that are free on this host, all below the ephemeral range.
 
     The same job gets the same ports; when one of them is taken, the next place is tried.
@@ -104,7 +98,7 @@ def free_base_port(job_id: int, count: int, last: int | None = None) -> int:
     Raises:
         UserError: there are none.
     """
-    end = min(last or first_ephemeral(), 65_536)
+    end = min(first_ephemeral(), 65_536)
     places = (end - FIRST_PORT) // count
     for attempt in range(places):
         base = FIRST_PORT + (job_id + attempt) % places * count

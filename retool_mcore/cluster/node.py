@@ -5,13 +5,13 @@ and trainers start sessions of their own, which not every Slurm finds again. `sw
 killed.
 """
 
-import argparse
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -46,6 +46,11 @@ GRACE_S = 12.0  # less than the time that Slurm (KillWait) and our own launcher 
 def node_mark(mark: str, index: int) -> str:
     """The RETOOL_STAGE_ID of one node's part; of its own, since two nodes of a test cluster may be one machine."""
     return f"{mark}-node{index}"
+
+
+def node_command(part: str, **given: object) -> list[str]:
+    """The command that runs a part on a node: a function below, with what it takes."""
+    return [sys.executable, "-m", "retool_mcore.cluster.node", part, json.dumps(given)]
 
 
 def ray_folder(mark: str, index: int) -> Path:
@@ -141,100 +146,77 @@ def supervise(
     return code if code >= 0 else 128 - code
 
 
-def run_ray(options: argparse.Namespace) -> int:
-    index = options.index if options.index is not None else 1 + int(os.environ["SLURM_PROCID"])
-    folder = ray_folder(options.mark, index)
-    interface, address = network.shared_address(options.others)
-    address = options.address or address
-    ports = ray_ports(options.base_port, index)
-    services = [port for name, port in ports.items() if not name.endswith("worker-port")]
+def ray(
+    mark: str,
+    base_port: int,
+    resources: dict[str, int | None],
+    others: Sequence[str] = (),
+    index: int | None = None,
+    address: str | None = None,
+    head: str | None = None,
+) -> int:
+    """This node's part of the Ray cluster.
+
+    Args:
+        resources: gpus, cpus and object_store_bytes, as for `ray_command`.
+        others: nodes to reach.
+        index: 0 on the head; None: from SLURM_PROCID, the head being no task.
+        address: of this node; None: that by which it reaches the others.
+        head: address:port of the head.
+    """
+    index = 1 + int(os.environ["SLURM_PROCID"]) if index is None else index
+    folder = ray_folder(mark, index)
+    interface, own = network.shared_address(others)
+    services = [port for name, port in ray_ports(base_port, index).items() if not name.endswith("worker-port")]
     if busy := network.busy_ports(services):
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
     env = node_env(index, interface)
     own_folder(folder)
-    head = None if index == 0 else options.head
-    command = ray_command(
-        index,
-        address,
-        options.base_port,
-        folder,
-        gpus=options.gpus,
-        cpus=options.cpus,
-        object_store_bytes=options.object_store_bytes,
-        head=head,
-    )
+    command = ray_command(index, address or own, base_port, folder, **resources, head=None if index == 0 else head)
     try:
         with template.forked(env, []) as (env, _):
-            return supervise(command, env, node_mark(options.mark, index), "ray start")
+            return supervise(command, env, node_mark(mark, index), "ray start")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_stage(options: argparse.Namespace) -> int:
-    index = int(os.environ["SLURM_PROCID"])
-    interface, _ = network.shared_address(options.others)
+def stage(mark: str, stage: str, config: str, others: Sequence[str]) -> int:
+    """This node's share of a stage that torchrun starts."""
+    index, path = int(os.environ["SLURM_PROCID"]), Path(config)
+    interface, _ = network.shared_address(others)
     env = node_env(index, interface) | {"NODE_RANK": str(index)}
-    command = stage_command(options.stage, OmegaConf.load(options.config), options.config, env)
-    log = options.config.with_name("log.txt")
+    command = stage_command(stage, OmegaConf.load(path), path, env)
     with template.forked(env, command) as (env, command):
-        return supervise(command, env, node_mark(options.mark, index), "torchrun", log=log)
+        return supervise(command, env, node_mark(mark, index), "torchrun", log=path.with_name("log.txt"))
 
 
-def stacks(options: argparse.Namespace) -> int:
+def stacks(mark: str, folder: str) -> int:
     """Writes the Python stacks of this node's processes of a job into a folder of the node's name."""
-    marked = node_mark(options.mark, int(os.environ["SLURM_PROCID"]))
-    dump_stacks(processes.find(marked), options.folder / network.host())
+    marked = node_mark(mark, int(os.environ["SLURM_PROCID"]))
+    dump_stacks(processes.find(marked), Path(folder) / network.host())
     return 0
 
 
-def sweep(options: argparse.Namespace) -> int:
+def sweep(mark: str) -> int:
     """Ends what is left of a job on this node."""
     index = int(os.environ["SLURM_PROCID"])
-    for mark in options.marks:
-        for marked in (node_mark(mark, index), mark):
-            processes.stop(marked, grace_s=3.0)
-        shutil.rmtree(ray_folder(mark, index), ignore_errors=True)
+    for marked in (node_mark(mark, index), mark):
+        processes.stop(marked, grace_s=3.0)
+    shutil.rmtree(ray_folder(mark, index), ignore_errors=True)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.node", description=__doc__)
-    parts = top.add_subparsers(required=True)
-    ray = parts.add_parser("ray", help="this node's part of the Ray cluster")
-    ray.set_defaults(run=run_ray)
-    ray.add_argument("--index", type=int, help="0 on the head; default: from SLURM_PROCID, the head being no task")
-    ray.add_argument("--address", help="of this node; default: that by which it reaches the others")
-    ray.add_argument("--head", help="address:port of the head")
-    ray.add_argument("--base-port", type=int, required=True)
-    ray.add_argument("--gpus", type=int, required=True)
-    ray.add_argument("--cpus", type=int)
-    ray.add_argument("--object-store-bytes", type=int)
-    stage = parts.add_parser("stage", help="this node's share of a stage that torchrun starts")
-    stage.set_defaults(run=run_stage)
-    stage.add_argument("stage")
-    stage.add_argument("config", type=Path)
-    for part in (ray, stage):
-        part.add_argument("--mark", required=True)
-        part.add_argument("--others", nargs="*", default=[], help="nodes to reach")
-    dumped = parts.add_parser("stacks", help="write the Python stacks of this node's processes")
-    dumped.set_defaults(run=stacks)
-    dumped.add_argument("mark")
-    dumped.add_argument("folder", type=Path, help="gets a folder of the node's name")
-    swept = parts.add_parser("sweep", help="end what is left on this node")
-    swept.set_defaults(run=sweep)
-    swept.add_argument("marks", nargs="+")
-    return top
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+def main(arguments: Sequence[str]) -> int:
+    """`arguments`: one of the functions above, and what it takes, as JSON."""
+    parts: dict[str, Callable[..., int]] = {"ray": ray, "stage": stage, "stacks": stacks, "sweep": sweep}
+    part, given = arguments
     try:
         private_files()
-        return options.run(options)
+        return parts[part](**json.loads(given))
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)
         return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,9 @@
 """Checks every node of the allocation before a stage starts: one look a node, all in parallel, judged on the first.
 
-`python -m retool_mcore.cluster.node_check --config FILE` looks at one node and prints its report as one JSON line;
+`python -m retool_mcore.cluster.node_check '{"config": FILE}'` looks at one node and prints its report as one JSON line;
 `check_nodes` runs that on all nodes by one srun step and refuses the job when a node is unfit.
 """
 
-import argparse
 import json
 import os
 import queue
@@ -17,16 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from retool_mcore.cluster import nccl_check, network
+from retool_mcore.cluster import nccl_check, network, slurm
 from retool_mcore.cluster.node_report import report, token_file
 from retool_mcore.cluster.node_verdicts import notes, refusal, table, verdicts
 from retool_mcore.errors import UserError
+from retool_mcore.runner import processes
 
 DEADLINE_S = 120.0
 # Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
@@ -39,13 +40,8 @@ class NodesBroken(UserError):
     """A node is silent or a port taken: nothing that the user gave is wrong, and another start may go well."""
 
 
-def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
-    return ["srun", *options, *command]
-
-
-def sharing_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
-    """One task a node, which does not wait for what other steps of the job hold."""
-    return plain_srun(["--ntasks-per-node=1", "--overlap", "--mem=0", *options], command)
+def plain_srun(options: Sequence[str], command: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
+    return ["srun", *shared, *options, *command]
 
 
 def check_nodes(
@@ -75,9 +71,9 @@ def check_nodes(
     console = console or Console()
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
-    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", f"--config={config_path}", f"--token={token}"]
-    command += [f"--ports={','.join(map(str, ports))}", f"--deadline={deadline_s:.0f}"]
-    command += [] if sandbox else ["--no-sandbox"]
+    given = {"config": str(config_path), "token": token, "ports": list(ports), "sandbox": sandbox}
+    given["deadline_s"] = deadline_s
+    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(given)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(token)
@@ -116,12 +112,7 @@ def gather(
     deadline = time.monotonic() + deadline_s
     try:
         process = subprocess.Popen(
-            step,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+            step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         )
     except OSError as error:
         raise UserError(f"{step[0]} cannot be started ({error}): run this inside a Slurm allocation.") from error
@@ -138,7 +129,7 @@ def gather(
         timed_out = process.poll() is None
         ended = time.time()
     finally:
-        _stop(process)
+        processes.end([process], 10.0)  # srun ends the tasks of its step, which also end themselves at the deadline
     for reader in readers:
         reader.join(5.0)
     if not timed_out:
@@ -151,17 +142,6 @@ def gather(
 def _read(name: str, stream: IO[str], lines: "queue.Queue[tuple[str, float, str]]") -> None:
     for line in stream:
         lines.put((name, time.time(), line.rstrip("\n")))
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """Ends srun, which ends the tasks of its step; those also end themselves at the deadline."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _reports(
@@ -203,12 +183,7 @@ def _answer_in(text: str) -> dict[str, Any] | None:
 
 def check_allocation(config: DictConfig, console: Console | None = None) -> None:
     """`check_nodes` for `retool doctor` inside an allocation, and an all-reduce over its nodes. Raises as it does."""
-    listing = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=False
-    )
-    if listing.returncode != 0:
-        raise UserError(f"scontrol does not tell the nodes of this allocation: {listing.stderr.strip()}.")
-    nodes, job = listing.stdout.split(), os.environ["SLURM_JOB_ID"]
+    nodes, job = slurm.hostnames(os.environ["SLURM_JOB_NODELIST"]), os.environ["SLURM_JOB_ID"]
     path = Path(config.run_dir) / "slurm" / f"doctor-{job}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
@@ -216,30 +191,25 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
     # On a login node (salloc) the first node's address is not ours.
     address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
     all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
-    if not nccl_check.passes(all_nodes, sharing_srun, address=address, port=network.free_base_port(int(job), 1)):
+    # One task a node, which does not wait for what other steps of the job hold.
+    srun = partial(plain_srun, shared=("--ntasks-per-node=1", "--overlap", "--mem=0"))
+    if not nccl_check.passes(all_nodes, srun, address=address, port=network.free_base_port(int(job), 1)):
         raise UserError(nccl_check.FAILED)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(config: str, deadline_s: float = DEADLINE_S, **given: Any) -> None:
+    """`config`: the file of a stage's resolved configuration; `given`: see node_report.report."""
     started = time.time()
-    parser = argparse.ArgumentParser(prog="python -m retool_mcore.cluster.node_check", description=__doc__)
-    parser.add_argument("--config", required=True, type=Path, help="a stage's resolved configuration")
-    parser.add_argument("--token", default="", help="word that the first node wrote into the run's folder")
-    parser.add_argument("--ports", default="", help="TCP ports that must be free, separated by commas")
-    parser.add_argument("--no-sandbox", action="store_true", help="do not run a program in the sandbox")
-    parser.add_argument("--deadline", default=DEADLINE_S, type=float, help="seconds after which this process ends")
-    options = parser.parse_args(arguments)
     # A step whose srun was killed must not stay on the node.
-    signal.setitimer(signal.ITIMER_REAL, options.deadline)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s)
     try:
-        config = OmegaConf.load(options.config)
+        loaded = OmegaConf.load(config)
     except OSError as error:
         found = {"node": network.host(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
     else:
-        ports = [int(port) for port in options.ports.split(",") if port]
-        found = report(config, token=options.token, ports=ports, sandbox=not options.no_sandbox)
+        found = report(loaded, **given)
     print(json.dumps(found | {"clock_started": started, "clock_ended": time.time()}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +25,6 @@ from retool_mcore.preflight import machine
 from retool_mcore.preflight.model import find_folder
 
 DISTRIBUTION = "retool-mcore"
-NVIDIA_SMI_TIMEOUT_S = 60.0
 TOKEN_WAIT_S = 10.0  # a network file system may show a new file to other nodes some seconds late
 LOCKABLE = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE")
 
@@ -43,9 +42,9 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     run_dir = config.run_dir
     looks: dict[str, Callable[[], Any]] = {
         "python": platform.python_version,
-        "packages": lambda: packages(device_extra(config)),
+        "packages": lambda: packages("cpu" if config.parallel.device == "cpu" else "gpu"),
         "code": code_hash,
-        "run_dir": lambda: writable(Path(run_dir)),
+        "run_dir": lambda: writable(Path(run_dir)) if token else machine.check_disk(run_dir, needed_bytes=0),
         "run_dir_free": lambda: machine.free_bytes(run_dir),
         "scratch": tempfile.gettempdir,
         "scratch_free": lambda: machine.free_bytes(tempfile.gettempdir()),
@@ -58,7 +57,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     if token:
         looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
     if config.parallel.device == "cuda":
-        looks |= {"gpus": gpus, "peers": unreachable_peers, "infiniband": infiniband_ports, "numa": numa}
+        looks |= {"gpus": machine.gpus, "peers": unreachable_peers, "infiniband": infiniband_ports, "numa": numa}
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
     found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
@@ -68,10 +67,6 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
             found["errors"][name] = str(error) or type(error).__name__
     return found
-
-
-def device_extra(config: Mapping) -> str:
-    return "cpu" if config["parallel"]["device"] == "cpu" else "gpu"
 
 
 def packages(extra: str) -> dict[str, str]:
@@ -133,41 +128,13 @@ def timed(look: Callable[[], str]) -> dict[str, Any]:
     return {"found": look(), "seconds": round(time.perf_counter() - start, 2)}
 
 
-def nvidia_smi(*arguments: str) -> str:
-    done = subprocess.run(
-        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=False
-    )
-    if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        raise OSError(f"nvidia-smi: {lines[-1] if lines else f'exit code {done.returncode}'}")
-    return done.stdout
-
-
-def gpus() -> list[dict[str, Any]]:
-    """One entry a GPU: name, driver, memory and what of it is in use already, in MiB."""
-    return parse_gpus(
-        nvidia_smi("--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader,nounits")
-    )
-
-
-def parse_gpus(text: str) -> list[dict[str, Any]]:
-    found = []
-    for line in filter(str.strip, text.splitlines()):
-        name, driver, total, used = (field.strip() for field in line.rsplit(",", 3))
-        # Parts of a GPU (MIG) and GPUs of some integrated systems answer "[N/A]".
-        total_mb, used_mb = (int(field) if field.isdigit() else None for field in (total, used))
-        found.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
-    return found
-
-
 def unreachable_peers() -> list[str]:
-    """Pairs of this node's GPUs without direct access to each other's memory, as "GPU0-GPU1"."""
-    return parse_peers(nvidia_smi("topo", "-p2p", "r"))
+    """Pairs of this node's GPUs without direct access to each other's memory, as "GPU0-GPU1".
 
-
-def parse_peers(text: str) -> list[str]:
-    """Reads the matrix of `nvidia-smi topo -p2p r`: X on the diagonal, OK, or a reason such as CNS or NS."""
-    rows = [line.replace("\x1b[4m", "").replace("\x1b[0m", "").split() for line in text.splitlines()]
+    The matrix of `nvidia-smi topo -p2p r` has X on the diagonal, OK, or a reason such as CNS or NS.
+    """
+    answer = machine.nvidia_smi("topo", "-p2p", "r")
+    rows = [line.replace("\x1b[4m", "").replace("\x1b[0m", "").split() for line in answer.splitlines()]
     header = next((row for row in rows if len(row) > 0 and all(word.startswith("GPU") for word in row)), [])
     pairs = []
     for row in rows:

@@ -1,10 +1,8 @@
 """Judges the reports of all nodes side by side: what must be equal, what must be enough, what to do if it is not."""
 
 import resource
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from rich.markup import escape
@@ -12,14 +10,12 @@ from rich.table import Table
 
 from retool_mcore.cluster.node_report import model_name
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import host_memory, machine
+from retool_mcore.preflight import machine, memory
 from retool_mcore.preflight.model import find_folder
 
 MAX_CLOCK_SKEW_S = 5.0
-MIN_SCRATCH_BYTES = {
-    "cpu": 1 * machine.GIB,
-    "cuda": 10 * machine.GIB,
-}  # Ray's session, compiled kernels, spilled objects
+# Ray's session, compiled kernels, spilled objects
+MIN_SCRATCH_BYTES = {"cpu": 1 * machine.GIB, "cuda": 10 * machine.GIB}
 MIN_LOCKED_BYTES = 1 * machine.GIB  # InfiniBand pins its buffers; the usual default is 64 KiB to 8 MiB
 MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
 SAME_ENVIRONMENT = "use one environment for all nodes: a shared folder or the same container image"
@@ -42,8 +38,7 @@ ADVICE = {  # what to do when a look itself failed
 TOLD = ("peer access", "CPU binding")  # never refused
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """One check on one node. `detail`: what was found; `advice`: what to do, shown when it is not ok."""
 
     node: str
@@ -62,23 +57,25 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     A report is what node_report.report found, with `clock_started` and `clock_ended` (the node's clock) and `launched`
     and `received` (the first node's clock), in seconds. A node that gave none has {"node": name, "no_answer": reason}.
     """
-    device = config["parallel"]["device"]
-    needs = _needs(config)
-    answered = [report for report in reports if "no_answer" not in report]
-    usual = _usual(answered)
+    usual = _usual([report for report in reports if "no_answer" not in report])
     found = []
     for report in reports:
+        node = report["node"]
         if "no_answer" in report:
-            advice = f"look at it with `scontrol show node {report['node']}`, or exclude it"
-            found.append(Verdict(report["node"], "answer", False, report["no_answer"], advice))
+            advice = f"look at it with `scontrol show node {node}`, or exclude it"
+            found.append(Verdict(node, "answer", False, report["no_answer"], advice))
             continue
-        found.append(Verdict(report["node"], "answer", True, "answered"))
-        rows = [*_failed_looks(report), *_equal(report, usual), *_shared(report), *_enough(report, config, needs)]
-        rows += [*_clock(report), *_ports(report)]
-        if device == "cuda":
-            rows += _devices(report, config)
-        found += [Verdict(report["node"], *row) for row in rows]
+        rows = [("answer", True, "answered", ""), *fitness(report, config), *_equal(report, usual), *_joined(report)]
+        found += [Verdict(node, *row) for row in rows]
     return found
+
+
+def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
+    """What one node says by itself: looks that failed, room, limits, sandbox and devices."""
+    mend = "exclude the node, or have it looked at"
+    failed = [(name, False, reason, ADVICE.get(name, mend)) for name, reason in report["errors"].items()]
+    devices = _devices(report, config) if config["parallel"]["device"] == "cuda" else ()
+    return [*failed, *_enough(report, config, _needs(config)), *devices]
 
 
 def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
@@ -94,107 +91,81 @@ def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
 
 def _usual(reports: Sequence[Mapping]) -> dict[str, tuple[str, str]]:
     """check -> (value that most nodes have, first node that has it); of equally many, the first node's."""
-    values: dict[str, list[tuple[str, str]]] = {}
+    nodes: dict[str, dict[str, list[str]]] = {}
     for report in reports:
         for check, (value, _) in _traits(report).items():
-            values.setdefault(check, []).append((value, report["node"]))
-    usual = {}
-    for check, pairs in values.items():
-        value = Counter(value for value, _ in pairs).most_common(1)[0][0]
-        usual[check] = (value, next(node for other, node in pairs if other == value))
-    return usual
+            nodes.setdefault(check, {}).setdefault(value, []).append(report["node"])
+    most = {check: max(values, key=lambda value: len(values[value])) for check, values in nodes.items()}
+    return {check: (value, nodes[check][value][0]) for check, value in most.items()}
 
 
 def _equal(report: Mapping, usual: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
-    traits = _traits(report)
-    for check, (expected, elsewhere) in usual.items():
-        if check in traits:
-            value, advice = traits[check]
-            ok = value == expected
-            yield check, ok, value if ok else f"{value}, but {expected} on {elsewhere}", advice
+    for check, (value, advice) in _traits(report).items():
+        expected, elsewhere = usual[check]
+        ok = value == expected
+        yield check, ok, value if ok else f"{value}, but {expected} on {elsewhere}", advice
 
 
-def _failed_looks(report: Mapping) -> Iterator[Row]:
-    for name, reason in report["errors"].items():
-        yield name, False, reason, ADVICE.get(name, "exclude the node, or have it looked at")
-
-
-def _shared(report: Mapping) -> Iterator[Row]:
+def _joined(report: Mapping) -> Iterator[Row]:
+    """What matters where several nodes work together."""
     if "token_seen" in report:
         detail = "shared" if report["token_seen"] else "a file that the first node wrote is not there"
         yield "run_dir shared", report["token_seen"], detail, "choose a runs_dir on a file system that all nodes share"
+    if "received" in report:
+        # A clock is surely wrong by what it says to have started before the launch, or ended after the arrival.
+        behind = report["launched"] - report["clock_started"]
+        ahead = report["clock_ended"] - report["received"]
+        skew, word = max((behind, "behind"), (ahead, "ahead of"))
+        ok = skew < MAX_CLOCK_SKEW_S
+        detail = "agrees" if ok else f"{skew:.0f} s {word} the first node"
+        yield "clock", ok, detail, "have time synchronisation (chrony, ntpd) started on the node"
+    if "ports_busy" in report:
+        busy = ", ".join(map(str, report["ports_busy"]))
+        advice = "end what listens there (`ss -ltnp`), such as an earlier job's Ray"
+        yield "ports", not busy, f"{busy} in use" if busy else "free", advice
 
 
-def _needs(config: Mapping) -> host_memory.Needs:
+def _needs(config: Mapping) -> memory.Needs:
     """Of one node, by the policy that the first node sees; without one, what any run needs."""
     config = OmegaConf.create(config)
     try:
         folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
     except UserError:
         folder = None
-    return host_memory.node_needs(config, folder)
+    return memory.node_needs(config, folder)
 
 
-def _enough(report: Mapping, config: Mapping, needs: host_memory.Needs) -> Iterator[Row]:
+def _enough(report: Mapping, config: Mapping, needs: memory.Needs) -> Iterator[Row]:
     layout = config["parallel"]
-    device = layout["device"]
+    device, scratch = layout["device"], report.get("scratch", "scratch")
     shm = (layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES) + needs.staged
-    scratch = report.get("scratch", "scratch")
     without = ", or set train.async_save=false" if needs.staged else ""
+    larger = f"give the node or its container a larger /dev/shm{without}"
+    more = f"stop other programs there or ask for more memory{without}"
     for check, key, needed, advice in (
         ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES, "free some space or choose another runs_dir"),
-        (
-            f"disk of {scratch}",
-            "scratch_free",
-            MIN_SCRATCH_BYTES[device],
-            "free some space, or set TMPDIR to a larger disk",
-        ),
-        ("shared memory", "shm_free", shm, f"give the node or its container a larger /dev/shm{without}"),
-        (
-            "memory",
-            "memory_available",
-            needs.least,
-            f"stop other programs there or ask for more memory{without}",
-        ),
+        (f"disk of {scratch}", "scratch_free", MIN_SCRATCH_BYTES[device], "free space, or set TMPDIR to a larger disk"),
+        ("shared memory", "shm_free", shm, larger),
+        ("memory", "memory_available", needs.least, more),
     ):
         if key in report:
             free = report[key]
             ok = free >= needed
             detail = f"{free / machine.GIB:.1f} GiB free" + ("" if ok else f", {needed / machine.GIB:.1f} needed")
             yield check, ok, detail, advice
-    limits = report.get("limits", {})
-    advice = "raise the hard limit (nofile in /etc/security/limits.conf)"
-    limited = {"open files": (machine.MIN_OPEN_FILES, "RLIMIT_NOFILE", advice)}
-    if report.get("infiniband"):
-        advice = "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf"
-        limited["locked memory"] = (MIN_LOCKED_BYTES, "RLIMIT_MEMLOCK", advice)
-    for check, (needed, name, advice) in limited.items():
-        if name in limits:
-            unlimited = limits[name] == resource.RLIM_INFINITY
-            ok = unlimited or limits[name] >= needed
-            detail = "unlimited" if unlimited else str(limits[name])
+    open_files = "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf)"
+    locked = "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf"
+    for check, name, needed, advice in (
+        ("open files", "RLIMIT_NOFILE", machine.MIN_OPEN_FILES, open_files),
+        ("locked memory", "RLIMIT_MEMLOCK", MIN_LOCKED_BYTES if report.get("infiniband") else 0, locked),
+    ):
+        if needed and name in report.get("limits", {}):
+            limit = report["limits"][name]
+            detail = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+            ok = limit == resource.RLIM_INFINITY or limit >= needed
             yield check, ok, detail if ok else f"{detail}, {needed} needed", advice
     if "sandbox" in report:
         yield "sandbox", True, f"{report['sandbox']['found']}, {report['sandbox']['seconds']:.1f} s", ""
-
-
-def _clock(report: Mapping) -> Iterator[Row]:
-    """A clock is surely wrong by what it says to have started before the launch, or ended after the arrival."""
-    if "received" not in report:
-        return
-    behind = report["launched"] - report["clock_started"]
-    ahead = report["clock_ended"] - report["received"]
-    skew, word = max((behind, "behind"), (ahead, "ahead of"))
-    ok = skew < MAX_CLOCK_SKEW_S
-    detail = "agrees" if ok else f"{skew:.0f} s {word} the first node"
-    yield "clock", ok, detail, "have time synchronisation (chrony, ntpd) started on the node"
-
-
-def _ports(report: Mapping) -> Iterator[Row]:
-    if "ports_busy" in report:
-        busy = ", ".join(map(str, report["ports_busy"]))
-        advice = "end what listens there (`ss -ltnp`), such as an earlier job's Ray"
-        yield "ports", not busy, f"{busy} in use" if busy else "free", advice
 
 
 def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
@@ -239,15 +210,10 @@ def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
     cells = {(verdict.check, verdict.node): verdict for verdict in found}
     columns = Table("check", *shown, "what to do", title=f"checks of the nodes that failed: {len(bad)}")
     for check, advice in bad.items():
-        row = [cells.get((check, node)) for node in shown]
-        columns.add_row(check, *(_cell(verdict) for verdict in row), escape(advice))
+        row = [cells.get((check, node), Verdict(node, check, True, "-")) for node in shown]
+        told = [escape(v.detail) if v.ok else f"[bold red]{escape(v.detail)}[/bold red]" for v in row]
+        columns.add_row(check, *told, escape(advice))
     return columns
-
-
-def _cell(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "-"
-    return escape(verdict.detail) if verdict.ok else f"[bold red]{escape(verdict.detail)}[/bold red]"
 
 
 def refusal(found: Sequence[Verdict]) -> str:

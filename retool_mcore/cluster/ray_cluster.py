@@ -6,25 +6,24 @@ the deadline passes. It is a process because a driver that loses its head ends i
 
 import json
 import os
-import queue
 import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS
+from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS, node_command
+from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
 from retool_mcore.runner.stage_log import ANSI, killed_by
 
-NODE = [sys.executable, "-m", "retool_mcore.cluster.node"]
 STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
 
 
@@ -39,10 +38,6 @@ class Resources:
     gpus: int
     cpus: int | None = None
     object_store_bytes: int | None = None
-
-    def options(self) -> list[str]:
-        given = {"gpus": self.gpus, "cpus": self.cpus, "object-store-bytes": self.object_store_bytes}
-        return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 @dataclass
@@ -60,8 +55,9 @@ class RayCluster:
     def fault(self) -> str | None:
         """What broke, as a sentence, when a part of the cluster has ended; None while all run."""
         for name, process in self.parts.items():
-            if process.poll() is not None:
-                return f"Ray's {name} ended ({exit_text(process.returncode)}){self._last_words()}; its log: {self.log}"
+            if (code := process.poll()) is not None:
+                how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+                return f"Ray's {name} ended ({how}){self._last_words()}; its log: {self.log}"
         return None
 
     def _last_words(self) -> str:
@@ -75,10 +71,6 @@ class RayCluster:
                 return f": its {name} was {killed_by(-int(code))}"
         ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
         return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
-
-
-def exit_text(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
 
 
 def ports_needed(nodes: int) -> int:
@@ -116,21 +108,20 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = [f"--base-port={base_port}", f"--mark={mark}", *resources.options()]
+    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources)}
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s
     probe = None
     try:
-        head = [*NODE, "ray", "--index=0", f"--address={head_address}", *common]
-        head += ["--others", *others] if others else []
+        head = node_command("ray", **common, index=0, address=head_address, others=others)
         cluster.parts["head"] = processes.start(head, env, log)
         probe = Probe(cluster.address, env)
         await_nodes(cluster, probe, 1, resources.gpus, deadline, deadline_s)
         if others:
             step = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
             step += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-            join = [*NODE, "ray", f"--head={cluster.address}", *common, "--others", head_address]
+            join = node_command("ray", **common, head=cluster.address, others=[head_address])
             cluster.parts["step on the other nodes"] = processes.start(srun(step, join), env, log)
             await_nodes(cluster, probe, len(nodes), resources.gpus * len(nodes), deadline, deadline_s)
         probe.close()
@@ -138,40 +129,27 @@ def ray_cluster(
     finally:
         if probe is not None:
             probe.close()
-        end(list(reversed(cluster.parts.values())))
+        processes.end([*reversed(cluster.parts.values())], STOP_S)  # the supervisors hand SIGTERM on
 
 
 class Probe:
-    """A driver beside us: prints the cluster's nodes, as JSON, whenever they change."""
+    """A driver beside us, which writes the cluster's nodes into a file whenever they change."""
 
     def __init__(self, address: str, env: Mapping[str, str]) -> None:
-        command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address]
-        self.process = subprocess.Popen(
-            command,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.folder = tempfile.TemporaryDirectory(prefix="retool-nodes-")
+        self.path = Path(self.folder.name) / "nodes.json"
+        command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address, str(self.path)]
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, env=dict(env), stdin=nowhere, stdout=nowhere, stderr=nowhere)
 
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.lines.put(line)
-
-    def nodes(self, timeout_s: float) -> list[dict] | None:
-        """The living nodes when they changed within `timeout_s`: name and gpus of each."""
-        try:
-            return json.loads(self.lines.get(timeout=timeout_s))
-        except queue.Empty:
-            return None
+    def nodes(self) -> list[dict]:
+        """The living nodes, as last told: name and gpus of each."""
+        return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
+        self.folder.cleanup()
 
 
 def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, deadline: float, deadline_s: float) -> None:
@@ -179,7 +157,7 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
     while len(living) < count or sum(node["gpus"] for node in living) < gpus:
         if fault := cluster.fault():
             raise ClusterFailed(fault)
-        if probe.process.poll() is not None and probe.lines.empty():
+        if probe.process.poll() is not None:
             raise ClusterFailed(f"Ray's head at {cluster.address} refused a driver; its log: {cluster.log}")
         if time.monotonic() > deadline:
             there = {node["name"] for node in living}
@@ -189,29 +167,12 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
                 f"Ray was not complete after {deadline_s:.0f} s: {len(living)} of {len(cluster.nodes)} nodes with "
                 f"{found:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
             )
-        changed = probe.nodes(0.5)
-        living = living if changed is None else changed
+        time.sleep(0.3)
+        living = probe.nodes()
 
 
-def end(parts: Sequence[subprocess.Popen]) -> None:
-    """SIGTERM to all, which the supervisors hand on, and SIGKILL to those that outlive the time for it."""
-    for process in parts:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + STOP_S
-    for process in parts:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def report_nodes(address: str) -> None:
-    """The probe's process: prints the living nodes whenever they change, as long as its parent lives."""
-    # Ray, too, writes to the standard output now and then; only our own lines may arrive there.
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def report_nodes(address: str, path: Path) -> None:
+    """The probe's process: writes the living nodes whenever they change, as long as its parent lives."""
     import ray
 
     parent, said = os.getppid(), None
@@ -228,10 +189,10 @@ def report_nodes(address: str) -> None:
         nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
         nodes.sort(key=lambda node: node["name"])
         if nodes != said:
-            print(json.dumps(nodes), file=lines, flush=True)
+            write_atomically(path, json.dumps(nodes))
             said = nodes
         time.sleep(0.3)
 
 
 if __name__ == "__main__":
-    report_nodes(sys.argv[1])
+    report_nodes(sys.argv[1], Path(sys.argv[2]))

@@ -40,16 +40,13 @@ def error_signature(message: str) -> str:
     return text
 
 
-def record_failure(
-    stage_dir: Path, attempt: int, step: int, message: str, *, max_attempts: int = 10, users_error: bool = False
-) -> Decision:
+def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, max_attempts: int = 10) -> Decision:
     """Appends the failure of `attempt` to failures.jsonl and says whether the stage deserves another attempt.
 
     Args:
         step: the last step that the stage ended, 0 when none.
         message: what StageFailed or UserError said; its first line holds the error.
         max_attempts: failures of one Slurm job (a requeued job keeps its number); a new sbatch counts anew.
-        users_error: the input is wrong (UserError): another attempt would end in the same way.
     """
     path = stage_dir / FAILURES
     before = read_json_lines(path)
@@ -63,8 +60,6 @@ def record_failure(
     }
     stage_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in [*before, failure]))
-    if users_error:
-        return Decision(False, "not started again: the input is wrong and would be wrong again.")
     if before and all(before[-1].get(key) == failure[key] for key in ("step", "fingerprint")):
         return Decision(
             False, f"not started again: the same error came twice in a row after step {step}: {failure['fingerprint']}"

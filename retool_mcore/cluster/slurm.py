@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from retool_mcore.errors import UserError
+
 TIMEOUT_S = 10
 ACTIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
 
@@ -20,6 +22,14 @@ class JobState:
     def active(self) -> bool:
         """Queued or running: it may still do something."""
         return self.state in ACTIVE
+
+
+def hostnames(nodelist: str) -> list[str]:
+    """The nodes of a list in Slurm's notation, n[1-3]. Raises UserError where scontrol does not tell."""
+    done = subprocess.run(["scontrol", "show", "hostnames", nodelist], capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout.split():
+        raise UserError(f"scontrol does not tell the nodes of this job: {done.stderr.strip() or 'no answer'}.")
+    return done.stdout.split()
 
 
 def states(jobs: Sequence[str]) -> dict[str, JobState]:

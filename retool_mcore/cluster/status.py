@@ -7,10 +7,8 @@ been there. Works for a run on a laptop too, where processes tell whether a stag
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -32,8 +30,7 @@ PIPED_WIDTH = 160  # columns when the output is no terminal
 TITLES = ("stage", "state", "step", "last", "s/step", "tokens/s", "last checkpoint", "attempt", "now")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One stage as strings, in the order of TITLES; "-" for what there is not."""
 
     stage: str
@@ -45,9 +42,6 @@ class Row:
     checkpoint: str
     attempt: str
     now: str
-
-    def cells(self) -> list[str]:
-        return [getattr(self, name) for name in self.__dataclass_fields__]
 
 
 def print_table(run: Path, console: Console | None = None) -> None:
@@ -61,7 +55,7 @@ def print_table(run: Path, console: Console | None = None) -> None:
         right = title in ("step", "s/step", "tokens/s")
         table.add_column(title, justify="right" if right else "left", no_wrap=title in ("stage", "state"))
     for row in rows(run):
-        table.add_row(*row.cells())
+        table.add_row(*row)
     console.print(table)
     if said := _quietly(lambda: alarms.count(run / "rl"), ""):
         console.print(f"rl: {said}")
@@ -122,8 +116,8 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
         state=state,
         step=(f"{max(steps)}" if steps else "0") + (f"/{total}" if total else "") if steps or total else "-",
         last=_last(steps),
-        step_s=_number(_median(recent, _step_s), "{:.1f}"),
-        tokens_per_s=_number(_median(recent, _tokens_per_s), "{:.0f}"),
+        step_s=_median(recent, _step_s, "{:.1f}"),
+        tokens_per_s=_median(recent, _tokens_per_s, "{:.0f}"),
         checkpoint=_quietly(lambda: _checkpoint(folder / "checkpoints", now_s), "-"),
         attempt=(f"{attempt}" + (f", last ended: {outcome}" if open_attempt and outcome else "")) if attempt else "-",
         now=now,
@@ -136,7 +130,8 @@ def _from_files(folder: Path, steps: dict, open_attempt: bool, outcome: str | No
         stage_id = _quietly(lambda: (folder / ".lock").read_text().strip(), "")
         if stage_id and processes.find(stage_id):
             return "running", _doing(folder, steps, now_s)
-        sign = _age(_last_sign(folder), now_s)
+        paths = [folder / "log.txt", *(folder / "metrics").glob("*"), *(folder / "heartbeat").glob("*")]
+        sign = _age(max((_changed(path, 0.0) for path in paths), default=0.0), now_s)
         return "unknown", f"killed, or runs on another machine; last output {sign} ago"
     if outcome is None:
         return "not started", "-"
@@ -169,19 +164,10 @@ def _doing(folder: Path, steps: dict, now_s: float) -> str:
     newest = files[max(files)] if files else None
     size = _quietly(lambda: newest.stat().st_size, 0) if newest else 0
     if not newest or not size:
-        begun = _quietly(lambda: newest.stat().st_mtime, now_s) if newest else now_s
+        begun = _changed(newest, now_s) if newest else now_s
         return f"starting since {_age(begun, now_s)}" + (said and f": {said}")
-    since = _age(_quietly(lambda: newest.stat().st_mtime, now_s), now_s)
+    since = _age(_changed(newest, now_s), now_s)
     return f"step {max(steps, default=0) + 1} since {since}" + (said and f": {said}")
-
-
-def _last_sign(folder: Path) -> float:
-    paths = [folder / "log.txt", *(folder / "metrics").glob("*"), *(folder / "heartbeat").glob("*")]
-    return max((_quietly(partial(_changed, path), 0.0) for path in paths), default=0.0)
-
-
-def _changed(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def _last(steps: dict[int, dict[str, float]]) -> str:
@@ -204,9 +190,9 @@ def _tokens_per_s(data: dict[str, float]) -> float | None:
     return tokens / seconds if tokens and seconds else metric(data, "tokens_per_second")
 
 
-def _median(steps: list[dict[str, float]], figure: Callable) -> float | None:
+def _median(steps: list[dict[str, float]], figure: Callable, form: str) -> str:
     values = [value for data in steps if (value := figure(data)) is not None]
-    return statistics.median(values) if values else None
+    return form.format(statistics.median(values)) if values else "-"
 
 
 def _checkpoint(root: Path, now_s: float) -> str:
@@ -237,8 +223,8 @@ def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:
         return otherwise
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _changed(path: Path, otherwise: float) -> float:
+    return _quietly(lambda: path.stat().st_mtime, otherwise)
 
 
 def _age(then_s: float, now_s: float) -> str:

@@ -1,13 +1,17 @@
-"""The one place that speaks to a model: the official client, against any OpenAI-compatible endpoint."""
+"""The one place that speaks to a model: the official client, against any OpenAI-compatible endpoint.
+
+Finished calls are kept on disk by their request: none is lost to a stop, and none is made twice.
+"""
 
 import asyncio
 import json
 import os
+import sqlite3
 from dataclasses import dataclass
+from pathlib import Path
 
 import openai
 
-from retool_mcore.coldstart.cache import CallCache
 from retool_mcore.coldstart.config import Model
 from retool_mcore.coldstart.rows import Drop, content_key
 from retool_mcore.errors import UserError
@@ -18,6 +22,40 @@ _CHECK_TIMEOUT_S = 10.0
 _REFUSED = (400, 413, 422)
 # A proxy in front of the server may answer in its place.
 _READABLE_ATTEMPTS = 3
+_TABLE = """CREATE TABLE IF NOT EXISTS calls (
+    key TEXT PRIMARY KEY, purpose TEXT, text TEXT, finish TEXT,
+    retries INTEGER, tokens_in INTEGER, tokens_out INTEGER, cost REAL)"""
+
+
+class CallCache:
+    """Replies by request key. A reply is on the disk when `put` returns."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute(_TABLE)
+
+    def get(self, key: str) -> tuple[str, str] | None:
+        """(text, finish reason), None for a request that has no reply."""
+        found = self._db.execute("SELECT text, finish FROM calls WHERE key = ?", (key,)).fetchone()
+        return None if found is None else (json.loads(found[0]), found[1])
+
+    def put(self, key: str, purpose: str, text: str, finish: str, *figures: float) -> None:
+        """`figures`: retries, tokens in, tokens out, cost."""
+        row = (key, purpose, json.dumps(text), finish, *figures)
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def totals(self) -> dict[str, dict]:
+        """{purpose: {calls, retries, tokens_in, tokens_out, cost}} of every call ever paid for."""
+        sums = ("retries", "tokens_in", "tokens_out", "cost")
+        query = f"SELECT purpose, COUNT(*), {', '.join(f'SUM({name})' for name in sums)} FROM calls GROUP BY purpose"
+        return {purpose: dict(zip(("calls", *sums), found, strict=True)) for purpose, *found in self._db.execute(query)}
+
+    def close(self) -> None:
+        self._db.close()
 
 
 @dataclass(frozen=True)
@@ -43,10 +81,7 @@ class Client:
         self._structured = model.structured == "auto"
         self._limit = asyncio.Semaphore(model.concurrency)
         self._api = openai.AsyncOpenAI(
-            base_url=model.url,
-            api_key=self._key() or "none",
-            max_retries=model.retries,
-            timeout=model.timeout_s,
+            base_url=model.url, api_key=self._key() or "none", max_retries=model.retries, timeout=model.timeout_s
         )
 
     def _key(self) -> str | None:

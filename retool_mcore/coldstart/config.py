@@ -1,18 +1,23 @@
 """The configuration of a cold-start run: one YAML file, every key known and typed."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refused_value
+
+_CHECKED: Any = {"extra": "forbid", "coerce_numbers_to_str": True}
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Columns:
     """Where a source row keeps what: a column, or a path into it such as `conversations.1.value`.
 
@@ -20,93 +25,93 @@ class Columns:
     a whole solution, whose last box counts; null: the box that ends the reasoning.
     """
 
-    problem: str = MISSING
-    reasoning: Any = None
+    problem: str
+    reasoning: str | list[str] | None = None
     answer: str | None = None
     difficulty: str | None = None
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Source:
     """`path`: a file, a folder, or a data set on the hub, there perhaps its `subset`. `where`: column to the value that
     a row must have in it."""
 
-    path: str = MISSING
+    path: str
+    columns: Columns
     subset: str | None = None
     name: str = "coldstart"
     where: dict[str, Any] | None = None
-    columns: Columns = field(default_factory=Columns)
-    max_rows: int | None = None
-    max_row_bytes: int = 500_000
+    max_rows: Count | None = None
+    max_row_bytes: Count = 500_000
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Dedup:
-    jaccard: float = 0.8
-    words: int = 3
-    per_problem: int = 1
+    jaccard: Share = 0.8
+    words: Count = 3
+    per_problem: Count = 1
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class EvaluationFile:
-    path: str = MISSING
+    path: str
     problem: str = "problem"
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Decontaminate:
     files: list[EvaluationFile] = field(default_factory=list)
-    ngram: int = 10
+    ngram: Count = 10
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Model:
     """An OpenAI-compatible endpoint; prices are per million tokens, in any one currency. No key goes to `url` unless
     `api_key_env` names the environment variable that holds the one for it."""
 
-    url: str = MISSING
-    name: str = MISSING
+    url: str
+    name: str
     api_key_env: str | None = None
-    concurrency: int = 32
+    concurrency: Count = 32
     timeout_s: float = 600.0
     retries: int = 6
     temperature: float = 0.7
     top_p: float = 0.95
-    max_tokens: int = 8192
+    max_tokens: Count = 8192
     seed: int = 0
-    structured: str = "auto"
+    structured: Literal["auto", "never"] = "auto"
     price_in: float = 0.0
     price_out: float = 0.0
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Judge:
     """`samples` answers a problem; at least `min_share` of them must be right."""
 
     model: Model | None = None
-    samples: int = 1
-    min_share: float = 0.5
+    samples: Count = 1
+    min_share: Share = 0.5
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Rewrite:
-    model: Model = field(default_factory=Model)
+    model: Model
     instruction: str | None = None
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Execution:
-    """`on_mismatch`: repair or drop. `on_error`: keep or drop a trace in which a program fails."""
+    """`on_error`: of a trace in which a program fails."""
 
-    on_mismatch: str = "repair"
-    on_error: str = "drop"
+    on_mismatch: Literal["repair", "drop"] = "repair"
+    on_error: Literal["keep", "drop"] = "drop"
     session: bool = True
-    concurrency: int = 8
-    max_output_chars: int = 4000
+    concurrency: Count = 8
+    max_output_chars: Count = 4000
     sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Select:
     """`tokenizer`: a folder or hub name, or `tiny`, the embedded one. Bounds are inclusive; null is none."""
 
@@ -119,40 +124,19 @@ class Select:
     max_judge_share: float | None = None
 
 
-@dataclass
+@dataclass(config=_CHECKED)
 class Config:
-    output: str = MISSING
-    source: Source = field(default_factory=Source)
+    output: str
+    rewrite: Rewrite
+    source: Source
     dedup: Dedup = field(default_factory=Dedup)
     decontaminate: Decontaminate = field(default_factory=Decontaminate)
     judge: Judge = field(default_factory=Judge)
-    rewrite: Rewrite = field(default_factory=Rewrite)
     execution: Execution = field(default_factory=Execution)
     select: Select = field(default_factory=Select)
-    validation_share: float = 0.05
+    validation_share: Share = 0.05
     seed: int = 0
-    processes: int | None = None
-
-
-_CHOICES = {
-    "execution.on_mismatch": ("repair", "drop"),
-    "execution.on_error": ("keep", "drop"),
-    "rewrite.model.structured": ("auto", "never"),
-    "judge.model.structured": ("auto", "never"),
-}
-_AT_LEAST_ONE = (
-    "source.max_rows",
-    "source.max_row_bytes",
-    "dedup.words",
-    "dedup.per_problem",
-    "decontaminate.ngram",
-    "judge.samples",
-    "execution.concurrency",
-    "execution.max_output_chars",
-    "processes",
-    *(f"{purpose}.model.{name}" for purpose in ("judge", "rewrite") for name in ("concurrency", "max_tokens")),
-)
-_SHARES = ("dedup.jaccard", "judge.min_share", "validation_share")
+    processes: Count | None = None
 
 
 def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -161,25 +145,13 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
     if not Path(path).is_file():
         raise UserError(f"no such file: {path}. Give a configuration such as configs/coldstart/openthoughts.yaml.")
     try:
-        merged = OmegaConf.merge(
-            OmegaConf.structured(Config), OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides))
-        )
-        if missing := OmegaConf.missing_keys(merged):
-            raise UserError(f"{path} lacks {', '.join(sorted(missing))}: set it there or as KEY=VALUE.")
-        for key, choices in _CHOICES.items():
-            _check(merged, key, choices.__contains__, " or ".join(choices))
-        for key in _AT_LEAST_ONE:
-            _check(merged, key, lambda value: value >= 1, "at least 1")
-        for key in _SHARES:
-            _check(merged, key, lambda value: 0 <= value <= 1, "a share from 0 to 1")
-        return OmegaConf.to_object(merged)
+        merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
+        return TypeAdapter(Config).validate_python(OmegaConf.to_container(merged, resolve=True))
+    except ValidationError as error:
+        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] in ("missing", "missing_argument")]
+        if missing:
+            raise UserError(f"{path} lacks {', '.join(missing)}: set it there or as KEY=VALUE.") from error
+        raise UserError(f"{path}: {refused_value(error)}. The keys are those of docs/coldstart.md.") from error
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        key = f" ({key})" if (key := getattr(error, "full_key", None)) else ""
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"{path}{key}: {reason}. The keys are those of docs/coldstart.md.") from error
-
-
-def _check(config: DictConfig, key: str, fits: Callable[[Any], bool], expected: str) -> None:
-    value = OmegaConf.select(config, key)
-    if value is not None and not fits(value):
-        raise UserError(f"{key} is {value!r}: expected {expected}.")
+        raise UserError(f"{path}: {reason}. The keys are those of docs/coldstart.md.") from error

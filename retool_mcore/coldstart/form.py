@@ -20,10 +20,7 @@ def check_form(row: Row) -> Row:
     except UnicodeEncodeError as error:
         raise Drop(_NO_TEXT, str(error)) from None
     # The parser of the published data set, whose form the instruction asks for.
-    messages = [
-        {"role": "user", "content": f"*user question:*\n{row.problem}"},
-        {"role": "assistant", "content": text},
-    ]
+    messages = [{"role": "user", "content": f"*user question:*\n{row.problem}"}, {"role": "assistant", "content": text}]
     try:
         trace = text_trace({"messages": messages}, "", row.index)
     except MalformedRow as error:

@@ -1,5 +1,8 @@
 """The stages in their order: what each is called, how it runs, and what its result depends on."""
 
+# Without its packages mypy does not know pydantic's dataclasses.
+# mypy: disable-error-code="call-overload"
+
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -7,10 +10,9 @@ from functools import partial
 from typing import Any
 
 from retool_mcore.coldstart import dedup
-from retool_mcore.coldstart.cache import CallCache
-from retool_mcore.coldstart.client import Client
-from retool_mcore.coldstart.config import Config, Model, Select
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.client import CallCache, Client
+from retool_mcore.coldstart.config import Config, Model
+from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
 from retool_mcore.coldstart.normalise import normalise
@@ -39,7 +41,7 @@ class Stage:
     each: Callable[[Row], Row] | None = None
     wait: Callable[[Row], Awaitable[Row]] | None = None
     concurrency: int = 1
-    check: Callable[[], Awaitable[None]] | None = None
+    check: Callable[[], Awaitable[None] | None] | None = None
 
 
 class Services:
@@ -69,6 +71,8 @@ class Services:
 def build(config: Config, services: Services, tokenizer: str, processes: int) -> list[Stage]:
     """The stages of `config`, in order. `tokenizer`: folder or hub name of select.tokenizer."""
     grader, execution = services.grader, config.execution
+    decontaminate = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
+    selector = Selector(config.select, tokenizer)
     stages = [
         Stage("read", [asdict(config.source), identity(config.source.path)], read=partial(read, config.source)),
         Stage("normalise", [], each=normalise),
@@ -82,7 +86,12 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             [config.dedup.jaccard, config.dedup.words],
             whole=lambda rows, parallel: dedup.near(rows, config.dedup.jaccard, config.dedup.words, parallel),
         ),
-        _decontaminate(config),
+        Stage(
+            "decontaminate",
+            [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]],
+            each=decontaminate,
+            check=decontaminate.prepare,
+        ),
         Stage("rule verification", [], wait=RuleCheck(grader), concurrency=2 * processes),
     ]
     if services.judge:
@@ -113,28 +122,13 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             check=partial(probe, services.sandbox),
         ),
         Stage("answer verification", [], wait=AnswerCheck(grader), concurrency=2 * processes),
-        _selection(config.select, tokenizer),
+        Stage(
+            "selection",
+            asdict(config.select),
+            each=selector,
+            check=None if config.select.tokenizer == "tiny" else selector.prepare,
+        ),
     ]
-
-
-def _decontaminate(config: Config) -> Stage:
-    check = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
-
-    async def readable() -> None:
-        check.prepare()
-
-    depends = [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]]
-    return Stage("decontaminate", depends, each=check, check=readable)
-
-
-def _selection(select: Select, tokenizer: str) -> Stage:
-    selector = Selector(select, tokenizer)
-
-    async def loads() -> None:
-        selector.prepare()
-
-    check = None if select.tokenizer == "tiny" else loads
-    return Stage("selection", asdict(select), each=selector, check=check)
 
 
 def _sampling(model: Model) -> dict:

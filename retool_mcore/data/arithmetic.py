@@ -8,15 +8,19 @@ one leading digit, which is almost never exact. A policy that imitates both is t
 In `failed_share` of the traces with a call the first program fails, and a second one puts it right. The failing
 program is in the loss as every other token of the policy: SFT's mask is the rollout's, which knows only who wrote a
 token, and a policy that never wrote such a program would never stand where it has learned to go on from. It costs RL
-nothing, because the reward looks at the answer: what RL removes is a failure that is not put right.
+nothing, because the reward looks at the answer: what RL removes is a failure that is not put right. What a program
+answers is what the interpreter really says (`observations`).
 """
 
+import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retool_mcore.data.failed_calls import KINDS, observations
 from retool_mcore.data.records import Problem, Segment, Trace
 from retool_mcore.errors import UserError
+from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.local import LocalSandbox
 
 DATA_SOURCE = "arithmetic"
 TOOL_SHARE = 0.45
@@ -34,12 +38,7 @@ class Task:
     held_back: list[Problem]
 
 
-def problems(
-    n: int,
-    seed: int,
-    terms: tuple[int, int] = (2, 4),
-    digits: tuple[int, int] = (2, 4),
-) -> list[Problem]:
+def problems(n: int, seed: int, terms: tuple[int, int] = (2, 4), digits: tuple[int, int] = (2, 4)) -> list[Problem]:
     """Draw `n` distinct problems.
 
     terms, digits: least and most numbers in an expression, and digits in a number, both inclusive.
@@ -75,7 +74,7 @@ def traces(
     """Draw `n` problems as `problems` does and solve each one; see `trace`.
 
     tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only. failed_share: that the
-    first program of such a trace fails; those programs are run (data/failed_calls.py).
+    first program of such a trace fails; those programs are run (data/arithmetic.py).
     Raises UserError for a share outside [0, 1].
     """
     return _solve(problems(n, seed, terms, digits), seed, tool_share, failed_share)
@@ -173,3 +172,36 @@ def _solve(problems_: list[Problem], seed: int, tool_share: float, failed_share:
     outputs = dict(zip(programs, observations(list(programs.values())), strict=True))
     failed = {index: (program, outputs[index]) for index, program in programs.items()}
     return [trace(problem, tool, failed.get(problem.index)) for problem, tool in zip(problems_, tools, strict=True)]
+
+
+# What is wrong -> the program, with an integer expression for {}. Each is put right by print({}).
+KINDS = {
+    "SyntaxError: '(' was never closed": "print({}",
+    "NameError: name 'pritn' is not defined": "pritn({})",
+    "NameError: name 'math' is not defined": "print(math.floor({}))",
+    "TypeError: 'int' object is not iterable": "print(sum({}))",
+}
+
+
+def observations(programs: Sequence[str]) -> list[str]:
+    """What the policy would read of each program, all run in a sandbox on this machine.
+
+    It is the local sandbox whatever the run's is: data is prepared where no service stands yet. Raises UserError for a
+    program that does not end in an error of its own.
+    """
+
+    async def run() -> list[str]:
+        sandbox = LocalSandbox(preload=())  # none of the programs gets as far as an import
+        try:
+            results = await asyncio.gather(*map(sandbox.run, programs))
+        finally:
+            await sandbox.close()
+        for program, result in zip(programs, results, strict=True):
+            if result.status is not Status.ERROR:
+                raise UserError(
+                    f"The program {program!r} was to fail, but ended with {result.status} "
+                    f"({result.observation().strip()[:200]}): see `retool doctor` for the sandbox of this machine."
+                )
+        return [result.observation() for result in results]
+
+    return asyncio.run(run()) if programs else []

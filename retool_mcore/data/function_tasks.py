@@ -64,18 +64,15 @@ def rows(n: int, seed: int) -> list[dict]:
         query = " and ".join(f.ask.format(**given) for f, given in zip(called, arguments, strict=True))
         calls = [{"name": f.name, "arguments": given} for f, given in zip(called, arguments, strict=True)]
         rng.shuffle(listed)
-        tools = [
-            {"name": f.name, "description": re.sub(r"[{}]", "", f.ask), "parameters": _described(f)} for f in listed
-        ]
+        tools = []
+        for f in listed:
+            described = {name: {"description": name, "type": kind} for name, kind in f.parameters.items()}
+            tools.append({"name": f.name, "description": re.sub(r"[{}]", "", f.ask), "parameters": described})
         row = {"id": len(drawn), "query": query, "tools": json.dumps(tools), "answers": json.dumps(calls)}
         drawn.setdefault(query, row)
     if len(drawn) < n:
         raise UserError(f"the functions task has no {n} distinct queries: ask for fewer rows.")
     return list(drawn.values())
-
-
-def _described(function: _Function) -> dict:
-    return {name: {"description": name, "type": kind} for name, kind in function.parameters.items()}
 
 
 def write_rows(made: list[dict], path: Path) -> Path:

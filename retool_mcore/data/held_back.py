@@ -1,15 +1,16 @@
-"""Problems of the training data that are never trained on: a checkpoint is chosen by them, not by the test set.
+"""Problems that are never trained on: halves that share none, and those by which a checkpoint is chosen.
 
 Choosing by the problems that are reported afterwards would make the report the best of several draws.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow.parquet as pq
 
-from retool_mcore.data.records import normalise_question
+from retool_mcore.data.records import Problem, Trace, normalise_question
 from retool_mcore.data.schema import write_parquet
 from retool_mcore.errors import UserError
 
@@ -21,7 +22,7 @@ def hold_back(
 ) -> str:
     """Move `count` problems, below 1 a share of them, of the RL parquets `train` to `path`; returns the line to print.
 
-    Problems are ranked by SHA-256 of (seed, question), as in split.py; those that are also in `others` (parquets of the
+    Problems are ranked by SHA-256 of (seed, question), as below; those that are also in `others` (parquets of the
     evaluation and the cold start) are not taken. Raises UserError when there are too few.
     """
     rows = {file: pq.read_table(file).to_pylist() for file in train}
@@ -60,3 +61,28 @@ def shared_problem(a: Iterable[Path], b: Iterable[Path]) -> str | None:
 def _problem(row: dict) -> str:
     place = row if "question" in row else row["extra_info"]  # of SFT, of RL
     return normalise_question(place["question"] + place.get("repository", ""))  # two repositories may have one issue
+
+
+Record = TypeVar("Record", Problem, Trace)
+
+
+def split_by_problem(
+    records: Sequence[Record], validation_fraction: float, seed: int
+) -> tuple[list[Record], list[Record]]:
+    """(train, validation), each in the order of `records`; every record of one question lands on the same side.
+
+    A question's side follows from its rank by SHA-256 of (seed, question): it depends neither on the order of rows nor
+    on how many traces a question has. Raises UserError when the fraction would leave either side without a problem.
+    """
+    keys = [normalise_question(record.question) for record in records]
+    ranked = sorted(set(keys), key=lambda key: hashlib.sha256(f"{seed}\n{key}".encode()).digest())
+    count = round(validation_fraction * len(ranked))
+    if not 0 < count < len(ranked):
+        raise UserError(
+            f"validation_fraction={validation_fraction} of {len(ranked)} problems puts {count} into validation: "
+            "expected at least one problem on each side."
+        )
+    chosen = set(ranked[:count])
+    train = [record for record, key in zip(records, keys, strict=True) if key not in chosen]
+    validation = [record for record, key in zip(records, keys, strict=True) if key in chosen]
+    return train, validation

@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.function_schema import row_tools
+from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace, normalise_question
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, with_tools, write_parquet
 from retool_mcore.data.sources import Source, get_source, load
-from retool_mcore.data.split import split_by_problem
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
@@ -69,29 +69,22 @@ def prepare_rl(
     problems: dict[str, Problem] = {}
     disputed: dict[str, Problem] = {}
     malformed: list[Malformed] = []
-    rows = duplicates = 0
+    duplicates = 0
     for record in _progress(source, location):
-        rows += 1
         if isinstance(record, Malformed):
             malformed.append(record)
             continue
-        key = record.key
-        first = problems.setdefault(key, record)
+        first = problems.setdefault(record.key, record)
         if first is record:
             continue
         if _same_answer(first.answer, record.answer):
             duplicates += 1
             continue
-        reason = f"same question as row {first.index} but another answer: {record.answer!r}, there {first.answer!r}"
-        malformed.append(Malformed(record.index, reason))
-        if key not in disputed:
-            disputed[key] = record
-    for key, other in disputed.items():
-        first = problems.pop(key)
-        reason = f"same question as row {other.index} but another answer: {first.answer!r}, there {other.answer!r}"
-        malformed.append(Malformed(first.index, reason))
-    counts = _Counts(_name(source_name), source, rows, duplicates, malformed)
-    return _write(counts, list(problems.values()), Path(output_dir), template, validation_fraction, seed)
+        malformed.append(_dispute(record, first))
+        disputed.setdefault(record.key, record)
+    malformed += [_dispute(problems.pop(key), other) for key, other in disputed.items()]
+    kept = list(problems.values())
+    return _write(source_name, source, kept, duplicates, malformed, output_dir, template, validation_fraction, seed)
 
 
 def prepare_sft(
@@ -111,15 +104,14 @@ def prepare_sft(
     source = _source(source_name, "sft", template, validation_fraction)
     traces: dict[tuple, Trace] = {}
     malformed: list[Malformed] = []
-    rows = duplicates = 0
+    duplicates = 0
     for record in _progress(source, location):
-        rows += 1
         if isinstance(record, Malformed):
             malformed.append(record)
         elif traces.setdefault((normalise_question(record.question), record.segments), record) is not record:
             duplicates += 1
-    counts = _Counts(_name(source_name), source, rows, duplicates, malformed)
-    return _write(counts, list(traces.values()), Path(output_dir), template, validation_fraction, seed)
+    kept = list(traces.values())
+    return _write(source_name, source, kept, duplicates, malformed, output_dir, template, validation_fraction, seed)
 
 
 def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
@@ -168,19 +160,6 @@ def longest_prompt(
     return longest, longest_row
 
 
-@dataclass(frozen=True)
-class _Counts:
-    source_name: str
-    source: Source
-    rows: int
-    duplicates: int
-    malformed: list[Malformed]
-
-
-def _name(source: str | Source) -> str:
-    return source if isinstance(source, str) else source.data_source
-
-
 def _source(name: str | Source, purpose: str, template: str, validation_fraction: float) -> Source:
     """The source, after everything has been checked that can be before a row is read."""
     source = get_source(name) if isinstance(name, str) else name
@@ -204,66 +183,63 @@ def _same_answer(a: str, b: str) -> bool:
     return a == b or (a.isdecimal() and b.isdecimal() and int(a) == int(b))
 
 
+def _dispute(record: Problem, other: Problem) -> Malformed:
+    reason = f"same question as row {other.index} but another answer: {record.answer!r}, there {other.answer!r}"
+    return Malformed(record.index, reason)
+
+
 def _write(
-    counts: _Counts, kept: list, output_dir: Path, template: str, validation_fraction: float, seed: int
+    name: str | Source,
+    source: Source,
+    kept: list,
+    duplicates: int,
+    malformed: list[Malformed],
+    output_dir: str | Path,
+    template: str,
+    validation_fraction: float,
+    seed: int,
 ) -> Report:
-    malformed = tuple(sorted(counts.malformed, key=lambda m: m.row))
-    path = output_dir / "report.json"
-    splits: dict[str, list] = {counts.source.split: kept}
+    output_dir, name = Path(output_dir), name if isinstance(name, str) else name.data_source
+    splits: dict[str, list] = {source.split: kept}
     if kept and validation_fraction:
         train, validation = split_by_problem(kept, validation_fraction, seed)
         splits = {"train": train, "validation": validation}
     files = {output_dir / f"{split}.parquet": len(records) for split, records in splits.items() if records}
-    report = Report(counts.source_name, counts.rows, len(kept), counts.duplicates, malformed, files, path)
-    _write_report(report)
+    malformed = sorted(malformed, key=lambda m: m.row)
+    reasons = Counter(m.reason for m in malformed).most_common()
+    rows = len(kept) + duplicates + len(malformed)
+    report = Report(name, rows, len(kept), duplicates, tuple(malformed), files, output_dir / "report.json")
+    content = {"source": name, "rows": rows, "kept": len(kept), "duplicates": duplicates, "reasons": dict(reasons)}
+    content["malformed"] = [{"row": m.row, "reason": m.reason} for m in malformed]
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    if not kept and not malformed:
+        raise UserError(f"{name} is an empty data set: no rows were read.")
     if not kept:
-        if not malformed:
-            raise UserError(f"{counts.source_name} is an empty data set: no rows were read.")
-        reason, times = Counter(m.reason for m in malformed).most_common(1)[0]
-        raise UserError(
-            f"all {report.rows} rows of {counts.source_name} are malformed ({times} x: {reason}): see {path}."
-        )
+        reason, times = reasons[0]
+        raise UserError(f"all {rows} rows of {name} are malformed ({times} x: {reason}): see {report.path}.")
     if "train" in splits and "validation" not in splits:
         # An earlier run's validation problems are now in train.
         (output_dir / "validation.parquet").unlink(missing_ok=True)
-    write = write_problems if counts.source.purpose == "rl" else write_traces
+    write = write_problems if source.purpose == "rl" else write_traces
     for split, records in splits.items():
         write(records, output_dir / f"{split}.parquet", template=template, split=split)
     return report
 
 
-def _write_report(report: Report) -> None:
-    content = {
-        "source": report.source,
-        "rows": report.rows,
-        "kept": report.kept,
-        "duplicates": report.duplicates,
-        "reasons": dict(Counter(m.reason for m in report.malformed).most_common()),
-        "malformed": [{"row": m.row, "reason": m.reason} for m in report.malformed],
-    }
-    report.path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
-    extra = {"index": problem.index, "split": split, "question": problem.question}
-    if isinstance(problem, CallProblem):
-        return {
-            "data_source": problem.data_source,
-            "prompt": render_conversation(template, problem.messages),
-            "ability": ABILITY,
-            "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": extra | {"tools": problem.tools, "replies": problem.replies},
-            "agent_name": "retool",
-        }
-    return {
+    row: dict[str, Any] = {
         "data_source": problem.data_source,
         "prompt": render(template, problem.question),
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": extra,
+        "extra_info": {"index": problem.index, "split": split, "question": problem.question},
         "agent_name": "retool",
     }
+    if isinstance(problem, CallProblem):
+        row |= {"prompt": render_conversation(template, problem.messages), "ability": ABILITY}
+        row["extra_info"] |= {"tools": problem.tools, "replies": problem.replies}
+    return row
 
 
 def _sft_row(trace: Trace, template: str, split: str) -> dict:

@@ -77,6 +77,8 @@ class Malformed:
 class MalformedRow(Exception):
     """Raised by a row parser with the reason; the loader turns it into a `Malformed` and goes on."""
 
+    where = ""  # FILE:LINE, of a row that cannot be read at all
+
 
 def text_field(value: Any, name: str) -> str:
     """`value` if it is text, with line ends unified to \\n; raises MalformedRow naming the field and its type."""

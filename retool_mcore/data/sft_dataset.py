@@ -82,11 +82,7 @@ class ReToolSFTDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         ids, loss_mask = self.examples[index]
-        return {
-            "input_ids": ids.long(),
-            "position_ids": torch.arange(len(ids)),
-            "loss_mask": loss_mask.long(),
-        }
+        return {"input_ids": ids.long(), "position_ids": torch.arange(len(ids)), "loss_mask": loss_mask.long()}
 
 
 def _rows(files: Sequence[str | Path], max_samples: int):

@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -137,7 +138,8 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
     location: a .parquet, .json, .jsonl or .csv file, a folder of them, or a hub name; None is the source's hub name.
     Raises UserError for a location that cannot be read or a parquet file that lacks a column.
     """
-    for index, row in enumerate(_rows(source, location)):
+    rows = raw_rows(location or source.hub_name, source.columns, source.complete, source.subset, source.hub_split)
+    for index, row in enumerate(rows):
         if isinstance(row, MalformedRow):
             yield Malformed(index, str(row))
             continue
@@ -150,8 +152,8 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
 
 def check_location(source: Source, location: str | Path | None = None) -> None:
     """Raise UserError for a location that `load` could not read; reads no row and downloads no data."""
-    name = str(source.hub_name if location is None else location)
-    if (files := _files(name)) is not None:
+    name = str(location or source.hub_name)
+    if (files := files_of(name)) is not None:
         for file in files:
             if file.suffix == ".parquet":
                 next(_parquet_rows(file, source.columns), None)
@@ -163,6 +165,30 @@ def check_location(source: Source, location: str | Path | None = None) -> None:
         HfApi().dataset_info(name, timeout=30)
     except (OSError, ValueError, httpx.HTTPError) as error:
         raise _not_on_hub(name, error) from error
+
+
+def raw_rows(
+    location: str | Path,
+    columns: Sequence[str] | None = None,
+    complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None,
+    subset: str | None = None,
+    split: str = "train",
+) -> Iterator[Any]:
+    """Every row of a location as it is there, or the MalformedRow that says why it is none.
+
+    columns: those wanted of a parquet file, None: all. complete: see `Source`. subset, split: the hub's, streamed.
+    """
+    if (files := files_of(str(location))) is None:
+        yield from hub_rows(str(location), subset, split)
+        return
+    for file in files:
+        try:
+            if file.suffix == ".parquet":
+                yield from _parquet_rows(file, columns)
+            else:
+                yield from complete(_text_rows(file), file) if complete else _text_rows(file)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"cannot read {file}: {error}.") from error
 
 
 def hub_rows(name: str, subset: str | None = None, split: str = "train") -> Iterator[dict]:
@@ -184,87 +210,74 @@ def _not_on_hub(name: str, error: Exception) -> UserError:
     )
 
 
-def _files(name: str) -> list[Path] | None:
-    """The files of a location; None for a hub name."""
-    path = Path(name).expanduser()
-    if not path.exists() and _HUB_NAME.fullmatch(name) and path.suffix not in _SUFFIXES:
+def files_of(location: str) -> list[Path] | None:
+    """The files of a location; None for a hub name. Raises UserError when there are none that can be read."""
+    path = Path(location).expanduser()
+    if not path.exists() and _HUB_NAME.fullmatch(location) and path.suffix not in _SUFFIXES:
         return None
-    if not path.is_file() and not path.is_dir():
-        raise UserError(
-            f"no such file or folder: {name}. Give a data file, a folder of them, or a hub name owner/name."
-        )
-    if path.is_file() and path.suffix not in _SUFFIXES:
+    if path.is_file() and path.suffix in _SUFFIXES:
+        return [path]
+    if path.is_file():
         raise UserError(f"cannot read {path}: expected a file that ends in {', '.join(_SUFFIXES)}.")
-    return [path] if path.is_file() else _data_files(path)
-
-
-def _rows(source: Source, location: str | Path | None) -> Iterator[Any]:
-    name = str(source.hub_name if location is None else location)
-    if (files := _files(name)) is None:
-        yield from hub_rows(name, source.subset, source.hub_split)
-        return
-    for file in files:
-        try:
-            rows = _parquet_rows(file, source.columns) if file.suffix == ".parquet" else _text_rows(file)
-            yield from source.complete(rows, file) if source.complete and file.suffix != ".parquet" else rows
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"cannot read {file}: {error}.") from error
-
-
-def _data_files(folder: Path) -> list[Path]:
-    visible = [p for p in sorted(folder.rglob("*")) if p.is_file() and not _hidden(p.relative_to(folder))]
-    visible = [path for path in visible if path.parent.name != ANSWERS]
+    if not path.is_dir():
+        raise UserError(
+            f"no such file or folder: {location}. Give a data file, a folder of them, or a hub name owner/name."
+        )
+    below = [p.relative_to(path) for p in sorted(path.rglob("*")) if p.is_file() and p.parent.name != ANSWERS]
+    visible = [path / name for name in below if not any(part.startswith(".") for part in name.parts)]
     for suffix in _SUFFIXES:
         if files := [p for p in visible if p.suffix == suffix]:
             return files
-    raise UserError(f"the folder {folder} holds no data: expected files that end in {', '.join(_SUFFIXES)}.")
+    raise UserError(f"the folder {path} holds no data: expected files that end in {', '.join(_SUFFIXES)}.")
 
 
-def _hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)
-
-
-def _parquet_rows(file: Path, columns: tuple[str, ...]) -> Iterator[dict]:
+def _parquet_rows(file: Path, columns: Sequence[str] | None) -> Iterator[Any]:
     try:
         with pq.ParquetFile(file) as parquet:
             there = parquet.schema_arrow.names
-            columns = tuple(c if c in there else c.partition(".")[0] for c in columns)
-            if missing := [c for c in columns if c not in there]:
-                raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(columns)):
-                yield from batch.to_pylist()
+            if columns is not None:
+                columns = [c if c in there else c.partition(".")[0] for c in columns]
+                if missing := [c for c in columns if c not in there]:
+                    raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
+                try:
+                    yield from batch.to_pylist()
+                except UnicodeDecodeError:  # it comes before the first row
+                    for number in range(batch.num_rows):
+                        yield _read(lambda part: part.to_pylist()[0], batch.slice(number, 1), file.name)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot read {file} as parquet: {str(error).splitlines()[0]}.") from error
 
 
 def _text_rows(file: Path) -> Iterator[Any]:
-    # newline="" leaves line ends inside quoted CSV fields alone; utf-8-sig drops a spreadsheet's byte-order mark.
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        if file.suffix == ".csv":
+    if file.suffix == ".csv":
+        # newline="" leaves line ends inside quoted fields alone; utf-8-sig drops a spreadsheet's byte-order mark.
+        with file.open(encoding="utf-8-sig", newline="") as stream:
             yield from csv.DictReader(stream)
-        elif file.suffix == ".json" and stream.read(4096).lstrip().startswith("["):
-            stream.seek(0)
-            yield from _json_list(file, stream.read())
-        else:
-            stream.seek(0)
-            for line in stream:
-                if line.strip():
-                    yield _json_row(line)
+        return
+    with file.open("rb") as stream:
+        if file.suffix == ".json" and stream.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+            try:
+                yield from json.loads(file.read_bytes())
+            except json.JSONDecodeError as error:
+                raise UserError(f"{file} is not valid JSON: {error}.") from error
+            return
+        stream.seek(0)
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield _read(lambda text: json.loads(text.decode("utf-8-sig")), line, f"{file.name}:{number}")
 
 
-def _json_list(file: Path, text: str) -> list:
+def _read(parse: Callable, text: Any, where: str) -> Any:
+    # Returned and not raised: one broken row must not end the stream.
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file} is not valid JSON: {error}.") from error
-
-
-def _json_row(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        # Returned and not raised: one broken line must not end the stream.
-        return MalformedRow(f"not JSON: {error}")
+        return parse(text)
+    except UnicodeDecodeError as error:
+        row = MalformedRow(f"not UTF-8: {error}")
+    except (ValueError, RecursionError) as error:
+        row = MalformedRow(f"not JSON: {error}")
+    row.where = where
+    return row
 
 
 def _question(text: str) -> str:

@@ -51,38 +51,7 @@ PIECES = (
 
 # Every message is rendered by itself, so that the tokens of a conversation's beginning are the beginning of its tokens.
 # There is no default system prompt; tools are listed by signature, because a schema would be longer than the rest.
-CHAT_TEMPLATE = """\
-{%- if tools %}
-    {{- '<|im_start|>system\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\n' }}
-    {%- endif %}
-    {{- 'Tools:' }}
-    {%- for tool in tools %}
-        {%- set function = tool.function or tool %}
-        {{- ' ' + function.name + '(' + function.parameters.properties.keys() | join(', ') + ')' }}
-    {%- endfor %}
-    {{- '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}
-        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
-    {%- elif not (tools and loop.first and message.role == 'system') %}
-        {{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set function = call.function or call %}
-            {{- '\n' if message.content or not loop.first }}
-            {{- '<tool_call>\n{"name": "' + function.name + '", "arguments": ' }}
-            {{- function.arguments if function.arguments is string else function.arguments | tojson }}
-            {{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-"""
+CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text()
 
 _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS = 128, 384, 2, 4, 2
 _HEAD_DIM = _HIDDEN // _HEADS

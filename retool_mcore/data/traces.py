@@ -13,6 +13,7 @@ import json
 import re
 from typing import Any
 
+from retool_mcore.data.boxed import boxes
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
 
 TOOL_NAME = "code_interpreter"
@@ -21,7 +22,6 @@ _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
 _ANSWER_BLOCK = re.compile(r"<answer>(?:(?!</?answer>).)*</answer>", re.DOTALL)
 _FENCE = re.compile(r"\s*+```([^\s`]*+)[ \t]*+\n(.*)```\s*+", re.DOTALL)
-_BOXED = re.compile(r"\\boxed\s*\{")
 
 # The multi-turn set doubles the asterisks.
 _MARKER = re.compile(r"\*{1,2}user question:\*{1,2}")
@@ -234,16 +234,6 @@ def _checked(segments: list[Segment]) -> tuple[Segment, ...]:
         if not final.endswith(blocks[0]):
             raise MalformedRow("text follows </answer>")
         final = blocks[0]
-    if not any(_closed_and_filled(final[match.end() :]) for match in _BOXED.finditer(final)):
+    if not any(content for _, _, content in boxes(final)):
         raise MalformedRow("missing final answer: no \\boxed{...} at the end")
     return tuple(segments)
-
-
-def _closed_and_filled(rest: str) -> bool:
-    """Whether the brace opened just before `rest` closes, with something in it."""
-    depth = 1
-    for position, char in enumerate(rest):
-        depth += (char == "{") - (char == "}")
-        if depth == 0:
-            return bool(rest[:position].strip())
-    return False

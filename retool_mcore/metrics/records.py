@@ -127,18 +127,13 @@ def _broken(path: Path, error: Exception) -> UserError:
 
 
 def _read_lines(path: Path) -> list[dict]:
-    lines = path.read_bytes().splitlines()
-    return [_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def _parse(line: bytes, where: str) -> dict:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}). Remove or mend the file.") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. Remove or mend the file.")
-    return record
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            records.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: not a JSON object ({error}). Remove or mend the file.") from None
+    return records
 
 
 def _remove_oldest(folder: Path, keep_bytes: int, newest: Path) -> None:

@@ -1,7 +1,7 @@
-"""How fast and how well the sandbox ran a step's programs."""
+"""How fast and how well the sandbox ran a step's programs, and which part of the grader decided its answers."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,3 +37,17 @@ def latencies_s(records: Sequence[dict]) -> list[float]:
 
 def _runs(records: Sequence[dict]) -> list[dict]:
     return [call for record in records for call in record["calls"] if call["code"] is not None]
+
+
+# rewards/equivalence.py: before math-verify, from memory, by math-verify, ended in a kill or crash;
+# backends/verl/reward_fn.py: scoring itself raised.
+PARTS = ("front", "memo", "engine", "killed", "crashed")
+
+
+def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:
+    """Answers of these records by the part that decided, each of PARTS; {} when none was compared.
+
+    records: with `graded_by` of the reward (backends/verl/reward_fn.py), "" where there was no answer to compare.
+    """
+    counts = Counter(record["graded_by"] for record in records if record.get("graded_by"))
+    return {part: float(counts[part]) for part in PARTS} if counts else {}

@@ -89,7 +89,7 @@ def from_table(table: pyarrow.Table) -> list[dict]:
     for name in table.column_names:
         if name in DERIVED:
             continue
-        column = table.column(name).combine_chunks()
+        column = table.column(name)
         values = _rows(column) if name in ARRAYS else column.to_pylist()
         for record, value in zip(records, values, strict=True):
             if value is None:
@@ -102,19 +102,10 @@ def from_table(table: pyarrow.Table) -> list[dict]:
 
 
 def _arrays(rows: list, dtype: np.dtype) -> pyarrow.Array:
-    """A list column from arrays (tokens,) or None, by one copy of all values."""
-    missing = np.array([row is None for row in rows], bool)
-    arrays = [np.asarray([] if row is None else row, dtype) for row in rows]
-    offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays])]).astype(np.int64)
-    values = pyarrow.array(np.concatenate(arrays) if arrays else np.empty(0, dtype))
-    return pyarrow.LargeListArray.from_arrays(offsets, values, mask=pyarrow.array(missing))
+    """A list column from arrays (tokens,) or None."""
+    arrays = [None if row is None else np.asarray(row, dtype) for row in rows]
+    return pyarrow.array(arrays, pyarrow.large_list(pyarrow.from_numpy_dtype(dtype)))
 
 
-def _rows(column: pyarrow.Array) -> list[np.ndarray | None]:
-    if isinstance(column, pyarrow.ChunkedArray):
-        column = pyarrow.concat_arrays(column.chunks)
-    values, offsets = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
-    return [
-        values[start:end] if valid else None
-        for start, end, valid in zip(offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True)
-    ]
+def _rows(column: pyarrow.ChunkedArray) -> list[np.ndarray | None]:
+    return [row.values.to_numpy(zero_copy_only=False) if row.is_valid else None for row in column]

@@ -1,9 +1,10 @@
 """How a model is spread over GPUs, and what it is trained on."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.flops import RECOMPUTE, attention_pairs
@@ -175,3 +176,26 @@ class Share:
                     f"no {count} micro-batches of {limit} tokens hold the sequences: raise micro_batch_tokens."
                 )
             count += 1
+
+
+def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:
+    """Fields of Layout that `megatron`, an engine section of verl's configuration, sets.
+
+    Args:
+        megatron: as parallel.megatron; keys that are missing have verl's defaults.
+        fused_kernels: verl's model.use_fused_kernels.
+    """
+    transformer = megatron.get("override_transformer_config") or {}
+    ours = megatron.get("override_mcore_model_config") or {}
+    in_place = ours.get("fused_log_probs", False)
+    kind = transformer.get("recompute_granularity") or "none"
+    modules = list(transformer.get("recompute_modules") or ["core_attn"])
+    return {
+        "recompute": "mlp" if kind == "selective" and modules == ["mlp"] else kind,
+        "fused_swiglu": bool(transformer.get("bias_activation_fusion")),
+        "fused_rope": bool(transformer.get("apply_rope_fusion")),
+        "fused_wgrad": bool(transformer.get("gradient_accumulation_fusion")),
+        "fused_log_probs": True if fused_kernels else "in_place" if in_place else False,
+        "half_logits": bool(ours.get("half_logits")),
+        "overlap": bool((megatron.get("override_ddp_config") or {}).get("overlap_grad_reduce")),
+    }

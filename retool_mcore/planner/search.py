@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner import flops, limits, parallel, rollout
+from retool_mcore.planner import flops, parallel, rollout
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import GIB, Memory, memory
@@ -177,7 +177,7 @@ def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
     for factor in MICRO_BATCHES:
         tokens = -(-round(factor * longest) // base.cp)
         tokens = -(-tokens // TOKEN_MULTIPLE) * TOKEN_MULTIPLE
-        limits.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=base.cp)
+        parallel.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=base.cp)
         if tokens in seen:
             continue
         seen.add(tokens)

@@ -1,4 +1,4 @@
-"""Does this machine have what the run asks for: devices, memory, room on disk, a sandbox that answers?"""
+"""Does this machine have what the run asks for: devices, memory, disk, libraries, a sandbox that answers?"""
 
 import asyncio
 import os
@@ -8,14 +8,18 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import psutil
 from packaging.requirements import Requirement
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.create import create_sandbox, describe, probe
 
 GIB = 2**30
+NVIDIA_SMI_TIMEOUT_S = 60.0
 
 # The tiny model's RL run (two trainer processes, one engine, Ray) took up to 12 GB, shared pages counted twice.
 # Well below that the kernel kills a worker in the middle of a step.
@@ -34,12 +38,34 @@ MIN_OPEN_FILES = 4096  # Ray, vLLM and the trainer hold some hundreds of sockets
 SANDBOX_TIMEOUT_S = 30.0
 
 
-def cuda_devices(nvidia_smi: str = "nvidia-smi") -> list[str]:
-    """One line a GPU of this node; [] when there is no driver. A subprocess: asking torch would take the GPU."""
-    if shutil.which(nvidia_smi) is None:
+def nvidia_smi(*arguments: str) -> str:
+    """The answer of the driver's own tool, since asking torch would take the GPU. OSError where it fails or is none."""
+    command = ["nvidia-smi", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise OSError(f"nvidia-smi: {lines[-1] if lines else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def gpus() -> list[dict[str, Any]]:
+    """One entry a GPU of this node: name, driver, memory and what of it is in use already, in MiB. OSError without."""
+    asked = "--query-gpu=name,driver_version,memory.total,memory.used"
+    found = []
+    for line in filter(str.strip, nvidia_smi(asked, "--format=csv,noheader,nounits").splitlines()):
+        name, driver, total, used = (field.strip() for field in line.rsplit(",", 3))
+        # Parts of a GPU (MIG) and GPUs of some integrated systems answer "[N/A]".
+        total_mb, used_mb = (int(field) if field.isdigit() else None for field in (total, used))
+        found.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
+    return found
+
+
+def gpu_memory_bytes() -> list[int | None]:
+    """Of each GPU of this node, None where it does not tell; [] without a driver that works."""
+    try:
+        return [gpu["memory_mb"] and gpu["memory_mb"] * 2**20 for gpu in gpus()]
+    except OSError:
         return []
-    answer = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=60, check=False)
-    return [line.strip() for line in answer.stdout.splitlines() if line.startswith("GPU ")]
 
 
 def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
@@ -53,12 +79,9 @@ def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Require
             yield requirement, ""
 
 
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """MemAvailable of /proc/meminfo: free memory plus what the kernel can take back from its caches."""
-    for line in meminfo.read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise UserError(f"{meminfo} has no MemAvailable line: this needs Linux 3.14 or later.")
+def available_memory_bytes() -> int:
+    """Free memory plus what the kernel can take back from its caches."""
+    return psutil.virtual_memory().available
 
 
 def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
@@ -170,3 +193,20 @@ def check_sandbox(config: Mapping) -> str:
         return describe(sandbox)
 
     return asyncio.run(start_and_probe())
+
+
+EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
+
+
+def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
+    """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
+    if backend in EXTRAS and find_spec(backend) is None:
+        raise UserError(
+            f"{key}={backend} needs {backend}, which is not installed: `pip install -e .[{EXTRAS[backend]}] -c "
+            f"launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
+        )
+
+
+def check_loggers(loggers: Iterable[str]) -> None:
+    for name in loggers:
+        check_trace(name, "train.loggers", "train.loggers without it")

@@ -7,14 +7,14 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.config import STAGE_POLICIES, schema
-from retool_mcore.data.formats import TOOL_NAME, Format
+from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.planner import limits, parallel
+from retool_mcore.planner import parallel
 from retool_mcore.planner.shape import Model
-from retool_mcore.preflight import data, gpu_memory, host_memory, machine, validation
+from retool_mcore.preflight import data, machine, memory
+from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
-from retool_mcore.preflight.trace import check_loggers, check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
@@ -38,7 +38,7 @@ def check(stage: str, config: DictConfig) -> None:
     machine.check_devices(
         config.parallel.device,
         gpus_per_node=config.parallel.gpus_per_node,
-        gpus_found=len(machine.cuda_devices()) if config.parallel.device == "cuda" else 0,
+        gpus_found=len(machine.gpu_memory_bytes()) if config.parallel.device == "cuda" else 0,
     )
     if config.parallel.device == "cpu":
         machine.check_memory(machine.available_memory_bytes())
@@ -66,17 +66,17 @@ def check_sft_stage(config: DictConfig) -> None:
         data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
         data.check_prepared_template(paths, rollout.format)
     steps = train.steps or train.epochs * (data.count_rows(files["sft_train_files"]) // train.batch)
-    limits.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
+    parallel.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
 
     weights = reads_weights(config)
     model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_batch(batch=train.batch, dp=dp)
-    limits.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
+    parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
-    _load_format(config, model)
+    check_prompt_lengths(config, model, {})
 
 
 def check_rl_stage(config: DictConfig) -> None:
@@ -100,7 +100,7 @@ def check_rl_stage(config: DictConfig) -> None:
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
     if "held_back_files" in files:
-        validation.check_validation(train, files, config.data.validation_files)
+        data.check_validation(train, files, config.data.validation_files)
 
     critic = config.recipe.advantage == "gae"
     if not reads_weights(config) and train.save_every > 0:
@@ -218,36 +218,33 @@ def check_rollout_devices(config: DictConfig) -> None:
     if "RAY_ADDRESS" in os.environ:
         devices, source = None, "Ray"
     elif layout.device == "cuda":
-        devices, source = layout.nodes * len(machine.cuda_devices()), "nvidia-smi lists"
+        devices, source = layout.nodes * len(machine.gpu_memory_bytes()), "nvidia-smi lists"
     else:
         devices, source = layout.ray.num_gpus, "parallel.ray.num_gpus gives"
     machine.check_rollout_devices(config.pipeline, layout, devices=devices, source=source)
 
 
 def check_micro_batch(config: DictConfig, *, longest: int) -> None:
-    layout = config.parallel
-    limits.check_micro_batch(
-        longest=longest,
-        micro_batch_tokens=layout.micro_batch_tokens,
-        cp=layout.megatron.get("context_parallel_size") or 1,
-    )
+    tokens, cp = config.parallel.micro_batch_tokens, config.parallel.megatron.get("context_parallel_size") or 1
+    parallel.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=cp)
 
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
-    """`models`: which others lie beside the policy, as in gpu_memory.check_update."""
-    if config.parallel.device == "cuda" and (found := gpu_memory.smallest_gpu_bytes()) is not None:
-        gpu_memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=found, **models)
+    """`models`: which others lie beside the policy, as in memory.check_update."""
+    found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
+    if found and None not in found:
+        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:
     """Token limits and the engine's layout."""
     rollout, layout = config.rollout, config.parallel
-    limits.check_lengths(
+    parallel.check_lengths(
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         max_positions=model.max_positions,
     )
-    limits.check_engine_batch(
+    parallel.check_engine_batch(
         longest=rollout.max_prompt_tokens + rollout.max_response_tokens,
         max_num_batched_tokens=layout.rollout.max_num_batched_tokens,
         chunked_prefill=layout.rollout.enable_chunked_prefill,
@@ -265,8 +262,8 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
     """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
     train = config.train
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
-    needs = host_memory.node_needs(config, model.folder)
-    host_memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
+    needs = memory.node_needs(config, model.folder)
+    memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
     if train.save_every > 0:
         machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(model.parameters * (1 + critic)))
 
@@ -280,9 +277,8 @@ def check_tools(config: DictConfig) -> list[dict] | None:
         return None
     sandbox = create_sandbox(config.sandbox)
     given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    section = (
-        OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
-    )  # replay: of an older run
+    # Of an older run, replayed, there is none.
+    section = OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
     toolbox = create_toolbox(section, sandbox=sandbox, **given)
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":
@@ -295,17 +291,13 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     return toolbox.schemas or None
 
 
-def _load_format(config: DictConfig, model: Model) -> Format:
-    """Refuses a chat template that a rollout could not append to."""
+def check_prompt_lengths(
+    config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None = None
+) -> None:
+    """And a chat template that a rollout can append to."""
     from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
 
-    return load_format(config, model.folder)
-
-
-def check_prompt_lengths(
-    config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None
-) -> None:
-    fmt = _load_format(config, model)
-    listed = tools or fmt.tools
+    fmt = load_format(config, model.folder)
     for key, paths in files.items():
-        data.check_prompt_lengths(f"data.{key}", paths, fmt, listed, max_prompt_tokens=config.rollout.max_prompt_tokens)
+        limit = config.rollout.max_prompt_tokens
+        data.check_prompt_lengths(f"data.{key}", paths, fmt, tools or fmt.tools, max_prompt_tokens=limit)

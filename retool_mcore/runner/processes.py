@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -126,6 +126,20 @@ def stop(
         _signal_group(leader.pid, signal.SIGKILL)
         leader.wait()
     staging.sweep()
+
+
+def end(children: Sequence[subprocess.Popen], grace_s: float) -> None:
+    """SIGTERM to all, and SIGKILL to those that outlive `grace_s`."""
+    for process in children:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + grace_s
+    for process in children:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _signal(processes: Iterable[Process], signum: int) -> None:

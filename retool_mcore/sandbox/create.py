@@ -1,6 +1,7 @@
 """From configuration to a sandbox, and the question whether it works."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
@@ -10,16 +11,7 @@ from retool_mcore.sandbox.isolation import LEVELS
 from retool_mcore.sandbox.local import LocalSandbox
 from retool_mcore.sandbox.service.pool import PoolSandbox, check_hosts
 
-_COMMON = {"timeout_s", "memory_mb", "cache_mb"}
-_REMOTE = _COMMON | {"concurrency", "patience_s"}
-KINDS = {
-    "local": (
-        LocalSandbox,
-        _COMMON | {"max_output_bytes", "workers", "min_isolation", "max_isolation", "preload", "session_idle_s"},
-    ),
-    "fusion": (FusionSandbox, _REMOTE | {"max_output_bytes", "url"}),
-    "pool": (PoolSandbox, _REMOTE | {"hosts", "hosts_from"}),
-}
+KINDS: dict[str, Callable[..., Sandbox]] = {"local": LocalSandbox, "fusion": FusionSandbox, "pool": PoolSandbox}
 _POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s", "session_idle_s")
 PROBE_TIMEOUT_S = 10.0
 # During training a service may be gone for a while and come back; one that is not there at the start never was.
@@ -38,7 +30,8 @@ def create_sandbox(config: Mapping) -> Sandbox:
     kind = options.pop("kind", None)
     if kind not in KINDS:
         raise UserError(f"sandbox.kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}.")
-    back_end, keys = KINDS[kind]
+    back_end = KINDS[kind]
+    keys = {*inspect.signature(back_end).parameters, "cache_mb"}
     if options.get("workers", 0) is None:
         del options["workers"]
     for key, value in options.items():

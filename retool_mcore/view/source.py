@@ -45,7 +45,7 @@ class Source:
         """
         if self.evaluated is None:
             self.refresh()
-            columns = to_lists(pyarrow.concat_tables([table for _, table in self._steps.values()]))
+            columns = pyarrow.concat_tables([table for _, table in self._steps.values()]).to_pydict()
         else:
             table = schema.to_table(self.evaluated).select(list(INDEX.values())).rename_columns(list(INDEX))
             columns = table.to_pydict() | {"row": list(range(len(table)))}
@@ -102,22 +102,6 @@ class Source:
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def to_lists(table: pyarrow.Table) -> dict[str, list]:
-    """`table.to_pydict()`, several times as fast for columns without nulls."""
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        column = pyarrow.concat_arrays(column.chunks) if isinstance(column, pyarrow.ChunkedArray) else column
-        if column.null_count:
-            columns[name] = column.to_pylist()
-        elif pyarrow.types.is_list(column.type):
-            words, ends = column.values.to_pylist(), column.offsets.to_pylist()
-            columns[name] = [words[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
-        else:
-            columns[name] = column.to_numpy(zero_copy_only=False).tolist()
-    return columns
 
 
 def coded(columns: dict) -> dict:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from retool_mcore.backends import check
 from retool_mcore.cli import doctor
+from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
 
@@ -35,14 +36,6 @@ def test_a_local_build_satisfies_the_pin(monkeypatch):
 def test_python_version_of_each_environment():
     assert doctor.python_version("cpu").ok == (sys.version_info[:2] == (3, 11))
     assert doctor.python_version("gpu").ok == (sys.version_info[:2] == (3, 12))
-
-
-def test_an_attempt_turns_a_refusal_into_advice():
-    def refuse():
-        raise UserError("lower it.")
-
-    assert doctor.attempt("memory", lambda: "9 GiB") == doctor.Finding("memory", "9 GiB", True)
-    assert doctor.attempt("memory", refuse) == doctor.Finding("memory", "not enough", False, "lower it.")
 
 
 def fake_python(tmp_path, text):
@@ -79,21 +72,20 @@ def test_no_adapters_are_needed_with_cuda(tmp_path, monkeypatch):
     assert doctor.adapters({"PATH": "/usr/bin:/bin"}) == []
 
 
-def test_sandbox_local_and_down():
-    local = doctor.sandbox({"kind": "local", "timeout_s": 5.0, "min_isolation": "none"})
-    assert local.ok and "isolation: " in local.found
-    down = doctor.sandbox({"kind": "fusion", "url": "http://127.0.0.1:9/run_code"})
-    assert not down.ok and down.advice
+def test_what_every_node_of_a_job_is_asked_is_asked_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "adapters", lambda env: [])
 
+    def findings(*overrides):
+        found = doctor.examine(compose("doctor", [f"runs_dir={tmp_path / 'runs'}", *overrides]))
+        return {finding.name: finding for finding in found}
 
-def test_limits_of_the_machine(tmp_path, monkeypatch):
-    assert doctor.shared_memory(1, str(tmp_path)).ok
-    assert not doctor.shared_memory(2**62, str(tmp_path)).ok
-    assert not doctor.shared_memory(1, str(tmp_path / "absent")).ok
-    assert doctor.open_files(minimum=1).ok
-    assert "GiB free" in doctor.disk(str(tmp_path / "runs" / "new"))
+    fine = findings()
+    assert fine["sandbox"].ok and "isolation: " in fine["sandbox"].found
+    assert "GiB free" in fine["disk of run_dir"].found and {"shared memory", "open files"} < fine.keys()
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: machine.GIB)
-    assert not doctor.attempt("memory", doctor.memory).ok
+    down = findings("sandbox=fusion", "sandbox.url=http://127.0.0.1:9/run_code")
+    assert not down["sandbox"].ok and down["sandbox"].advice and not down["memory"].ok
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_table_shows_advice_only_where_something_is_wrong(monkeypatch):

@@ -115,7 +115,7 @@ def catches_term(mark: str) -> bool:
     """Whether a guard of that mark has set its handler of SIGTERM."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if f"--mark={mark}".encode() in (entry / "cmdline").read_bytes():
+            if f'"mark": "{mark}"'.encode() in (entry / "cmdline").read_bytes():
                 caught = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("SigCgt"))
                 return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
     return False

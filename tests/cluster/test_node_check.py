@@ -73,7 +73,8 @@ def roomy(monkeypatch):
 
 
 def test_one_node_prints_one_json_line(config_path):
-    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", f"--config={config_path}", "--no-sandbox"]
+    given = json.dumps({"config": str(config_path), "sandbox": False})
+    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", given]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"SLURMD_NODENAME": "n9"})
     (line,) = done.stdout.splitlines()
     found = json.loads(line)

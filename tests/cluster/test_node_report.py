@@ -8,6 +8,7 @@ import pytest
 from retool_mcore.cluster import node_report
 from retool_mcore.cluster.node_verdicts import verdicts
 from retool_mcore.config import compose
+from retool_mcore.preflight import machine
 
 
 @pytest.fixture
@@ -15,26 +16,40 @@ def config(tmp_path):
     return compose("doctor", [f"runs_dir={tmp_path / 'runs'}"])
 
 
-def test_nvidia_smi_answers_are_read():
-    text = "NVIDIA H100 80GB HBM3, 570.86.15, 81559, 4\nGrid, odd, 570.86.15, [N/A], [N/A]\n\n"
-    assert node_report.parse_gpus(text) == [
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Puts a stand-in for nvidia-smi, a shell script, at the front of PATH."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+
+    def says(script):
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+
+    return says
+
+
+def test_nvidia_smi_answers_are_read(driver):
+    driver("printf 'NVIDIA H100 80GB HBM3, 570.86.15, 81559, 4\\nGrid, odd, 570.86.15, [N/A], [N/A]\\n\\n'")
+    assert machine.gpus() == [
         {"name": "NVIDIA H100 80GB HBM3", "driver": "570.86.15", "memory_mb": 81559, "used_mb": 4},
         {"name": "Grid, odd", "driver": "570.86.15", "memory_mb": None, "used_mb": None},
     ]
-    matrix = (
-        " \tGPU0\tGPU1\tGPU2\t\n GPU0\tX\tOK\tCNS\t\n GPU1\tOK\tX\tOK\t\n GPU2\tCNS\tOK\tX\t\n"
-        "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n"
+    assert machine.gpu_memory_bytes() == [81559 * 2**20, None]
+    driver(
+        "printf ' \\tGPU0\\tGPU1\\tGPU2\\t\\n GPU0\\tX\\tOK\\tCNS\\t\\n"
+        " GPU1\\tOK\\tX\\tOK\\t\\n GPU2\\tCNS\\tOK\\tX\\t\\n"
+        "\\nLegend:\\n\\n  X    = Self\\n  OK   = Status Ok\\n  CNS  = Chipset not supported\\n'"
     )
-    assert node_report.parse_peers(matrix) == ["GPU0-GPU2"]
-    assert node_report.parse_peers("\x1b[4m\tGPU0\x1b[0m\n GPU0\tX\n") == []
+    assert node_report.unreachable_peers() == ["GPU0-GPU2"]
+    driver("printf '\\033[4m\\tGPU0\\033[0m\\n GPU0\\tX\\n'")
+    assert node_report.unreachable_peers() == []
 
 
-def test_a_driver_that_does_not_answer_is_an_error_of_the_report(tmp_path, monkeypatch, config):
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+def test_a_driver_that_does_not_answer_is_an_error_of_the_report(driver, config):
+    driver("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    assert machine.gpu_memory_bytes() == []
     config.parallel.device = "cuda"
     found = node_report.report(config, sandbox=False)
     assert "version mismatch" in found["errors"]["gpus"] and "gpus" not in found and "python" in found
@@ -70,10 +85,17 @@ def test_a_port_that_is_listened_on_is_reported(config):
         assert node_report.report(config, ports=[port], sandbox=False)["ports_busy"] == [port]
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, config):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch, config):
+    monkeypatch.setattr(node_report, "TOKEN_WAIT_S", 0.0)
     (tmp_path / "runs").write_text("a file")
+    for token in ("", "t"):  # alone, and in a job
+        found = node_report.report(config, token=token, sandbox=False)
+        assert "run_dir" in found["errors"] and "run_dir" not in found
+
+
+def test_a_look_alone_makes_no_folder(tmp_path, config):
     found = node_report.report(config, sandbox=False)
-    assert "run_dir" in found["errors"] and "run_dir" not in found
+    assert "run_dir" not in found["errors"] and not (tmp_path / "runs").exists()
 
 
 def test_the_token_must_be_the_one_written(tmp_path, monkeypatch):

@@ -126,7 +126,7 @@ class Told:
     def __init__(self, process: subprocess.Popen) -> None:
         self.process = process
 
-    def nodes(self, timeout_s: float) -> list[dict]:
+    def nodes(self) -> list[dict]:
         time.sleep(0.01)
         return [{"name": "n1", "gpus": 8}]
 

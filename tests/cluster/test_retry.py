@@ -70,9 +70,3 @@ def test_a_job_fails_at_most_so_often_and_a_new_one_counts_anew(tmp_path, monkey
     assert "3 attempts" in decisions[-1].why
     monkeypatch.setenv("SLURM_JOB_ID", "8")
     assert record_failure(tmp_path, 4, 4, "node gone", max_attempts=3).requeue
-
-
-def test_a_users_mistake_is_never_tried_again(tmp_path):
-    decision = record_failure(tmp_path, 1, 0, "no such file: x", users_error=True)
-    assert not decision.requeue and "input" in decision.why
-    assert len((tmp_path / FAILURES).read_text().splitlines()) == 1

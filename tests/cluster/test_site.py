@@ -80,8 +80,8 @@ def test_a_site_is_read_whole(tmp_path):
     site = load_site("mine", write_site(tmp_path, FULL))
     assert (site.partition, site.account, site.time, site.qos) == ("gpu", "my project", "1-00:00:00", None)
     assert (site.nodes, site.gpus_per_node, site.max_attempts) == (3, None, 10)
-    assert site.container == Container("none", None, ("/a:/b", "/c#d"))
-    assert site.modules == ("cuda/12.4",)
+    assert site.container == Container("none", None, ["/a:/b", "/c#d"])
+    assert site.modules == ["cuda/12.4"]
     assert site.env == {"NCCL_DEBUG": "WARN", "OPTIONS": "--a=b:c && d"}
     assert (site.venv, site.scratch) == ("envs/retool", "/local/my scratch")
 
@@ -94,7 +94,7 @@ def bash_reading(file):
     assert done.returncode == 0, done.stderr
     pairs = [tuple(line.split("\t")) for line in done.stdout.splitlines()]
     single = {key: value for key, value in pairs if key not in ("modules", "container.mounts")}
-    lists = {name: tuple(v for key, v in pairs if key == name) for name in ("modules", "container.mounts")}
+    lists = {name: [v for key, v in pairs if key == name] for name in ("modules", "container.mounts")}
     return single, lists
 
 
@@ -117,16 +117,16 @@ def test_bash_reads_what_python_reads(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("patition: gpu", "unknown key patition; the nearest valid key is partition"),
-        ("container:\n  kid: none", "the nearest valid key is container.kind"),
-        ("container:\n  kind: docker", "none, pyxis, apptainer"),
+        ("patition: gpu", "there is no key patition: see "),
+        ("container:\n  kid: none", "there is no key container.kid"),
+        ("container:\n  kind: docker", "it should be 'none', 'pyxis' or 'apptainer'"),
         ("container:\n  kind: pyxis", "needs container.image"),
-        ("nodes: two", "nodes must be a whole number, 1 or more, not 'two'"),
-        ("max_attempts: 0", "1 or more"),
-        ("modules: cuda", "modules must be a list"),
+        ("nodes: two", "nodes is 'two', it should be a valid integer"),
+        ("max_attempts: 0", "max_attempts is '0', it should be greater than or equal to 1"),
+        ("modules: cuda", "modules is 'cuda', it should be a valid list"),
         ("modules: [cuda]", "one item a line"),
         ("env: {A: b}", "one item a line"),
-        ("env:\n  A-B: c", "not a name that a shell can export"),
+        ("env:\n  A-B: c", "env.A-B"),
         ("venv: |\n  x", "one line"),
         ("venv: 'a # b'", "free of quotes"),
         ("venv: [", "is not YAML"),

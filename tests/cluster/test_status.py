@@ -68,7 +68,7 @@ def test_a_complete_stage(tmp_path):
     age = folder / "checkpoints" / "global_step_3" / "COMPLETE"
     os.utime(age, (1000, 1000))
     found = row(tmp_path / "r", "rl", now_s=1000 + 600)
-    assert found.cells() == [
+    assert list(found) == [
         "rl", "complete", "3/3", "reward 0.25", "40.0", "200", "step 3, 10 min ago", "1", "-",
     ]  # fmt: skip
 
@@ -193,7 +193,7 @@ def test_half_written_files_do_not_stop_it(tmp_path):
     (run / "sft").mkdir()
     found = row(run, "rl")
     assert (found.state, found.step, found.checkpoint) == ("failed", "2", "-")
-    assert row(run, "sft").cells()[1:-1] == ["not started", "-", "-", "-", "-", "-", "-"]
+    assert list(row(run, "sft"))[1:-1] == ["not started", "-", "-", "-", "-", "-", "-"]
 
 
 def test_stages_stand_in_the_order_of_the_pipeline(tmp_path):

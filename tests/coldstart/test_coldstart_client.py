@@ -5,11 +5,10 @@ import asyncio
 import pytest
 
 from benchmarks.coldstart.model_double import MODEL, serving
-from retool_mcore.coldstart.cache import CallCache
-from retool_mcore.coldstart.client import Client
-from retool_mcore.coldstart.config import Config, Judge, Model, Rewrite
+from retool_mcore.coldstart.client import CallCache, Client
+from retool_mcore.coldstart.command import serve_command
+from retool_mcore.coldstart.config import Columns, Config, Judge, Model, Rewrite, Source
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.coldstart.serve import serve_command
 from retool_mcore.coldstart.verify import SCHEMA, JudgeCheck, judged_answer
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.equivalence import Grader
@@ -134,7 +133,8 @@ def test_a_judge_that_errs_drops_the_row(tmp_path, text, reason):
 
 def test_the_server_is_started_where_the_run_will_ask(monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-    config = Config(rewrite=Rewrite(Model("http://127.0.0.1:8007/v1", "org/model")))
+    rest = {"output": "out", "source": Source("rows.jsonl", Columns("problem"))}
+    config = Config(rewrite=Rewrite(Model("http://127.0.0.1:8007/v1", "org/model")), **rest)
     command = serve_command(config, "rewrite", None, ["--seed", "1"])
     assert command[0] == "env" and not any("KVCACHE" in part for part in command)
     asked = " ".join(command)
@@ -142,4 +142,4 @@ def test_the_server_is_started_where_the_run_will_ask(monkeypatch):
     with pytest.raises(UserError, match="judge.model is not set"):
         serve_command(config, "judge", None, [])
     with pytest.raises(UserError, match="expected http://HOST:PORT/v1"):
-        serve_command(Config(rewrite=Rewrite(Model("http://host/v1", "m"))), "rewrite", None, [])
+        serve_command(Config(rewrite=Rewrite(Model("http://host/v1", "m")), **rest), "rewrite", None, [])

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.coldstart.recorded_rewrites import block
 from retool_mcore.coldstart import select
 from retool_mcore.coldstart.config import EvaluationFile, Execution, Select
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.form import check_form
-from retool_mcore.coldstart.parallel import outcomes
+from retool_mcore.coldstart.pipeline import outcomes
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -113,7 +113,7 @@ def test_a_shifted_mask_is_seen(tokenizer, monkeypatch):
 
 
 def test_processes_give_what_one_process_gives(monkeypatch, tmp_path, tokenizer):
-    monkeypatch.setattr("retool_mcore.coldstart.parallel._WORTH_S", 0.0)
+    monkeypatch.setattr("retool_mcore.coldstart.pipeline._WORTH_S", 0.0)
     texts = ["<code>" if number % 3 else "text \\boxed{4}<answer>\\boxed{4}</answer>" for number in range(40)]
     rows = [Row(f"k{n}", n, "2+2?", "", "4", rewrite=text) for n, text in enumerate(texts)]
     (tmp_path / "evaluation.jsonl").write_text(json.dumps({"problem": "Which two even numbers add up to three?"}))

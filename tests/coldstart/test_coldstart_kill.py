@@ -16,7 +16,7 @@ from transformers import AutoTokenizer  # noqa: F401
 from benchmarks.coldstart.model_double import recorded_replies, serving
 from benchmarks.coldstart.recorded_rewrites import KINDS, recorded, write_source
 from retool_mcore.coldstart import pipeline
-from retool_mcore.coldstart.store import Store
+from retool_mcore.coldstart.rows import Store
 
 ROWS = recorded(15)
 STAGES = [

@@ -8,14 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from retool_mcore.coldstart import dedup
-from retool_mcore.coldstart.compare import agree, stale
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Source, load
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate
+from retool_mcore.coldstart.execution import agree, stale
 from retool_mcore.coldstart.normalise import normalise
-from retool_mcore.coldstart.report_rows import marked
-from retool_mcore.coldstart.rows import Drop, Outcome, Row
+from retool_mcore.coldstart.report import marked
+from retool_mcore.coldstart.rows import Drop, Outcome, Row, Store
 from retool_mcore.coldstart.source import read
-from retool_mcore.coldstart.store import Store
 from retool_mcore.config import CONFIG_DIR
 from retool_mcore.errors import UserError
 
@@ -170,9 +169,9 @@ def test_every_configuration_loads(path):
     [
         ("source.column=x", "column"),
         ("seed=x", "seed"),
-        ("execution.on_mismatch=keep", "repair or drop"),
-        ("rewrite.model.concurrency=0", "concurrency is 0: expected at least 1"),
-        ("dedup.jaccard=7", "jaccard is 7.0: expected a share"),
+        ("execution.on_mismatch=keep", "should be 'repair' or 'drop'"),
+        ("rewrite.model.concurrency=0", "concurrency is 0, it should be greater than or equal to 1"),
+        ("dedup.jaccard=7", "jaccard is 7, it should be less than or equal to 1"),
     ],
 )
 def test_a_wrong_configuration_is_refused_in_one_sentence(override, words):
@@ -184,7 +183,7 @@ def test_a_wrong_configuration_is_refused_in_one_sentence(override, words):
 def test_missing_values_are_named(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("source: {path: x.jsonl}\nrewrite: {model: {url: u}}\n")
-    with pytest.raises(UserError, match="lacks output, rewrite.model.name, source.columns.problem"):
+    with pytest.raises(UserError, match="lacks output, rewrite.model.name, source.columns"):
         load(path)
 
 

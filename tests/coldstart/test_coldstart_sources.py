@@ -7,7 +7,7 @@ import pytest
 from pyarrow import Table
 
 from retool_mcore.coldstart.config import EvaluationFile, load
-from retool_mcore.coldstart.decontaminate import Decontaminate
+from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.normalise import normalise
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.source import read

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retool_mcore.config import CONFIG_DIR
-from retool_mcore.data import arithmetic, failed_calls
+from retool_mcore.data import arithmetic
 from retool_mcore.data.records import normalise_question
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
@@ -110,12 +110,12 @@ def test_a_first_program_that_fails_really_fails_and_is_put_right():
         # A longer one would be cut in the rollout, and SFT teach what RL never shows.
         assert len(build_tokenizer().encode(error.text).ids) <= limit
         kinds.add(error.text.splitlines()[-1])
-    assert kinds == set(failed_calls.KINDS)
+    assert kinds == set(arithmetic.KINDS)
 
 
 def test_a_program_that_was_to_fail_and_does_not_is_named():
     with pytest.raises(UserError, match=r"'print\(1\)' was to fail, but ended with success \(1\)"):
-        failed_calls.observations(["print(1)"])
+        arithmetic.observations(["print(1)"])
 
 
 def test_failed_share_is_of_the_traces_with_code_and_changes_no_other(monkeypatch):

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retool_mcore.data.call_text import read_calls
-from retool_mcore.data.function_schema import row_tools
-from retool_mcore.data.function_types import tool_schema
+from retool_mcore.data.function_calls import read_calls
+from retool_mcore.data.function_schema import row_tools, tool_schema
 from retool_mcore.data.prepare import prepare_rl
 from retool_mcore.data.records import CallProblem, Malformed, MalformedRow
 from retool_mcore.data.schema import check_rl

@@ -176,10 +176,11 @@ def test_a_folder_is_read_in_name_order_with_rows_counted_on(tmp_path):
 
 def test_a_broken_line_is_reported_and_the_next_ones_are_read(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"problem": "P?", "answer": 1}\n{"problem":\n3\n{"problem": "R?", "answer": "x"}\n')
-    good, broken, number, last = records("aime_2025", path)
-    assert (good.index, last.index) == (0, 3)
+    path.write_bytes(b'{"problem": "P?", "answer": 1}\n{"problem":\n3\n"\xe9"\n{"problem": "R?", "answer": "x"}\n')
+    good, broken, number, latin, last = records("aime_2025", path)
+    assert (good.index, last.index) == (0, 4)
     assert broken.reason.startswith("not JSON") and broken.row == 1
+    assert latin.reason.startswith("not UTF-8") and latin.row == 3
     assert number == Malformed(2, "row is int, expected an object")
 
 
@@ -204,14 +205,12 @@ def test_user_errors_are_one_clear_sentence(tmp_path):
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "bad.parquet").write_bytes(b"not parquet")
     (tmp_path / "bad.json").write_text("[1, ")
-    (tmp_path / "latin.jsonl").write_bytes('{"problem": "\xe9"}'.encode("latin-1"))
     (tmp_path / "empty").mkdir()
     for location, message in [
         (no_column, "has no column 'reward_model': it has prompt, id"),
         (tmp_path / "text.txt", "expected a file that ends in .parquet"),
         (tmp_path / "bad.parquet", "as parquet"),
         (tmp_path / "bad.json", "is not valid JSON"),
-        (tmp_path / "latin.jsonl", "can't decode byte"),
         (tmp_path / "empty", "holds no data"),
         (tmp_path / "none.parquet", "no such file or folder"),
         ("data/none.parquet", "no such file or folder"),

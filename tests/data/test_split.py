@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.records import Problem, Segment, Trace, normalise_question
-from retool_mcore.data.split import split_by_problem
 from retool_mcore.errors import UserError
 
 

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from retool_mcore.metrics.gpu_idle import BusySampler, counters, idle_shares
-from retool_mcore.metrics.timeline import chrome_trace
+from retool_mcore.metrics.timeline import BusySampler, chrome_trace, counters, idle_shares
 
 
 def test_samples_come_once_and_in_order():

@@ -1,4 +1,4 @@
-from retool_mcore.metrics.grader import PARTS, grader_metrics
+from retool_mcore.metrics.sandbox import PARTS, grader_metrics
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.rewards.verdict import CRASHED
 

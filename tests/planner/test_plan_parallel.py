@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from refused import refusal
 
-from retool_mcore.planner import limits, parallel
+from retool_mcore.planner import parallel
 from retool_mcore.planner.shape import Model
 
 
@@ -91,34 +91,34 @@ LENGTHS = {
 
 
 def test_lengths_that_just_fit_pass():
-    limits.check_lengths(**LENGTHS)
+    parallel.check_lengths(**LENGTHS)
 
 
 def test_lengths_refuse():
-    message = refusal(limits.check_lengths, **(LENGTHS | {"max_positions": 18431}))
+    message = refusal(parallel.check_lengths, **(LENGTHS | {"max_positions": 18431}))
     assert "= 18432" in message and "18431 positions" in message
 
 
 def test_a_longest_sequence_fits_a_micro_batch_and_an_engine_step():
-    limits.check_micro_batch(longest=8192, micro_batch_tokens=8192)
+    parallel.check_micro_batch(longest=8192, micro_batch_tokens=8192)
     assert "parallel.micro_batch_tokens=8191" in refusal(
-        limits.check_micro_batch, longest=8192, micro_batch_tokens=8191
+        parallel.check_micro_batch, longest=8192, micro_batch_tokens=8191
     )
-    limits.check_micro_batch(longest=8192, micro_batch_tokens=4096, cp=2)
+    parallel.check_micro_batch(longest=8192, micro_batch_tokens=4096, cp=2)
     assert "4095 on 2 context-parallel ranks" in refusal(
-        limits.check_micro_batch, longest=8192, micro_batch_tokens=4095, cp=2
+        parallel.check_micro_batch, longest=8192, micro_batch_tokens=4095, cp=2
     )
-    limits.check_engine_batch(longest=224, max_num_batched_tokens=200, chunked_prefill=True)
+    parallel.check_engine_batch(longest=224, max_num_batched_tokens=200, chunked_prefill=True)
     assert "max_num_batched_tokens=200" in refusal(
-        limits.check_engine_batch, longest=224, max_num_batched_tokens=200, chunked_prefill=False
+        parallel.check_engine_batch, longest=224, max_num_batched_tokens=200, chunked_prefill=False
     )
-    assert "train.max_length=300" in refusal(limits.check_sft_length, max_length=300, max_positions=299)
+    assert "train.max_length=300" in refusal(parallel.check_sft_length, max_length=300, max_positions=299)
 
 
 def test_warm_up_ends_before_the_run():
-    limits.check_schedule(steps=10, warmup_steps=9)
-    limits.check_schedule(steps=1, warmup_steps=0)
-    assert "train.warmup_steps=10" in refusal(limits.check_schedule, steps=10, warmup_steps=10)
+    parallel.check_schedule(steps=10, warmup_steps=9)
+    parallel.check_schedule(steps=1, warmup_steps=0)
+    assert "train.warmup_steps=10" in refusal(parallel.check_schedule, steps=10, warmup_steps=10)
 
 
 def test_experts_are_dealt_evenly_or_refused():

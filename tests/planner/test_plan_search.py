@@ -9,12 +9,11 @@ from rich.console import Console
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
-from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, command, limits, parallel, search
+from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, command, parallel, search
+from retool_mcore.planner.command import check_target, config_text, print_plans
+from retool_mcore.planner.layout import switches
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem
-from retool_mcore.planner.settings import switches
-from retool_mcore.planner.table import print_plans
-from retool_mcore.planner.write import check_target, config_text
 
 MACHINE = MACHINES["H100-80"].replace(gpus_per_node=4)
 SMALL = Problem(SHAPES["qwen2.5-7b"], 2, MACHINE, Batch.spread(64, 8192, 2048))
@@ -41,7 +40,7 @@ def test_what_is_found_fits_uses_all_gpus_and_passes_the_checks_of_a_run(found):
             sequence_parallel=layout.shards_sequence,
         )
         assert dp == layout.dp
-        limits.check_micro_batch(longest=8192, micro_batch_tokens=layout.micro_batch_tokens, cp=layout.cp)
+        parallel.check_micro_batch(longest=8192, micro_batch_tokens=layout.micro_batch_tokens, cp=layout.cp)
         assert plan.rollout.cache_tokens >= 8 * 8192 and 0 < plan.rollout.utilisation <= 0.9
 
 

@@ -10,7 +10,7 @@ from retool_mcore.cluster import node_verdicts
 from retool_mcore.config import compose
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.shape import SHAPES
-from retool_mcore.preflight import host_memory, machine
+from retool_mcore.preflight import machine, memory
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def large(folder, *overrides):
 
 
 def test_the_32b_on_two_nodes_by_hand(folder):
-    needs = host_memory.node_needs(large(folder), folder)
+    needs = memory.node_needs(large(folder), folder)
     gib = {name: size / GIB for name, size in needs.parts.items()}
     # 2.05e9 parameters a rank: 3.8 GiB of bf16 weights in one buffer of 4, on eight ranks.
     assert gib["weights"] == 32
@@ -47,26 +47,25 @@ def test_the_32b_on_two_nodes_by_hand(folder):
     assert needs.staged == pytest.approx(12 * half + 4 * half, rel=1e-3)
     assert gib["trajectories"] == pytest.approx(512 * 16 * (2048 + 16384) * 72 / 2 / GIB)
     assert 670 < needs.total / GIB < 700
-    synchronous = host_memory.node_needs(large(folder, "train.async_save=false"), folder)
+    synchronous = memory.node_needs(large(folder, "train.async_save=false"), folder)
     assert synchronous.staged == 0 and needs.total - synchronous.total == needs.staged
 
 
 def test_what_stays_on_the_gpus_is_not_in_host_memory_and_a_critic_lies_beside_the_policy(folder):
     stays = ("parallel.megatron.param_offload=false", "parallel.megatron.optimizer_offload=false")
-    assert not {"weights", "optimizer"} & host_memory.node_needs(large(folder, *stays), folder).parts.keys()
+    assert not {"weights", "optimizer"} & memory.node_needs(large(folder, *stays), folder).parts.keys()
     one, two = (
-        host_memory.node_needs(large(folder, *words), folder).parts["optimizer"]
-        for words in ((), ("recipe.advantage=gae",))
+        memory.node_needs(large(folder, *words), folder).parts["optimizer"] for words in ((), ("recipe.advantage=gae",))
     )
     assert two == 2 * one
 
 
 def test_a_node_with_too_little_is_refused_in_a_sentence(folder):
-    needs = host_memory.node_needs(large(folder), folder)
-    host_memory.check(needs, memory=1000 * GIB, shm=300 * GIB)
-    message = refusal(host_memory.check, needs, memory=500 * GIB, shm=300 * GIB)
+    needs = memory.node_needs(large(folder), folder)
+    memory.check(needs, memory=1000 * GIB, shm=300 * GIB)
+    message = refusal(memory.check, needs, memory=500 * GIB, shm=300 * GIB)
     assert "optimizer 336 GiB" in message and "500 GiB are available" in message and "train.async_save=false" in message
-    assert "/dev/shm" in refusal(host_memory.check, needs, memory=1000 * GIB, shm=64 * GIB)
+    assert "/dev/shm" in refusal(memory.check, needs, memory=1000 * GIB, shm=64 * GIB)
 
 
 def test_the_node_check_wants_the_same_of_every_node(folder):
@@ -82,6 +81,6 @@ def test_the_node_check_wants_the_same_of_every_node(folder):
 def test_the_tiny_model_needs_what_it_needed(tmp_path):
     config = compose("rl")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "something new"}))
-    assert host_memory.node_needs(config, tmp_path).total == machine.MIN_CPU_MEMORY_BYTES
+    assert memory.node_needs(config, tmp_path).total == machine.MIN_CPU_MEMORY_BYTES
     report = {"node": "n1", "errors": {}, "memory_available": 6 * GIB, "shm_free": 2 * GIB}
     assert all(verdict.ok for verdict in node_verdicts.verdicts([report], OmegaConf.to_container(config)))

@@ -8,18 +8,6 @@ from refused import refusal
 from retool_mcore.preflight import machine
 
 
-def test_gpus_are_counted_by_the_drivers_own_tool(tmp_path):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        '#!/bin/sh\necho "GPU 0: NVIDIA H200 (UUID: x)"\necho "  MIG"\necho "GPU 1: NVIDIA H200 (UUID: y)"\n'
-    )
-    tool.chmod(0o755)
-    assert machine.cuda_devices(str(tool)) == ["GPU 0: NVIDIA H200 (UUID: x)", "GPU 1: NVIDIA H200 (UUID: y)"]
-    tool.write_text('#!/bin/sh\necho "NVIDIA-SMI has failed"\nexit 9\n')
-    assert machine.cuda_devices(str(tool)) == []
-    assert machine.cuda_devices(str(tmp_path / "absent")) == []
-
-
 def test_devices_must_suffice():
     machine.check_devices("cuda", gpus_per_node=8, gpus_found=8)
     machine.check_devices("cpu", gpus_per_node=2, gpus_found=0)
@@ -27,10 +15,7 @@ def test_devices_must_suffice():
     assert "parallel.gpus_per_node=8" in message and "2 GPUs" in message
 
 
-def test_memory_available_is_read_and_must_suffice(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       32000000 kB\nMemFree:  1 kB\nMemAvailable:   2097152 kB\n")
-    assert machine.available_memory_bytes(meminfo) == 2 * machine.GIB
+def test_memory_available_must_suffice():
     assert "2.0 GiB" in refusal(machine.check_memory, 2 * machine.GIB)
     machine.check_memory(6 * machine.GIB)
     assert machine.available_memory_bytes() > 0

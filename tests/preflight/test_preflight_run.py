@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from retool_mcore.config import compose
 from retool_mcore.config.resolve import chat_template
 from retool_mcore.errors import UserError
-from retool_mcore.preflight import gpu_memory, machine, run
+from retool_mcore.preflight import machine, memory, run
 from retool_mcore.train import prepare
 
 SIZES = ["data.arithmetic.sft=96", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
@@ -200,7 +200,7 @@ def test_rollouts_ahead_need_devices_of_their_own(prepared, monkeypatch):
     STAGES["rl"](config("rl", prepared, *ahead))
     message = refusal("rl", prepared, *ahead, "parallel.ray.num_gpus=2")
     assert "trainer's 2" in message and "parallel.ray.num_gpus gives 2" in message
-    monkeypatch.setattr(machine, "cuda_devices", lambda: ["GPU 0", "GPU 1"])
+    monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [None, None])
     gpus = ["parallel.device=cuda", "model.dtype=bfloat16"]
     assert "nvidia-smi lists 2" in refusal("rl", prepared, *ahead, *gpus)
     one = ["parallel.gpus_per_node=1", "parallel.tp=1", "parallel.sequence_parallel=false"]
@@ -211,13 +211,13 @@ def test_rollouts_ahead_need_devices_of_their_own(prepared, monkeypatch):
 
 def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     seen = []
-    monkeypatch.setattr(gpu_memory, "smallest_gpu_bytes", lambda: 80 * machine.GIB)
-    monkeypatch.setattr(gpu_memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
+    monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [80 * machine.GIB])
+    monkeypatch.setattr(memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
     room = []
     monkeypatch.setattr(machine, "checkpoint_disk_bytes", lambda **sizes: room.append(sizes["parameters"]) or 0)
     gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
     STAGES["rl"](config("rl", prepared, *gpu, "recipe.advantage=gae"))
-    monkeypatch.setattr(machine, "cuda_devices", lambda: ["GPU 0", "GPU 1", "GPU 2"])
+    monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [80 * machine.GIB] * 3)
     ahead = ["pipeline=one_step_off"]
     STAGES["rl"](config("rl", prepared, *gpu, *ahead, "recipe.kl_loss=true"))
     wanted = [(kwargs["critic"], kwargs["reference"], kwargs["engine"]) for kwargs in seen]

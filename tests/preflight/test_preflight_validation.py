@@ -6,7 +6,7 @@ from retool_mcore.config import compose
 from retool_mcore.data.prepare import write_problems
 from retool_mcore.data.records import Problem
 from retool_mcore.errors import UserError
-from retool_mcore.preflight.validation import check_validation, told_cost
+from retool_mcore.preflight.data import check_validation, told_cost
 
 LARGE = ["model=qwen2.5-32b", "parallel=2x8-80g"]
 

@@ -164,7 +164,7 @@ def test_what_died_while_idle_is_replaced_without_harm(scripted, victims):
     if "worker" in victims:
         os.kill(only_worker(scripted), signal.SIGKILL)
         # It is the zygote's child, not ours: its socket tells that it is gone.
-        assert scripted.pool._free[0].channel.socket.recv(1) == b""
+        assert scripted.pool._free[0].connection.poll(PATIENT_S)
     if "zygote" in victims:
         scripted.pool._zygote.process.kill()
         scripted.pool._zygote.process.wait()
@@ -190,21 +190,21 @@ def test_an_error_of_the_algebra_is_no_answer_and_the_worker_lives(scripted):
 
 def test_a_worker_whose_parent_is_gone_ends_a_hanging_comparison_by_itself(monkeypatch):
     monkeypatch.setattr(pool, "_BOOT", SCRIPTED_BOOT)
-    zygote = pool.Zygote(limit_s=1.0, memory_mb=4096)
-    worker = zygote.fork()
+    made = pool.Pool(1, timeout_s=0.0, memory_mb=4096)  # the worker's own limit is a second
+    worker = made._take()
     with pytest.raises(pool.WorkerStopped):
         worker.compare("hang", "5", PATIENT_S)
-    zygote.close()
+    made.close()
 
 
 def test_an_interrupted_comparison_leaves_no_reply_for_the_next_pair(scripted, monkeypatch):
-    def interrupted(self, timeout_s):
+    def interrupted(connection, timeout_s):
         raise KeyboardInterrupt
 
     assert scripted.compare_in_worker("2", "2") is True
-    real = pool._Channel.read_line
+    real = pool._received
     reads = iter([interrupted])  # then the real one
-    monkeypatch.setattr(pool._Channel, "read_line", lambda *given: next(reads, real)(*given))
+    monkeypatch.setattr(pool, "_received", lambda *given: next(reads, real)(*given))
     with pytest.raises(KeyboardInterrupt):
         scripted.compare_in_worker("2", "2")
     assert scripted.compare_in_worker("2", "3") is False
@@ -280,6 +280,8 @@ def test_a_forked_child_uses_a_grader_of_its_own():
 def test_everything_ends_with_the_parents_sockets(scripted):
     scripted.compare_in_worker("2", "2")
     process, worker = scripted.pool._zygote.process, scripted.pool._free[0]
-    scripted.pool._zygote.channel.socket.close()
+    scripted.pool._zygote.connection.close()
     assert process.wait(timeout=PATIENT_S) == 0
-    assert worker.channel.socket.recv(1) == b""
+    assert worker.connection.poll(PATIENT_S)
+    with pytest.raises(EOFError):
+        worker.connection.recv_bytes()

@@ -2,8 +2,7 @@ import asyncio
 
 import pytest
 
-from retool_mcore.sandbox.service.queue import FairQueue, QueueFull
-from retool_mcore.sandbox.service.runs import Runs
+from retool_mcore.sandbox.service.queue import FairQueue, QueueFull, Runs
 
 
 async def hold(queue, key, name, started, ends):

@@ -14,7 +14,7 @@ from retool_mcore.data.untrusted import MAX_DEPTH, read_json
 from retool_mcore.environments.files import RepositoryError, write
 from retool_mcore.environments.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.grader import grader_metrics
+from retool_mcore.metrics.sandbox import grader_metrics
 from retool_mcore.rewards.grader.structure import decide
 from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.trajectory import Span, Trajectory

@@ -10,9 +10,9 @@ from made_run import make_run, record
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.records import index, index_step, write_step
+from retool_mcore.metrics.records import index_step, write_step
 from retool_mcore.view.server import application, export
-from retool_mcore.view.source import Source, to_lists
+from retool_mcore.view.source import Source
 
 
 def ask(run, *paths: str) -> list[tuple[int, object]]:
@@ -149,11 +149,3 @@ def test_problems_are_found_by_their_text(tmp_path):
     write_step(run / "rl" / "trajectories", 3, [record(3, 0, index=9, prompt_ids=ids)])
     ((_, found), (_, none)) = ask(run, "/api/problems?text=8%2B1", "/api/problems?text=xyz")
     assert (found, none) == (["arithmetic #9"], [])
-
-
-def test_columns_are_those_of_the_table(tmp_path):
-    run = make_run(tmp_path / "run")
-    write_step(run / "rl" / "trajectories", 3, [record(3, 0, calls=[]), record(3, 1, score=None)])
-    table = index(run)
-    assert to_lists(table) == table.to_pydict() and to_lists(table.slice(17)) == table.slice(17).to_pydict()
-    assert to_lists(table)["statuses"][16] == [] and to_lists(table)["score"][17] is None

@@ -83,14 +83,7 @@ class Attention(DotProductAttention):
     """Causal SDPA. q (s, b, heads, d) with k, v (s, b, kv heads, d) or, packed, (t, heads, d); out (..., heads * d)."""
 
     def forward(
-        self,
-        query,
-        key,
-        value,
-        attention_mask,
-        attn_mask_type=None,
-        attention_bias=None,
-        packed_seq_params=None,
+        self, query, key, value, attention_mask, attn_mask_type=None, attention_bias=None, packed_seq_params=None
     ):
         mask_type = attn_mask_type or self.attn_mask_type
         assert mask_type in (AttnMaskType.causal, AttnMaskType.padding_causal) and attention_bias is None, mask_type

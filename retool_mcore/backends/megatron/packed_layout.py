@@ -110,10 +110,7 @@ class PackedLayout:
 
     def _nested(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return torch.nested.nested_tensor_from_jagged(
-            values,
-            like.offsets(),
-            min_seqlen=int(self.lengths.min()),
-            max_seqlen=int(self.lengths.max()),
+            values, like.offsets(), min_seqlen=int(self.lengths.min()), max_seqlen=int(self.lengths.max())
         )
 
     def _buffer(self, options: dict) -> _Buffer:

@@ -66,10 +66,7 @@ def whole(blocks_of_ranks: Iterable[Mapping[str, Iterable[Block]]]) -> tuple[dic
                 if found.setdefault(name, {}).setdefault(tuple(place), value) != value and name not in differing:
                     differing.append(name)
     return {
-        name: Whole(
-            sum(rows * columns for _, _, rows, columns in pieces),
-            _signed(sum(pieces.values())),
-        )
+        name: Whole(sum(rows * columns for _, _, rows, columns in pieces), _signed(sum(pieces.values())))
         for name, pieces in found.items()
     }, differing
 

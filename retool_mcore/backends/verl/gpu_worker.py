@@ -1,9 +1,9 @@
-"""verl's RL worker that can tell how busy its GPU was (metrics/gpu_idle.py)."""
+"""verl's RL worker that can tell how busy its GPU was (metrics/timeline.py)."""
 
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from retool_mcore.metrics.gpu_idle import BusySampler, device_reader
+from retool_mcore.metrics.timeline import BusySampler, device_reader
 
 
 class GpuWatchingWorker(ActorRolloutRefWorker):

@@ -17,12 +17,10 @@ from retool_mcore.backends.verl.mini_batches import Cut, order_correlation
 from retool_mcore.environments.stages import overlap
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
-from retool_mcore.metrics.gpu_idle import idle_shares
-from retool_mcore.metrics.grader import grader_metrics
 from retool_mcore.metrics.records import write_step
-from retool_mcore.metrics.sandbox import latencies_s, sandbox_metrics
+from retool_mcore.metrics.sandbox import grader_metrics, latencies_s, sandbox_metrics
 from retool_mcore.metrics.text import TABLE, chosen, markdown, speller, table
-from retool_mcore.metrics.timeline import chrome_trace, shares, write_trace
+from retool_mcore.metrics.timeline import chrome_trace, idle_shares, shares, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.recipes.columns import real_keys
 
@@ -90,7 +88,7 @@ class StepObserver:
         """Metrics of the whole step; hands the trajectories to the writer.
 
         board: TensorBoard's SummaryWriter; wandb: the module, with a run; gpus: of every rank the samples of its GPU
-        (metrics/gpu_idle.py).
+        (metrics/timeline.py).
         """
         clock = time.perf_counter()
         if not self.batches:  # a step without an update of the actor, while only the critic warms up

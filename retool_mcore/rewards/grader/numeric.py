@@ -64,12 +64,7 @@ def _functions(m) -> dict:
 
 
 _FLOAT = {"lib": _functions(cmath), "make": lambda n, d=1: complex(n / d), "pi": cmath.pi, "e": cmath.e}
-_LONG = {
-    "lib": _functions(_MP),
-    "make": lambda n, d=1: _MP.mpc(n) / d,
-    "pi": _MP.pi,
-    "e": _MP.e,
-}
+_LONG = {"lib": _functions(_MP), "make": lambda n, d=1: _MP.mpc(n) / d, "pi": _MP.pi, "e": _MP.e}
 
 
 def _evaluate(tree: tuple, at: dict, kind: dict):

@@ -1,18 +1,18 @@
 """The parent's side of the workers: a few processes that compare, each of which can be killed at any moment."""
 
-import contextlib
 import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
 
 # Importing math-verify takes one second, on a loaded machine twenty; beyond this something is broken.
 START_TIMEOUT_S = 180.0
+# A zygote only forks and kills; one that takes longer is stopped or gone.
+REPLY_TIMEOUT_S = 20.0
 
 # The parent's search path is handed over whole and in order: with a script's or the current folder in front, this
 # package's own `math.py` could stand in for the standard library's.
@@ -23,10 +23,6 @@ _BOOT = (
 )
 
 
-# A zygote only forks and kills; one that takes longer is stopped or gone.
-REPLY_TIMEOUT_S = 20.0
-
-
 class WorkerStopped(Exception):
     """The process at the other end ended by itself."""
 
@@ -35,81 +31,36 @@ class NotSent(WorkerStopped):
     """It had ended before the message went out."""
 
 
-class _Channel:
-    """Lines over a Unix socket, with a deadline."""
-
-    def __init__(self, end: socket.socket):
-        self.socket = end
-        self._unread = b""
-
-    def send(self, line: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        try:
-            if descriptors:
-                socket.send_fds(self.socket, [line], list(descriptors))
-            else:
-                self.socket.sendall(line)
-        except OSError as error:
-            raise NotSent from error
-
-    def read_line(self, timeout_s: float) -> bytes | None:
-        """The next line, None after `timeout_s`. Raises WorkerStopped."""
-        deadline = time.monotonic() + timeout_s
-        poll = select.poll()  # select() fails on descriptors above 1023, which a Ray worker reaches
-        poll.register(self.socket, select.POLLIN)
-        while b"\n" not in self._unread:
-            if not poll.poll(max(deadline - time.monotonic(), 0) * 1000):
-                return None
-            try:
-                chunk = self.socket.recv(65536)
-            except OSError as error:
-                raise WorkerStopped from error
-            if not chunk:
-                raise WorkerStopped
-            self._unread += chunk
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
-
-
 class Worker:
     """One forked process that compares. Not thread-safe; `Pool` hands it to one thread at a time."""
 
-    def __init__(self, pid: int, end: socket.socket):
-        self.pid = pid
-        self.channel = _Channel(end)
-        try:
-            self._handle = os.pidfd_open(pid)
-        except OSError:  # a kernel or sandbox without it
-            self._handle = None
+    def __init__(self, pid: int, connection: Connection):
+        self.pid, self.connection = pid, connection
 
     def compare(self, answer: str, truth: str, timeout_s: float, **options: bool) -> bool | None:
         """The worker's verdict; None when it was not there after `timeout_s`. Raises WorkerStopped, NotSent."""
-        self.channel.send(json.dumps({"answer": answer, "truth": truth, **options}).encode() + b"\n")
-        line = self.channel.read_line(timeout_s)
-        return None if line is None else json.loads(line)["equal"]
+        try:
+            # Text and no pickle: what reads a policy's answers must not make objects here.
+            self.connection.send_bytes(json.dumps({"answer": answer, "truth": truth, **options}).encode())
+        except OSError as error:
+            raise NotSent from error
+        reply = _received(self.connection, timeout_s)
+        return None if reply is None else json.loads(reply)
 
-    def kill(self) -> bool:
-        """End the process at once, whatever it is doing; False when only its parent can."""
-        self.channel.socket.close()
-        if self._handle is None:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        self.close()
-        return True
 
-    def close(self) -> None:
-        """Close this side; an idle worker then ends by itself."""
-        self.channel.socket.close()
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+def _received(connection: Connection, timeout_s: float) -> bytes | None:
+    """The next message, None after `timeout_s`. Raises WorkerStopped."""
+    try:
+        return connection.recv_bytes() if connection.poll(timeout_s) else None
+    except (OSError, EOFError) as error:
+        raise WorkerStopped from error
 
 
 class Zygote:
     """The process that forks workers; started by the first `fork`."""
 
     def __init__(self, limit_s: float, memory_mb: int):
-        ours, theirs = socket.socketpair()
+        self.connection, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(limit_s), str(memory_mb)]
             # A session of its own: Ctrl-C in the terminal is for the trainer.
@@ -121,12 +72,9 @@ class Zygote:
                 # One thread a worker: the pool is what runs in parallel.
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        self.channel = _Channel(ours)
-        self._lock = threading.Lock()
-        try:
-            ready = self.channel.read_line(START_TIMEOUT_S)
-        except WorkerStopped:
-            ready = None
+        ready = None
+        with suppress(WorkerStopped):
+            ready = _received(self.connection, START_TIMEOUT_S)
         if ready is None:
             self.close()
             raise RuntimeError(
@@ -134,31 +82,21 @@ class Zygote:
                 "its own message is on standard error"
             )
 
-    def _ask(self, message: bytes, *descriptors: int) -> bytes:
-        with self._lock:
-            self.channel.send(message, descriptors)
-            reply = self.channel.read_line(REPLY_TIMEOUT_S)
+    def ask(self, message: bytes, end: Connection | None = None) -> bytes:
+        """Its reply to a message that `end` goes with. One thread at a time. Raises WorkerStopped when it is gone."""
+        try:
+            self.connection.send_bytes(message)
+            if end is not None:
+                reduction.send_handle(self.connection, end.fileno(), None)
+        except OSError as error:
+            raise WorkerStopped from error
+        reply = _received(self.connection, REPLY_TIMEOUT_S)
         if reply is None:
             raise WorkerStopped
         return reply
 
-    def fork(self) -> Worker:
-        """A new worker, warm from the start. Raises WorkerStopped when this process is gone."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            return Worker(int(self._ask(b"s\n", theirs.fileno())), ours)
-
-    def kill(self, worker: Worker) -> None:
-        """End a worker, whatever it is doing."""
-        if worker.kill():
-            return
-        try:
-            self._ask(b"k%d\n" % worker.pid)
-        except WorkerStopped:
-            self.close()
-
     def close(self) -> None:
-        self.channel.socket.close()
+        self.connection.close()
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -185,34 +123,20 @@ class Pool:
         """`engine.compare` with its options; None when the worker had to be killed, or died over it."""
         with self._slots:
             for _ in range(3):
+                worker, verdict = self._take(), None
                 try:
-                    verdict = self._compare_with(self._take(), answer, truth, options)
-                    break
+                    verdict = worker.compare(answer, truth, self.timeout_s, **options)
                 except NotSent:  # it died while idle, which says nothing about this pair
                     continue
-            else:
-                raise RuntimeError("the grader's workers end whenever they are asked")
-        if verdict is None:
-            with self._lock:
-                self.killed += 1
-        return verdict
-
-    def _compare_with(self, worker: Worker, answer: str, truth: str, options: dict) -> bool | None:
-        verdict = None
-        try:
-            verdict = worker.compare(answer, truth, self.timeout_s, **options)
-        except NotSent:
-            raise
-        except WorkerStopped:
-            pass
-        finally:
-            # Also after a KeyboardInterrupt: a reply left unread would answer the next pair.
-            if verdict is None:
-                self._discard(worker)
-            else:
+                except WorkerStopped:
+                    pass
+                finally:
+                    # Also after a KeyboardInterrupt: a reply left unread would answer the next pair.
+                    self._give_back(worker, usable=verdict is not None)
                 with self._lock:
-                    self._free.append(worker)
-        return verdict
+                    self.killed += verdict is None
+                return verdict
+        raise RuntimeError("the grader's workers end whenever they are asked")
 
     def _take(self) -> Worker:
         with self._lock:
@@ -221,17 +145,30 @@ class Pool:
             for _ in range(2):
                 if self._zygote is None:
                     self._zygote = Zygote(2 * self.timeout_s + 1, self.memory_mb)
+                ours, theirs = Pipe()
                 try:
-                    return self._zygote.fork()
+                    with theirs:
+                        return Worker(int(self._zygote.ask(b"fork", theirs)), ours)
                 except WorkerStopped:  # the zygote was killed while idle
-                    self._zygote.close()
-                    self._zygote = None
+                    self._end_zygote()
         raise RuntimeError("the grader's process ends whenever it is asked for a worker")
 
-    def _discard(self, worker: Worker) -> None:
-        zygote = self._zygote
-        if zygote is not None:
-            zygote.kill(worker)
+    def _give_back(self, worker: Worker, usable: bool) -> None:
+        with self._lock:
+            if usable:
+                self._free.append(worker)
+                return
+            worker.connection.close()
+            try:
+                if self._zygote is not None:
+                    self._zygote.ask(b"%d" % worker.pid)
+            except WorkerStopped:  # what it forked ends by its own limit
+                self._end_zygote()
+
+    def _end_zygote(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
 
     @property
     def worker_pids(self) -> list[int]:
@@ -242,8 +179,6 @@ class Pool:
         """End all processes. A later comparison starts new ones."""
         with self._lock:
             for worker in self._free:
-                worker.close()
+                worker.connection.close()
             self._free.clear()
-            if self._zygote is not None:
-                self._zygote.close()
-                self._zygote = None
+            self._end_zygote()

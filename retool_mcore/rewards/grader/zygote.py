@@ -1,9 +1,9 @@
 r"""The process that has math-verify loaded and forks one worker a request: a killed worker is replaced in milliseconds.
 
-The parent (`pool.py`) talks to it over a Unix socket: `s` with one end of a socket pair attached forks a worker on that
-end and replies with its id, `k<id>\n` kills that worker and replies `ok`. The zygote never compares anything itself, so
-it always answers. A worker gets one JSON line `{"answer", "truth"}`, perhaps with "rounded", and gives one,
-`{"equal"}`. Everything ends when the parent's sockets close.
+The parent (`pool.py`) talks to it over a Unix socket: `fork`, with one end of a pair of connections behind it, forks a
+worker on that end and has its id for an answer; a worker's id kills that worker. The zygote never compares anything
+itself, so it always answers. A worker gets JSON, {"answer", "truth"} and perhaps "rounded", and gives true or false.
+Everything ends when the parent's sockets close.
 """
 
 import gc
@@ -11,31 +11,32 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
+from contextlib import suppress
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 
 from retool_mcore.rewards.grader import engine
 
 
-def serve_pairs(connection: socket.socket, limit_s: float) -> None:
+def serve_pairs(connection: Connection, limit_s: float) -> None:
     """Answer requests until the other end closes. One that outlives `limit_s` ends the process: the parent is gone."""
     # The default action of the signal kills even in C code.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    with connection, connection.makefile("rwb") as lines:
-        for line in lines:
-            request = json.loads(line)
+    with suppress(EOFError):
+        while True:
+            request = json.loads(connection.recv_bytes())
             signal.setitimer(signal.ITIMER_REAL, limit_s)
             try:
                 equal = engine.compare(**request)
             except Exception:  # sympy raises anything, RecursionError and MemoryError included
                 equal = False
             signal.setitimer(signal.ITIMER_REAL, 0)
-            lines.write(json.dumps({"equal": equal}).encode() + b"\n")
-            lines.flush()
+            connection.send_bytes(json.dumps(equal).encode())
 
 
-def _fork(control: socket.socket, end: int, limit_s: float, memory_mb: int) -> int:
+def _fork(control: Connection, end: int, limit_s: float, memory_mb: int) -> int:
     pid = os.fork()
     if pid:
         os.close(end)
@@ -43,7 +44,7 @@ def _fork(control: socket.socket, end: int, limit_s: float, memory_mb: int) -> i
     try:
         control.close()
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
-        serve_pairs(socket.socket(fileno=end), limit_s)
+        serve_pairs(Connection(end), limit_s)
     finally:
         os._exit(0)
 
@@ -60,25 +61,23 @@ def main(descriptor: int, limit_s: float, memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     engine.warm_up()
     gc.freeze()  # a collection in a worker would copy every page of sympy
-    control = socket.socket(fileno=descriptor)
-    control.sendall(b"ready\n")
+    control = Connection(descriptor)
+    control.send_bytes(b"ready")
     children: set[int] = set()
-    while True:
-        message, ends, _, _ = socket.recv_fds(control, 64, 1)
-        if not message:
-            break
-        _reap(children)
-        if message == b"s\n":
-            pid = _fork(control, ends[0], limit_s, memory_mb)
-            children.add(pid)
-            control.sendall(f"{pid}\n".encode())
-        elif message.startswith(b"k"):
-            pid = int(message[1:])
-            if pid in children:  # not reaped, so the id is still this child's
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                children.discard(pid)
-            control.sendall(b"ok\n")
+    with suppress(EOFError, ConnectionError):
+        while True:
+            message = control.recv_bytes()
+            _reap(children)
+            if message == b"fork":
+                pid = _fork(control, reduction.recv_handle(control), limit_s, memory_mb)
+                children.add(pid)
+            else:
+                pid = int(message)
+                if pid in children:  # not reaped, so the id is still this child's
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    children.discard(pid)
+            control.send_bytes(b"%d" % pid)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     sys.exit(0)

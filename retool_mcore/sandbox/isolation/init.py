@@ -15,14 +15,7 @@ import signal
 import socket
 import time
 
-from retool_mcore.sandbox.isolation.namespaces import (
-    INNER_ID,
-    RUN_NAMESPACES,
-    SHM_DIR,
-    WORK_DIR,
-    is_below,
-    map_ids,
-)
+from retool_mcore.sandbox.isolation.namespaces import INNER_ID, RUN_NAMESPACES, SHM_DIR, WORK_DIR, is_below, map_ids
 from retool_mcore.sandbox.isolation.syscalls import (
     CLONE_NEWPID,
     MS_BIND,

@@ -20,12 +20,7 @@ CONTROL_FD = 3
 
 
 def be_program(
-    confinement: Confinement,
-    init: int | None,
-    work_dir: str,
-    fds: list[int],
-    mapped_bytes: int,
-    max_value_bytes: int,
+    confinement: Confinement, init: int | None, work_dir: str, fds: list[int], mapped_bytes: int, max_value_bytes: int
 ) -> None:
     """Never returns. `fds`: stdout, stderr and the control socket, over which each request comes as one byte with the
     descriptors of its frame and, if there is any, its standard input."""

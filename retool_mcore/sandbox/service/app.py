@@ -22,8 +22,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
 from retool_mcore.sandbox.service import schema
 from retool_mcore.sandbox.service.metrics import CONTENT_TYPE, ServiceMetrics
-from retool_mcore.sandbox.service.queue import FairQueue, QueueFull
-from retool_mcore.sandbox.service.runs import Runs
+from retool_mcore.sandbox.service.queue import FairQueue, QueueFull, Runs
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_TIMEOUT_S = 300.0
@@ -103,7 +102,8 @@ class Service:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if "Origin" in request.headers:
             return _problem(403, "requests of web pages are not served")
-        if self.token is None and urlsplit(f"//{request.host}").hostname not in _own_names(request):
+        own_names = {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
+        if self.token is None and urlsplit(f"//{request.host}").hostname not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
             return _problem(
@@ -201,10 +201,6 @@ class Service:
     async def _about(self, request: web.Request) -> web.Response:
         what = "POST /run_code runs Python as SandboxFusion does"
         return web.Response(text=f"retool_mcore sandbox service, isolation: {self.level}; {what}.\n")
-
-
-def _own_names(request: web.Request) -> set[str]:
-    return {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
 
 
 async def end_headless(server: web.Server) -> None:

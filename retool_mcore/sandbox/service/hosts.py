@@ -238,10 +238,7 @@ class Fleet:
     async def _check(self, host: Host) -> None:
         refused = False
         try:
-            async with (
-                asyncio.timeout(CHECK_TIMEOUT_S),
-                self.http().get(host.url + self._health_path) as response,
-            ):
+            async with asyncio.timeout(CHECK_TIMEOUT_S), self.http().get(host.url + self._health_path) as response:
                 answers = response.status < 500 or LOAD_HEADER in response.headers
                 host.note_load(response.headers.get(LOAD_HEADER))
                 host.draining = response.status == 503
@@ -263,14 +260,10 @@ class Fleet:
             host.up, host.suspect, host.silences = False, False, 1
             if self._silent_since is None and not any(other.up for other in self.hosts.values()):
                 self._silent_since = time.monotonic()
-            self._abandon(host)
-
-    def _abandon(self, host: Host) -> None:
-        """Let the runs that wait for this host go elsewhere."""
-        for limit in list(host.attempts):
-            if not limit.expired():
-                limit.reschedule(asyncio.get_running_loop().time())
-        self._tell()
+            for limit in list(host.attempts):  # the runs that wait for this host go elsewhere
+                if not limit.expired():
+                    limit.reschedule(asyncio.get_running_loop().time())
+            self._tell()
 
     def _tell(self) -> None:
         self._changed.set()

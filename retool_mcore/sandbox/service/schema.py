@@ -11,13 +11,15 @@ a final bare expression, and `ending`, our Status).
 """
 
 import base64
-import binascii
 import json
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
+
+from retool_mcore.errors import refused_value
 from retool_mcore.sandbox.base import Result, Status
 
 LANGUAGES = ("python",)
@@ -27,27 +29,6 @@ MAX_FILES = 1000  # that a request may bring, and as many that it may fetch
 MAX_NAME = 128  # characters of a session's, request's or trajectory's name
 MIN_SESSION = 16  # a session's name is all that keeps its variables from other callers
 MAX_PATH = 1024
-_REQUIRED = object()
-# field: (its default, the types it may have, those types in words)
-_NUMBER = ((int, float), "a number")
-_TEXT = ((str,), "a text")
-_OPTIONAL_TEXT = ((str, type(None)), "a text or null")
-_FLAG = ((bool,), "true or false")
-_FIELDS = {
-    "code": (_REQUIRED, *_TEXT),
-    "language": (_REQUIRED, *_TEXT),
-    "compile_timeout": (DEFAULT_TIMEOUT_S, *_NUMBER),
-    "run_timeout": (DEFAULT_TIMEOUT_S, *_NUMBER),
-    "memory_limit_MB": (-1, *_NUMBER),
-    "stdin": (None, *_OPTIONAL_TEXT),
-    "files": ({}, (dict,), "an object {path: base64}"),
-    "fetch_files": ([], (list,), "a list of paths"),
-    "request_id": (None, *_OPTIONAL_TEXT),
-    "session": (None, *_OPTIONAL_TEXT),
-    "session_resume": (False, *_FLAG),
-    "trajectory": (None, *_OPTIONAL_TEXT),
-    "display": (False, *_FLAG),
-}
 
 
 class BadRequest(Exception):
@@ -62,87 +43,61 @@ class Limits:
     memory_mb: int
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """`memory_mb` None: the service's own; `files` decoded."""
+def _decoded(text: Any) -> Any:
+    return base64.b64decode(text, validate=True) if isinstance(text, str) else text
 
-    code: str
-    language: str
-    timeout_s: float
-    memory_mb: int | None
-    stdin: str
-    files: Mapping[str, bytes]
-    fetch_files: tuple[str, ...]
-    request_id: str | None
-    session: str | None
-    session_resume: bool
-    trajectory: str | None
-    display: bool
+
+Text = Annotated[str, InstanceOf()]  # half of a surrogate pair is the program's own trouble
+Name = Annotated[str, Field(max_length=MAX_NAME)]
+Path = Annotated[str, Field(max_length=MAX_PATH)]
+File = Annotated[bytes, BeforeValidator(_decoded)]
+
+
+class RunRequest(BaseModel):
+    """What a request holds, `files` decoded; its other fields are passed over."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    code: Text
+    language: Text
+    compile_timeout: float = DEFAULT_TIMEOUT_S
+    run_timeout: Annotated[float, Field(gt=0)] = DEFAULT_TIMEOUT_S
+    memory_limit_MB: float = -1  # noqa: N815, SandboxFusion's name
+    stdin: Text | None = None
+    files: Annotated[dict[Path, File | None], Field(max_length=MAX_FILES)] = {}
+    fetch_files: Annotated[list[Path], Field(max_length=MAX_FILES)] = []
+    request_id: Name | None = None
+    session: Annotated[str, Field(min_length=MIN_SESSION, max_length=MAX_NAME)] | None = None
+    session_resume: bool = False
+    trajectory: Name | None = None
+    display: bool = False
 
     def options(self) -> dict:
         """For Sandbox.run; what the request leaves out is left to the sandbox."""
-        options = {"timeout_s": self.timeout_s}
-        if self.memory_mb is not None:
-            options["memory_mb"] = self.memory_mb
-        for name in ("stdin", "files", "fetch_files", "session"):
-            if value := getattr(self, name):
-                options[name] = value
-        return options
+        options: dict[str, Any] = {"timeout_s": self.run_timeout}
+        if self.memory_limit_MB != -1:
+            options["memory_mb"] = int(self.memory_limit_MB)
+        files = {path: data for path, data in self.files.items() if data is not None}
+        given = {"stdin": self.stdin, "files": files, "fetch_files": tuple(self.fetch_files), "session": self.session}
+        return options | {name: value for name, value in given.items() if value}
 
 
 def read_request(body: bytes, limits: Limits) -> RunRequest:
     """Raises BadRequest for anything but a request that can be run, an unknown language excepted."""
     try:
-        given = json.loads(body)
+        request = RunRequest.model_validate(json.loads(body))
+    except ValidationError as error:
+        raise BadRequest(refused_value(error)) from None
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise BadRequest("the body must be a JSON object with at least code and language")
-    values = {name: _field(given, name) for name in _FIELDS}
-    timeout_s, memory = values["run_timeout"], values["memory_limit_MB"]
-    if not 0 < timeout_s <= limits.timeout_s:
+    if request.run_timeout > limits.timeout_s:
         raise BadRequest(
-            f"run_timeout is {timeout_s:g} s; this service runs programs for at most {limits.timeout_s:g} s"
+            f"run_timeout is {request.run_timeout:g} s; this service runs programs for at most {limits.timeout_s:g} s"
         )
+    memory = request.memory_limit_MB
     if not (memory == -1 or 0 < memory <= limits.memory_mb):
         raise BadRequest(f"memory_limit_MB is {memory:g}; this service gives at most {limits.memory_mb} MB (-1: all)")
-    for name in ("files", "fetch_files"):
-        if len(values[name]) > MAX_FILES:
-            raise BadRequest(f"{name} has {len(values[name])} entries; this service takes {MAX_FILES}")
-        if not all(isinstance(path, str) and len(path) <= MAX_PATH for path in values[name]):
-            raise BadRequest(f"{name} must be a list of paths, of at most {MAX_PATH} characters each")
-    for name in ("request_id", "session", "trajectory"):
-        if len(values[name] or "") > MAX_NAME:
-            raise BadRequest(f"{name} has more than {MAX_NAME} characters")
-    if values["session"] is not None and len(values["session"]) < MIN_SESSION:
-        raise BadRequest(f"session must be a name that nobody guesses, of {MIN_SESSION} characters or more")
-    return RunRequest(
-        code=values["code"],
-        language=values["language"],
-        timeout_s=float(timeout_s),
-        memory_mb=None if memory in (-1, limits.memory_mb) else int(memory),
-        stdin=values["stdin"] or "",
-        files={path: _decoded(path, text) for path, text in values["files"].items() if text is not None},
-        fetch_files=tuple(values["fetch_files"]),
-        **{name: values[name] for name in ("request_id", "session", "session_resume", "trajectory", "display")},
-    )
-
-
-def _field(given: dict, name: str):
-    default, types, words = _FIELDS[name]
-    value = given.get(name, default)
-    if value is _REQUIRED:
-        raise BadRequest(f"{name} is missing; it must be {words}")
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise BadRequest(f"{name} must be {words}, not {json.dumps(value)[:80]}")
-    return value
-
-
-def _decoded(path: str, text) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError) as error:
-        raise BadRequest(f"files[{path!r}] is not base64: {error}") from None
+    return request.model_copy(update={"memory_limit_MB": -1}) if memory == limits.memory_mb else request
 
 
 def reply_of(result: Result, display: bool) -> dict:
@@ -152,10 +107,8 @@ def reply_of(result: Result, display: bool) -> dict:
     else:
         timed_out = result.status is Status.TIMEOUT
         code = None if timed_out else return_code(result)
-        reply = {
+        reply = error_reply("") | {
             "status": "Success" if code == 0 else "Failed",
-            "message": "",
-            "compile_result": None,
             "run_result": {
                 "status": "TimeLimitExceeded" if timed_out else "Finished",
                 "execution_time": result.duration_s,
@@ -163,7 +116,6 @@ def reply_of(result: Result, display: bool) -> dict:
                 "stdout": result.stdout,
                 "stderr": result.stderr,
             },
-            "executor_pod_name": _pod_name(),
             "files": {path: base64.b64encode(data).decode() for path, data in result.files.items()},
         }
     return reply | {"value": result.value, "ending": result.status} if display else reply
@@ -176,7 +128,7 @@ def error_reply(message: str) -> dict:
         "message": message,
         "compile_result": None,
         "run_result": None,
-        "executor_pod_name": _pod_name(),
+        "executor_pod_name": os.environ.get("MY_POD_NAME") or socket.gethostname(),
         "files": {},
     }
 
@@ -202,7 +154,3 @@ def read_reply(reply: dict) -> Result:
         raise ValueError(
             f"the reply is not that of a retool sandbox service ({type(error).__name__}: {error})"
         ) from None
-
-
-def _pod_name() -> str:
-    return os.environ.get("MY_POD_NAME") or socket.gethostname()

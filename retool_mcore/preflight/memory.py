@@ -1,4 +1,5 @@
-"""Does what a run keeps in a node's memory beside the GPUs fit there? By the planner's arithmetic."""
+"""Do an update and the models beside vLLM fit the GPUs, and what a run keeps beside them the nodes? By the planner's
+arithmetic (retool_mcore/planner/memory.py)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +9,112 @@ from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.derived import TOKEN_BYTES
-from retool_mcore.planner.layout import Layout
-from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, optimizer_bytes, stage_parameters
+from retool_mcore.planner.layout import Batch, Layout, switches
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, memory, optimizer_bytes, stage_parameters
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
-from retool_mcore.preflight.gpu_memory import TOLERANCE, layout_of
+
+# A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
+TOLERANCE = 0.07
+PIECES = 8  # sequences that fill a micro-batch
+OFFLOAD = (
+    "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
+    "more GPUs"
+)
+
+
+def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
+    """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
+    megatron = parallel.megatron
+    return Layout(
+        tp=parallel.tp,
+        pp=parallel.pp,
+        vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
+        cp=megatron.get("context_parallel_size") or 1,
+        dp=dp,
+        ep=parallel.get("ep", 1),
+        sequence_parallel=parallel.sequence_parallel,
+        micro_batch_tokens=parallel.micro_batch_tokens,
+        **switches(megatron),
+    )
+
+
+def check_update(
+    parallel: DictConfig,
+    folder: Path,
+    *,
+    dp: int,
+    gpu_bytes: int,
+    critic: bool = False,
+    reference: bool = False,
+    engine: bool = False,
+) -> float | None:
+    """Refuse a layout whose update needs more than `gpu_bytes` on a GPU; returns the bytes that it should need.
+
+    A micro-batch is taken to be full. None: a model whose parts the planner does not know.
+
+    Args:
+        folder: the policy's.
+        critic: PPO's, which has the policy's layout and lies beside it, unless parallel.megatron moves both away.
+        reference: the starting policy for the KL term, whose weights lie there too.
+        engine: vLLM shares the GPUs and is given its share of them while the models stay.
+    """
+    if read_json(folder / "config.json").get("model_type") not in FAMILIES:
+        return None
+    layout = layout_of(parallel, dp=dp)
+    piece = layout.micro_batch_tokens * layout.cp // PIECES
+    if piece < 1:
+        return None
+    shape = Shape.from_hf(folder)
+    micro_batches = 2 * layout.pp * layout.vpp
+    held = memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
+    stays = {name: resident(parts, parallel.megatron) for name, parts in models(shape, layout, held.stage).items()}
+    beside = {name: stays[name] for name, wanted in (("critic", critic), ("reference", reference)) if wanted}
+    needed = held.peak + sum(beside.values()) + held.outside
+    if needed > gpu_bytes * (1 + TOLERANCE):
+        parts = held.parts | beside
+        most = max(parts, key=parts.get)
+        raise UserError(
+            f"An update with parallel.tp={layout.tp}, pp={layout.pp} and "
+            f"micro_batch_tokens={layout.micro_batch_tokens} needs about {needed / GIB:.0f} GiB on a GPU"
+            f"{_told(beside)} and this node's have {gpu_bytes / GIB:.0f} GiB; its largest part: {most} "
+            f"({parts[most] / GIB:.0f} GiB): "
+            + (OFFLOAD if most in beside else "`retool plan` lists the layouts that fit")
+            + "."
+        )
+    there = stays["policy"] + sum(beside.values()) + held.outside
+    if engine and there + parallel.gpu_memory_utilization * gpu_bytes > gpu_bytes * (1 + TOLERANCE):
+        raise UserError(
+            f"Beside vLLM, which is given parallel.gpu_memory_utilization={parallel.gpu_memory_utilization} of each "
+            f"GPU's {gpu_bytes / GIB:.0f} GiB, the policy{_told(beside)} holds {there / GIB:.0f} GiB: "
+            f"lower it, or {OFFLOAD}."
+        )
+    return needed
+
+
+def _told(beside: Mapping[str, float]) -> str:
+    return "".join(f", with {size / GIB:.0f} GiB of the {name}" for name, size in beside.items())
+
+
+def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
+    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
+    policy = stage_parameters(shape, layout, stage)
+    output = shape.embedding_parameters / layout.tp
+    has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
+    critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
+
+    def trained(parameters: float) -> dict[str, float]:
+        optimizer = optimizer_bytes(shape, layout, parameters)
+        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
+
+    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
+
+
+def resident(bytes_of: Mapping[str, float], megatron: Mapping) -> float:
+    """Of a model's bytes those that stay on the GPU while another one is at work; `megatron`: parallel.megatron."""
+    offload = {"weights": "param_offload", "gradients": "param_offload", "optimizer": "optimizer_offload"}
+    return sum(size for part, size in bytes_of.items() if not megatron.get(offload[part], False))
+
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
 # the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.
