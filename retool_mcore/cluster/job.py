@@ -56,7 +56,7 @@ from retool_mcore.state.stop import EXIT_CODE, JOB_END
 say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 ONE_NODE = ("eval",)
-RAY_DEADLINE_S = 180.0
+RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
 DUMP_NODES_TIMEOUT_S = 120.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
@@ -218,7 +218,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     OmegaConf.save(config, path)
     srun = partial(step, site)
     port = choose_port(stage, allocation)
-    ports = ray_service_ports(port, len(allocation.nodes)) if stage == "rl" else [port]
+    ports = ray_service_ports(port, network.places(allocation.nodes)) if stage == "rl" else [port]
     with ExitStack() as stack:
         env, _ = stack.enter_context(template.forked(stage_env(config), []))  # it imports while the nodes are checked
         os.environ.update({name: env[name] for name in template.VARIABLES if name in env})
@@ -257,7 +257,7 @@ def choose_port(stage: str, allocation: Allocation) -> int:
     """The first of the ports that the stage's processes meet on, free on this node; another one at every start."""
     given = os.environ.get("RETOOL_RAY_PORT") if stage == "rl" else None
     if given is None:
-        count = ports_needed(len(allocation.nodes)) if stage == "rl" else 1
+        count = ports_needed(network.places(allocation.nodes)) if stage == "rl" else 1
         return network.free_base_port(allocation.job_id + allocation.restart, count)
     if network.busy_ports([int(given)]):
         raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
@@ -284,7 +284,9 @@ def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, addres
         Resources(parallel.gpus_per_node, parallel.ray.num_cpus, parallel.ray.object_store_bytes),
         head_address=address,
         base_port=port,
-        deadline_s=float(os.environ.get("RETOOL_RAY_DEADLINE_S", RAY_DEADLINE_S)),
+        deadline_s=float(
+            os.environ.get("RETOOL_RAY_DEADLINE_S") or RAY_DEADLINE_S + RAY_DEADLINE_S_A_NODE * len(allocation.nodes)
+        ),
         srun=srun,
         env=stage_env(config),
         mark=allocation.mark,

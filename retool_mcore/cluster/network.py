@@ -5,6 +5,7 @@ Fixed ports begin at a place that the job's id decides, so that jobs which share
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def resolve(node: str) -> str:
         return socket.gethostbyname(node)
     except OSError as error:
         raise UserError(f"the node {node} has no address here ({error.strerror or error}).") from error
+
+
+def places(nodes: Sequence[str]) -> list[int]:
+    """Of each node, how many of those before it are on the same machine: 0 on a real cluster. The first is this host.
+
+    Raises UserError when a name does not resolve.
+    """
+    own = {found.address for addresses in psutil.net_if_addrs().values() for found in addresses}
+    seen, found = Counter(own=1), [0]
+    for address in map(resolve, nodes[1:]):
+        machine = "own" if address.startswith("127.") or address in own else address
+        found.append(seen[machine])
+        seen[machine] += 1
+    return found
 
 
 def interface_of(address: str) -> str | None:

@@ -36,7 +36,6 @@ SERVICES = (
 )
 HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
 NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
-INDICES = 32  # nodes with the same remainder share ports: they are never on one machine
 # Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
 FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LABEL = "slurm-node"  # Ray's own names are addresses
@@ -58,19 +57,19 @@ def ray_folder(mark: str, index: int) -> Path:
     return Path("/tmp") / f"ray-{node_mark(mark, index)}"
 
 
-def ray_ports(base: int, index: int) -> dict[str, int]:
-    """Ray's port options for node `index` of the cluster whose ports begin at `base`."""
-    first = base + index % INDICES * NODE_PORTS
+def ray_ports(base: int, index: int, place: int) -> dict[str, int]:
+    """Ray's port options for node `index` of the cluster whose ports begin at `base`; `place`: see network.places."""
+    first = base + place * NODE_PORTS
     names = (*HEAD_SERVICES, *SERVICES) if index == 0 else SERVICES
     ports = {name: first + place for place, name in enumerate(names)}
     workers = first + len(HEAD_SERVICES) + len(SERVICES)
     return ports | {"min-worker-port": workers, "max-worker-port": workers + WORKER_PORTS - 1}
 
 
-def ray_service_ports(base: int, nodes: int) -> list[int]:
-    """What `nodes` nodes listen on besides their worker processes, each node's own ports among all."""
-    ports = [item for index in range(min(nodes, INDICES)) for item in ray_ports(base, index).items()]
-    return [port for name, port in ports if not name.endswith("worker-port")]
+def ray_service_ports(base: int, places: Sequence[int]) -> list[int]:
+    """What the nodes of these places listen on besides their worker processes."""
+    ports = {item for index, place in enumerate(places) for item in ray_ports(base, index, place).items()}
+    return sorted({port for name, port in ports if not name.endswith("worker-port")})
 
 
 def ray_command(
@@ -83,6 +82,7 @@ def ray_command(
     cpus: int | None = None,
     object_store_bytes: int | None = None,
     head: str | None = None,
+    place: int = 0,
 ) -> list[str]:
     """`ray start` for one node: of the head when `head`, its address, is None, else of a node that joins it."""
     options: dict[str, object] = {
@@ -92,7 +92,7 @@ def ray_command(
         "labels": f"{LABEL}={network.host()}",
     }
     options |= {"num-cpus": cpus, "object-store-memory": object_store_bytes, "address": head}
-    options |= ray_ports(base, index)
+    options |= ray_ports(base, index, place)
     if head is None:
         options["include-dashboard"] = "false"
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
@@ -150,6 +150,7 @@ def ray(
     mark: str,
     base_port: int,
     resources: dict[str, int | None],
+    places: Sequence[int],
     others: Sequence[str] = (),
     index: int | None = None,
     address: str | None = None,
@@ -159,6 +160,7 @@ def ray(
 
     Args:
         resources: gpus, cpus and object_store_bytes, as for `ray_command`.
+        places: network.places of all nodes.
         others: nodes to reach.
         index: 0 on the head; None: from SLURM_PROCID, the head being no task.
         address: of this node; None: that by which it reaches the others.
@@ -167,12 +169,13 @@ def ray(
     index = 1 + int(os.environ["SLURM_PROCID"]) if index is None else index
     folder = ray_folder(mark, index)
     interface, own = network.shared_address(others)
-    services = [port for name, port in ray_ports(base_port, index).items() if not name.endswith("worker-port")]
-    if busy := network.busy_ports(services):
+    ports = ray_ports(base_port, index, place := places[index])
+    if busy := network.busy_ports(port for name, port in ports.items() if not name.endswith("worker-port")):
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
     env = node_env(index, interface)
     own_folder(folder)
-    command = ray_command(index, address or own, base_port, folder, **resources, head=None if index == 0 else head)
+    head = None if index == 0 else head
+    command = ray_command(index, address or own, base_port, folder, **resources, head=head, place=place)
     try:
         with template.forked(env, []) as (env, _):
             return supervise(command, env, node_mark(mark, index), "ray start")

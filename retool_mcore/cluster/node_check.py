@@ -29,7 +29,7 @@ from retool_mcore.cluster.node_verdicts import notes, refusal, table, verdicts
 from retool_mcore.errors import UserError
 from retool_mcore.runner import processes
 
-DEADLINE_S = 120.0
+DEADLINE_S, DEADLINE_S_A_NODE = 120.0, 2.0
 # Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
 PASSING = {"answer", "ports", "memory", "shared memory", "GPU memory in use"}
 REPORT = '{"node": '  # how a node's report begins
@@ -52,7 +52,7 @@ def check_nodes(
     *,
     ports: Sequence[int] = (),
     sandbox: bool = True,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float | None = None,
     console: Console | None = None,
 ) -> None:
     """Looks at all `nodes` at once and prints what differs or fails; seconds when all is well.
@@ -69,6 +69,7 @@ def check_nodes(
         NodesBroken: the same, when all that is wrong may pass.
     """
     console = console or Console()
+    deadline_s = deadline_s or DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
     given = {"config": str(config_path), "token": token, "ports": list(ports), "sandbox": sandbox}

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from retool_mcore.cluster.node import INDICES, LABEL, NODE_PORTS, node_command
+from retool_mcore.cluster import network
+from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
 from retool_mcore.runner.stage_log import ANSI, killed_by
@@ -73,8 +74,9 @@ class RayCluster:
         return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
 
 
-def ports_needed(nodes: int) -> int:
-    return NODE_PORTS * min(nodes, INDICES)
+def ports_needed(places: Sequence[int]) -> int:
+    """Consecutive ports for nodes of these places (network.places): one node's, whatever their number, on a cluster."""
+    return NODE_PORTS * (1 + max(places))
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources)}
+    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources), "places": network.places(nodes)}
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from retool_mcore.cluster import network
-from retool_mcore.cluster.node import NODE_PORTS, node_env, node_mark, ray_command, ray_folder, ray_ports
+from retool_mcore.cluster.node import (
+    NODE_PORTS,
+    node_env,
+    node_mark,
+    ray_command,
+    ray_folder,
+    ray_ports,
+    ray_service_ports,
+)
 from retool_mcore.cluster.ray_cluster import (
     ClusterFailed,
     RayCluster,
@@ -26,22 +34,31 @@ from retool_mcore.runner import processes
 PATIENCE_S = 60.0
 
 
-def test_no_two_nodes_of_a_small_cluster_share_a_port():
+def test_nodes_on_one_machine_share_no_port():
     taken = set()
     for index in range(4):
-        ports = ray_ports(20_000, index)
+        ports = ray_ports(20_000, index, place=index)
         workers = set(range(ports.pop("min-worker-port"), ports.pop("max-worker-port") + 1))
         mine = workers | set(ports.values())
         assert len(mine) == len(workers) + len(ports) and len(workers) >= 500
         assert not mine & taken
-        assert mine <= set(range(20_000, 20_000 + ports_needed(4)))
+        assert mine <= set(range(20_000, 20_000 + ports_needed(range(4))))
         taken |= mine
 
 
-def test_the_ports_of_many_nodes_fit_below_the_ephemeral_range():
-    assert network.FIRST_PORT + ports_needed(500) <= 32_768
-    assert ray_ports(12_000, 1) == ray_ports(12_000, 33)  # never on one machine
-    assert ports_needed(2) == 2 * NODE_PORTS
+def test_a_thousand_nodes_need_the_ports_of_one():
+    """1,024 machines need the ports of one; a test cluster's nodes on one machine each their own."""
+    assert ports_needed([0] * 1024) == NODE_PORTS
+    assert ray_ports(12_000, 1, 0) == ray_ports(12_000, 33, 0)
+    assert len(ray_service_ports(12_000, [0] * 1024)) == 9  # the head's three among them
+    assert ports_needed([0, 1]) == 2 * NODE_PORTS
+
+
+def test_nodes_are_told_apart_by_their_addresses(monkeypatch):
+    addresses = {"a": "10.9.0.1", "b": "10.9.0.2", "c": "10.9.0.2", "local": "127.0.0.1", "again": "127.0.1.1"}
+    monkeypatch.setattr(network.socket, "gethostbyname", addresses.__getitem__)
+    assert network.places(["here", "a", "b", "c", "local", "again"]) == [0, 0, 0, 1, 1, 2]
+    assert network.places(["here"]) == [0]
 
 
 def test_the_commands_of_head_and_worker():
@@ -144,7 +161,7 @@ def test_a_node_that_stays_away_is_named(tmp_path):
 
 def test_a_busy_port_of_a_node_is_named(tmp_path):
     mark = uuid.uuid4().hex[:8]
-    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    base = network.free_base_port(int(mark, 16), ports_needed([0, 1]))
     with socket.socket() as server:
         server.bind(("", base + 3))
         server.listen()
@@ -160,7 +177,7 @@ def test_a_busy_port_of_a_node_is_named(tmp_path):
 @pytest.mark.timeout(600)
 def test_two_nodes_come_up_and_go(tmp_path):
     mark = uuid.uuid4().hex[:8]
-    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    base = network.free_base_port(int(mark, 16), ports_needed([0, 1]))
     with cluster(tmp_path, mark, local_step, base) as up:
         assert up.fault() is None
         program = (
@@ -184,7 +201,7 @@ def test_two_nodes_come_up_and_go(tmp_path):
 @pytest.mark.timeout(600)
 def test_a_killed_raylet_is_noticed(tmp_path):
     mark = uuid.uuid4().hex[:8]
-    base = network.free_base_port(int(mark, 16), ports_needed(2))
+    base = network.free_base_port(int(mark, 16), ports_needed([0, 1]))
     with cluster(tmp_path, mark, local_step, base) as up:
         for process in processes.find(node_mark(mark, 1)):
             if b"raylet/raylet" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")[0]:
