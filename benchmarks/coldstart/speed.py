@@ -28,8 +28,7 @@ from retool_mcore.coldstart import dedup
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Execution, Select, Source
 from retool_mcore.coldstart.dedup import Decontaminate, jaccard, numbers, shingles
 from retool_mcore.coldstart.execution import Executor
-from retool_mcore.coldstart.form import check_form
-from retool_mcore.coldstart.normalise import normalise
+from retool_mcore.coldstart.normalise import check_form, normalise
 from retool_mcore.coldstart.pipeline import map_rows, outcomes, outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.select import Selector

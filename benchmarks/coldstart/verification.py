@@ -25,7 +25,7 @@ from benchmarks.sandbox.measure import PACKAGES
 from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Execution, Judge, Model
 from retool_mcore.coldstart.execution import Executor
-from retool_mcore.coldstart.form import check_form
+from retool_mcore.coldstart.normalise import check_form
 from retool_mcore.coldstart.pipeline import outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck

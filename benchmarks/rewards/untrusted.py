@@ -22,12 +22,12 @@ sys.path.insert(0, str(TESTS))
 
 from chatml_tokenizer import make_tokenizer  # noqa: E402
 from recipe_samples import call  # noqa: E402
-from retool_mcore.data.call_text import read_calls  # noqa: E402
 
 from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
 from retool_mcore.data.boxed import last_boxed  # noqa: E402
 from retool_mcore.data.formats import get_format  # noqa: E402
+from retool_mcore.data.function_calls import read_calls  # noqa: E402
 from retool_mcore.data.function_schema import argument_error, function_schema  # noqa: E402
 from retool_mcore.data.records import MalformedRow  # noqa: E402
 from retool_mcore.data.untrusted import read_json  # noqa: E402

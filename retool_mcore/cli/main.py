@@ -3,6 +3,7 @@
 Only composes a configuration and hands it to launch.py; nothing here imports torch, so --help is quick.
 """
 
+import asyncio
 import signal
 import sys
 from collections.abc import Sequence
@@ -297,8 +298,6 @@ def serve(
 ) -> int:
     """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
     machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
-    import asyncio
-
     from retool_mcore.sandbox.service import serve as service
 
     config = OmegaConf.to_container(compose("doctor", overrides or ()).sandbox)
@@ -312,9 +311,7 @@ def probe_service(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
 ) -> int:
     """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
-    import asyncio
-
-    from retool_mcore.sandbox.service.probe import probe_url
+    from retool_mcore.sandbox.service.serve import probe_url
 
     print(asyncio.run(probe_url(url)))
     return 0

@@ -14,14 +14,18 @@ from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Config, Model
 from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import Executor
-from retool_mcore.coldstart.form import check_form
-from retool_mcore.coldstart.normalise import normalise
-from retool_mcore.coldstart.rewrite import INSTRUCTION, Rewriter
+from retool_mcore.coldstart.normalise import check_form, normalise
 from retool_mcore.coldstart.rows import Outcome, Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import identity, read
-from retool_mcore.coldstart.verify import INSTRUCTION as JUDGE_INSTRUCTION
-from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
+from retool_mcore.coldstart.verify import (
+    JUDGE_INSTRUCTION,
+    REWRITE_INSTRUCTION,
+    AnswerCheck,
+    JudgeCheck,
+    Rewriter,
+    RuleCheck,
+)
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox, probe
 
@@ -108,7 +112,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
     return stages + [
         Stage(
             "rewrite",
-            [_sampling(config.rewrite.model), config.rewrite.instruction or INSTRUCTION],
+            [_sampling(config.rewrite.model), config.rewrite.instruction or REWRITE_INSTRUCTION],
             wait=Rewriter(config.rewrite, services.rewriter),
             concurrency=config.rewrite.model.concurrency,
             check=services.rewriter.check,

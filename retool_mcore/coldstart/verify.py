@@ -1,9 +1,12 @@
-"""The three verifications of an answer: by rule, by an independent judge, and of the finished trace."""
+"""The rewriting stage, in which hand calculation in the reasoning becomes a program and its output (arXiv 2504.11536,
+2.1), and the three verifications of an answer: by rule, by an independent judge, and of the finished trace.
+"""
 
 import json
+from pathlib import Path
 
 from retool_mcore.coldstart.client import Client
-from retool_mcore.coldstart.config import Judge
+from retool_mcore.coldstart.config import Judge, Rewrite
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.rewards.answer import extract
@@ -16,7 +19,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 # The judge sees the problem alone: one that reads the reasoning tends to agree with it.
-INSTRUCTION = (
+JUDGE_INSTRUCTION = (
     "Solve the problem. Reply with one JSON object and nothing else: "
     '{"answer": "the final answer alone, in LaTeX where it needs any"}.'
 )
@@ -51,7 +54,7 @@ class JudgeCheck:
         self.config, self.client, self.grader = config, client, grader
 
     async def __call__(self, row: Row) -> Row:
-        messages = [{"role": "user", "content": f"{INSTRUCTION}\n\nProblem:\n{row.problem}"}]
+        messages = [{"role": "user", "content": f"{JUDGE_INSTRUCTION}\n\nProblem:\n{row.problem}"}]
         right, answers, malformed = 0, [], ""
         for sample in range(self.config.samples):
             reply = await self.client.ask(messages, sample=sample, schema=SCHEMA)
@@ -96,4 +99,29 @@ class AnswerCheck:
             raise Drop("several final answers, or none", row.prose()[-200:])
         if not await self.grader.equivalent_async(found, row.answer):
             raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+        return row
+
+
+# The paper's instruction in our own words.
+REWRITE_INSTRUCTION = (Path(__file__).parent / "templates" / "rewrite.txt").read_text().rstrip("\n")
+_NO_REASONING = "There is no solution yet: write one that follows the rules."
+
+
+class Rewriter:
+    """Fills in `rewrite`. Raises Drop for a reply that is empty or was cut at max_tokens."""
+
+    def __init__(self, config: Rewrite, client: Client):
+        self.instruction = config.instruction or REWRITE_INSTRUCTION
+        self.client = client
+
+    async def __call__(self, row: Row) -> Row:
+        solution = f"Solution:\n{row.reasoning}" if row.reasoning else _NO_REASONING
+        content = f"{self.instruction}\n\nProblem:\n{row.problem}\n\n{solution}"
+        reply = await self.client.ask([{"role": "user", "content": content}])
+        if reply.finish == "length":
+            raise Drop("rewrite was cut", f"at rewrite.model.max_tokens={self.client.model.max_tokens}")
+        if not reply.text.strip():
+            raise Drop("rewrite is empty")
+        # A reasoning model's own thoughts are no part of the rewrite.
+        row.rewrite = reply.text.rpartition("</think>")[2].strip()
         return row

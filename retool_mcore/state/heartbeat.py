@@ -45,9 +45,8 @@ class Writer:
             return
         self.written = now
         part = Path(folder, f".{self.name}.{os.getpid()}.part")
-        with suppress(
-            OSError
-        ):  # a disk that is full has a better place to say so; without fsync: only the living read it
+        # A disk that is full has a better place to say so; without fsync: only the living read it.
+        with suppress(OSError):
             part.write_text(json.dumps(record))
             os.replace(part, Path(folder, f"{self.name}.json"))
 

@@ -10,7 +10,7 @@ from retool_mcore.coldstart import select
 from retool_mcore.coldstart.config import EvaluationFile, Execution, Select
 from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import Executor
-from retool_mcore.coldstart.form import check_form
+from retool_mcore.coldstart.normalise import check_form
 from retool_mcore.coldstart.pipeline import outcomes
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.select import Selector

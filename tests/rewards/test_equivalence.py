@@ -57,8 +57,8 @@ def grader():
 
 
 def only_worker(grader: Grader) -> int:
-    (pid,) = grader.pool.worker_pids
-    return pid
+    (worker,) = grader.pool._free
+    return worker.pid
 
 
 def stop_answers(grader: Grader) -> int:
@@ -230,7 +230,7 @@ def test_threads_get_their_own_answers_and_share_the_workers(monkeypatch):
             return [grader.compare_in_worker(str(n), str(n + m % 2)) for m in range(20)]
 
         assert list(threads.map(ask, range(8))) == [[True, False] * 10] * 8
-        assert 1 <= len(grader.pool.worker_pids) <= 2
+        assert 1 <= len(grader.pool._free) <= 2
 
 
 def test_an_event_loop_goes_on_while_a_worker_compares(scripted):
@@ -260,7 +260,7 @@ pool._BOOT = sys.argv[1]
 from retool_mcore.rewards.equivalence import Grader, equivalent
 grader = Grader(timeout_s=60)
 assert grader.compare_in_worker("5", "5") is True
-worker, = grader.pool.worker_pids
+worker, = grader.pool._free
 child = os.fork()
 if child == 0:
     try:
@@ -269,7 +269,7 @@ if child == 0:
         os._exit(7 if "does not survive a fork" in str(error) and equivalent("5 cm", "5") else 1)
     os._exit(2)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert grader.compare_in_worker("6", "6") is True and grader.pool.worker_pids == [worker]
+assert grader.compare_in_worker("6", "6") is True and grader.pool._free == [worker]
 """
 
 

@@ -170,11 +170,6 @@ class Pool:
             self._zygote.close()
             self._zygote = None
 
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids of the workers that wait for a comparison."""
-        return [worker.pid for worker in self._free]
-
     def close(self) -> None:
         """End all processes. A later comparison starts new ones."""
         with self._lock:

@@ -18,7 +18,7 @@ from retool_mcore.sandbox.isolation.levels import detect
 from retool_mcore.sandbox.isolation.syscalls import become, set_dumpable
 from retool_mcore.sandbox.local.dispatch import Dispatcher
 from retool_mcore.sandbox.local.remove import remove_tree
-from retool_mcore.sandbox.local.settle import settle
+from retool_mcore.sandbox.local.warm import settle
 from retool_mcore.sandbox.local.zygote import start_zygote
 
 

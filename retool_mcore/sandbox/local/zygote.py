@@ -18,8 +18,7 @@ from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import adopt_orphans, set_dumpable
 from retool_mcore.sandbox.local.child import be_program
-from retool_mcore.sandbox.local.settle import settle
-from retool_mcore.sandbox.local.warm import warm_up
+from retool_mcore.sandbox.local.warm import settle, warm_up
 
 MAX_MESSAGE = 4096
 

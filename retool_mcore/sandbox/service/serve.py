@@ -1,4 +1,6 @@
-"""From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is."""
+"""From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is.
+
+And `probe_url`, which asks one service how it is."""
 
 import asyncio
 import os
@@ -6,6 +8,7 @@ import resource
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +16,10 @@ from pathlib import Path
 from aiohttp import web
 
 from retool_mcore.errors import UserError
-from retool_mcore.files import write_atomically
+from retool_mcore.files import shown, write_atomically
 from retool_mcore.sandbox.concurrency import default_workers
 from retool_mcore.sandbox.create import create_sandbox, probe, without_cache
+from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.service.app import MAX_TIMEOUT_S, Service, end_headless
 from retool_mcore.sandbox.service.schema import Limits
 
@@ -117,3 +121,21 @@ async def _serve(
     print(f"sandbox service: draining, {service.runs.active} runs to finish", flush=True)
     await service.drain()
     print("sandbox service: drained", flush=True)
+
+
+async def probe_url(url: str) -> str:
+    """One line. Raises UserError when no right answer comes from there."""
+    # The dialect that both kinds of service speak.
+    sandbox = FusionSandbox(url=url)
+    await probe(sandbox)
+    started = time.perf_counter()
+    await probe(sandbox)
+    answer_ms = (time.perf_counter() - started) * 1e3
+    state = await sandbox.health()
+    if state is None:
+        kind = "a SandboxFusion service"
+    else:
+        kind = "{level}, {running} running, {queued} queued, {slots} at once, {status}".format(**state)
+        kind = f"isolation: {kind}"
+    await sandbox.close()
+    return f"{shown(url)}: {kind}; print(1+1) in {answer_ms:.1f} ms"
