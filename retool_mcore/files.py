@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,15 @@ def own_folder(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UserError(f"{path} is a link, or belongs to or is open to another user: remove it, or let its owner.")
+
+
+def allow_open_files(wanted: int = 65_536) -> None:
+    """This process, and what it starts, may have as many files and sockets open at once, where the hard limit lets it:
+    the soft one of many hosts is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def private_files() -> None:

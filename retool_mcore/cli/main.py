@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.files import private_files
+from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch
 from retool_mcore.state.stop import EXIT_CODE
 
@@ -379,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         private_files()
+        allow_open_files()
         return app(args=arguments or ["--help"], prog_name="retool", standalone_mode=False) or 0
     except (UserError, TyperException) as error:
         message = error.format_message() if isinstance(error, TyperException) else str(error)

@@ -36,7 +36,7 @@ from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.files import private_files
+from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.recipes.pipeline import check_slurm
 from retool_mcore.runner import template
 from retool_mcore.runner.launch import (
@@ -363,6 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         private_files()
+        allow_open_files()
         if not arguments or arguments[0] not in STAGES:
             raise UserError(f"name a stage first: {', '.join(STAGES)}.")
         return run(arguments[0], arguments[1:])

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from retool_mcore.backends.env import SETTINGS
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
-from retool_mcore.files import own_folder, private_files
+from retool_mcore.files import allow_open_files, own_folder, private_files
 from retool_mcore.runner import processes, template
 from retool_mcore.runner.launch import stage_command
 from retool_mcore.runner.stage_log import NODE_LINE, killed_by
@@ -215,6 +215,7 @@ def main(arguments: Sequence[str]) -> int:
     part, given = arguments
     try:
         private_files()
+        allow_open_files()
         return parts[part](**json.loads(given))
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)

@@ -109,10 +109,10 @@ def test_the_guard_speaks_for_its_own_start_only(tmp_path, monkeypatch, mark, st
     ended = subprocess.Popen(["true"])
     ended.wait()
     before = signal.getsignal(signal.SIGTERM)
-    options = {"job": 7, "pid": ended.pid, "started": 1, "max-attempts": 3, "stage": "sft", "mark": "7-0"}
-    options |= {"log": tmp_path / "log", "folder": tmp_path}
+    options = {"job": 7, "pid": ended.pid, "started": 1, "max_attempts": 3, "stage": "sft", "mark": "7-0"}
+    options |= {"log": str(tmp_path / "log"), "folder": str(tmp_path)}
     try:
-        assert guard.main([f"--{name}={value}" for name, value in options.items()]) == 0
+        assert guard.main(json.dumps(options)) == 0
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (crash_marker.unreported_crash(tmp_path, 7) is not None) == stays

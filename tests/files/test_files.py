@@ -39,3 +39,14 @@ def test_killed_while_writing_the_old_file_stays(tmp_path):
     assert path.read_text() == "old"
     write_atomically(path, "new")
     assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize(("soft", "hard", "then"), [(256, 900, 900), (256, 4096, 1000), (900, 900, 900)])
+def test_as_many_files_may_be_open_as_the_hard_limit_lets(soft, hard, then):
+    program = (
+        "import resource; from retool_mcore.files import allow_open_files\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); allow_open_files(1000)\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == [str(then), str(hard)], done.stderr

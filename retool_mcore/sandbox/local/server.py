@@ -9,9 +9,9 @@ long as the trainer's process: it ends when the control socket closes or its par
 
 import json
 import os
-import resource
 import socket
 
+from retool_mcore.files import allow_open_files
 from retool_mcore.sandbox.isolation import namespaces
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.levels import detect
@@ -33,9 +33,7 @@ def serve(control_fd: int, parent: int, options: dict) -> None:
     control = socket.socket(fileno=control_fd)
     base_dir = options["base_dir"]
     try:
-        # Several descriptors a run are open here; the soft limit of many hosts is only 1024.
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+        allow_open_files()  # several a run
         folders = namespaces.python_folders()
         level, reason, uid = detect(base_dir, folders, options["max_isolation"])
         if level == "namespaces":

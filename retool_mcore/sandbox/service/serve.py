@@ -4,7 +4,6 @@ And `probe_url`, which asks one service how it is."""
 
 import asyncio
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 
 from retool_mcore.errors import UserError
-from retool_mcore.files import shown, write_atomically
+from retool_mcore.files import allow_open_files, shown, write_atomically
 from retool_mcore.sandbox.concurrency import default_workers
 from retool_mcore.sandbox.create import create_sandbox, probe, without_cache
 from retool_mcore.sandbox.fusion import FusionSandbox
@@ -62,8 +61,7 @@ async def serve(
             f"the clients of that folder, or set {TOKEN}."
         )
     # Connections that never ask for anything must not use up the descriptors of those that do.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+    allow_open_files()
     if config.get("kind") != "local":
         raise UserError(
             f"A service runs programs on its own machine: sandbox.kind must be local, not {config['kind']}."
