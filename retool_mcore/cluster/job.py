@@ -37,6 +37,7 @@ from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
+from retool_mcore.preflight.machine import gpu_memory_bytes
 from retool_mcore.recipes.pipeline import check_slurm
 from retool_mcore.runner import template
 from retool_mcore.runner.launch import (
@@ -85,12 +86,12 @@ def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
         raise UserError("this runs inside a Slurm job only: use `retool submit STAGE` or `sbatch slurm/STAGE.sbatch`.")
     nodes = slurm.hostnames(env["SLURM_JOB_NODELIST"])
     here = env.get("SLURMD_NODENAME", nodes[0])
-    gpus = env.get("SLURM_GPUS_ON_NODE")
+    gpus = env.get("SLURM_GPUS_ON_NODE") or len(gpu_memory_bytes())  # Slurm need not count GPUs
     return Allocation(
         int(env["SLURM_JOB_ID"]),
         int(env.get("SLURM_RESTART_COUNT") or 0),
         (here, *(node for node in nodes if node != here)),
-        int(gpus) if gpus else None,
+        int(gpus) or None,
         f"{env.get('SLURM_SUBMIT_DIR', '')}/slurm-{env['SLURM_JOB_ID']}-{env.get('SLURM_JOB_NAME', '')}.out",
     )
 
@@ -107,7 +108,7 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     given = {"parallel.nodes": len(allocation.nodes)}
     if config.parallel.device == "cuda":
         if allocation.gpus_per_node is None:
-            raise UserError("parallel.device=cuda, but the job has no GPUs: submit it with --gpus-per-node.")
+            raise UserError("parallel.device=cuda, but the job's node has no GPUs: submit it with --gpus-per-node.")
         given["parallel.gpus_per_node"] = allocation.gpus_per_node
     if stage in ONE_NODE and len(allocation.nodes) > 1:
         raise UserError(f"{stage} runs on one node, but the job has {len(allocation.nodes)}: submit it with --nodes=1.")

@@ -45,6 +45,8 @@ class Site:
     time: str | None = None  # Slurm's notation, as in 2-00:00:00
     nodes: Annotated[int, Field(ge=1)] | None = None
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    gpu_gres: bool = True  # whether Slurm counts GPUs there; if not, a job has all of its nodes
+    flags: list[Annotated[str, Field(pattern=r"^--")]] = field(default_factory=list)  # further ones for sbatch
     venv: str | None = None  # relative: to the repository
     container: Container = Container()
     modules: list[str] = field(default_factory=list)

@@ -49,18 +49,25 @@ class Job:
         return self.run_dir / "slurm" / f"%j-{self.stage}.out"
 
     def command(self) -> list[str]:
-        flags = ["--parsable", f"--output={self.log}"]
+        flags = ["--parsable", f"--output={self.log}", *self.site.flags]
         for name in ("partition", "account", "qos", "time"):
             if value := getattr(self.site, name):
                 flags.append(f"--{name}={value}")
         if self.stage in STAGES:
             flags.append(f"--nodes={asked_nodes(self.stage, self.config)}")
-            flags.append(f"--gpus-per-node={asked_gpus(self.config, self.site)}")
+            if self.site.gpu_gres:
+                flags.append(f"--gpus-per-node={asked_gpus(self.config, self.site)}")
         if self.after:
             # A job whose predecessor failed would otherwise wait for ever.
             flags += [f"--dependency=afterok:{self.after}", "--kill-on-invalid-dep=yes"]
         arguments = {"tensorboard": [str(self.run_dir)], "sandbox": []}.get(self.stage, self.overrides)
-        return ["sbatch", *flags, str(ROOT / "slurm" / f"{self.stage}.sbatch"), *arguments]
+        return ["sbatch", *flags, str(self.script()), *arguments]
+
+    def script(self) -> Path:
+        """slurm/STAGE.sbatch; where Slurm counts no GPUs, and would refuse to be asked for them, a copy in the run's
+        folder that asks for none."""
+        script = ROOT / "slurm" / f"{self.stage}.sbatch"
+        return script if self.site.gpu_gres or self.stage not in STAGES else self.log.with_name(script.name)
 
     def environment(self) -> dict[str, str]:
         """What the batch script needs and cannot find out; sbatch hands its whole environment on to the job."""
@@ -206,6 +213,9 @@ def send(job: Job) -> str:
         UserError: sbatch refused; the message is sbatch's own.
     """
     job.log.parent.mkdir(parents=True, exist_ok=True)  # slurmd drops the output when the folder is missing
+    if job.script().parent == job.log.parent:
+        lines = (ROOT / "slurm" / job.script().name).read_text().splitlines(keepends=True)
+        job.script().write_text("".join(line for line in lines if not line.startswith("#SBATCH --gpus-per-node")))
     command = job.command()
     done = subprocess.run(command, env={**os.environ, **job.environment()}, capture_output=True, text=True)
     if done.returncode:

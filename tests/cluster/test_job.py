@@ -69,6 +69,8 @@ def test_the_allocation_begins_with_this_node(program):
     log = {"SLURM_SUBMIT_DIR": "/home/me", "SLURM_JOB_NAME": "retool-rl"}
     found = read_allocation(env | log)
     assert found == Allocation(12, 3, ("n2", "n1", "n3"), None, "/home/me/slurm-12-retool-rl.out")
+    program("nvidia-smi", "for i in 1 2; do echo H100, 580.1, 81559, 0; done")
+    assert read_allocation(env).gpus_per_node == 2  # where Slurm counts none
     assert read_allocation(env | {"SLURM_GPUS_ON_NODE": "4"}).gpus_per_node == 4
 
 

@@ -2,11 +2,14 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from retool_mcore.cli import main
+from retool_mcore.cluster import submit
+from retool_mcore.cluster.site import load_site
 from retool_mcore.cluster.submit import ROOT, read_jobs, record
 from retool_mcore.config import compose
 
@@ -51,7 +54,7 @@ def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
     run = tmp_path / "runs" / "r"
     sft, rl, evaluation = calls(slurm)
     assert sft[0] == [str(ROOT), "default", "ALL"]
-    assert sft[1] == ["--parsable", f"--output={run}/slurm/%j-sft.out", "--nodes=2", "--gpus-per-node=8"]
+    assert sft[1] == ["--parsable", f"--output={run}/slurm/%j-sft.out", "--mem=0", "--nodes=2", "--gpus-per-node=8"]
     assert sft[2] == ROOT / "slurm" / "sft.sbatch" and sft[2].is_file()
     assert sft[3] == ["name=r", *BIG]
     assert rl[1][-2:] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
@@ -69,6 +72,19 @@ def test_the_sites_limits_become_flags(slurm):
     ((environment, flags, _, _),) = calls(slurm)
     assert environment[1] == "example-apptainer"
     assert {"--partition=gpu", "--account=my-project", "--qos=normal", "--time=2-00:00:00"} <= set(flags)
+
+
+def test_where_slurm_counts_no_gpus_none_are_asked_for(slurm, tmp_path, monkeypatch):
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "plain.yaml").write_text("venv: .venv\ngpu_gres: false\nflags:\n  - --constraint=h100\n")
+    monkeypatch.setattr(submit, "load_site", partial(load_site, folder=tmp_path / "sites"))
+    assert main.main(["submit", "sft", "--site=plain", "name=r", *BIG]) == 0
+    ((_, flags, script, arguments),) = calls(slurm)
+    assert "--constraint=h100" in flags and "--mem=0" not in flags
+    assert not any("gpus" in flag for flag in flags) and arguments == ["name=r", *BIG]
+    ours = (ROOT / "slurm" / "sft.sbatch").read_text()
+    assert "#SBATCH --gpus-per-node=8\n" in ours
+    assert script.read_text() == ours.replace("#SBATCH --gpus-per-node=8\n", "")
 
 
 def test_a_run_on_cpu_asks_for_no_gpu(slurm):
