@@ -14,7 +14,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
@@ -104,64 +104,71 @@ def nearest(key: str, valid: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(key, sum(by_word.values(), []), n=1, cutoff=NEAR)), None)
 
 
-def check(key: str, value: Any, reference: Mapping, free: Iterable[str], prefix: str = "") -> None:
-    """Checks one leaf against `reference`, the nested configuration whose keys and types are valid.
+def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], prefix: str = "") -> Any:
+    """Checks one leaf against `reference`, whose keys and types are valid, and returns the value that stands there.
 
-    `prefix` stands before the key in messages (`verl.`). A key whose reference value is null takes anything, and any
-    key takes null, which in many places means "no limit" or "as the library decides".
+    `prefix` stands before the key in messages (`verl.`). A key whose reference value is null, missing or cannot be
+    worked out (an override may be what mends it) takes anything, and any key takes null, which in many places means
+    "no limit" or "as the library decides".
 
     Raises:
         UserError: the key does not exist there, or the value's basic type is another one.
     """
     if is_free(key, free):
-        return
+        return None
     node: Any = reference
     for part in key.split("."):
         if node is None:
-            return
-        if not isinstance(node, Mapping) or part not in node:
-            known = [name for name, _ in leaves(reference)]
+            return None
+        if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
+            known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
             raise UserError(f"unknown key {prefix}{key}; {near}.")
-        node = node[part]
+        try:
+            node = None if OmegaConf.is_missing(node, part) else node[part]
+        except OmegaConfBaseException:
+            node = None
     if expected := _mismatch(node, value):
         raise UserError(f"{prefix}{key} must be {expected}, not {value!r}.")
+    return node
 
 
 def _mismatch(reference: Any, value: Any) -> str | None:
     """What `value` should have been, or None when it fits."""
     if reference is None or value is None or (isinstance(value, str) and "${" in value):
         return None
-    if isinstance(reference, Mapping):
+    if isinstance(reference, DictConfig):
         return None if isinstance(value, Mapping) else "a section (its keys are set one by one)"
     if isinstance(reference, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(reference, int | float):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return None if is_number else "a number"
-    if isinstance(reference, list) and not isinstance(value, list):
+    if isinstance(reference, ListConfig) and not isinstance(value, list):
         return "a list: [a,b]"
     if isinstance(reference, str) and isinstance(value, Mapping):
         return "one value"
     return None
 
 
-def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str], reference: Mapping) -> None:
-    """Writes our own (not `verl.`) values into `config`, in place, after checking each against `reference`.
+def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str]) -> None:
+    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there.
 
     Raises:
         UserError: see `check`; also for an int where another int stood but a fraction was given.
     """
+    checked = []
     for item in values:
         refuse_forced(item, free)
         for key, value in leaves(item.value, item.key):
-            check(key, value, reference, free)
-            old = dict(leaves(reference)).get(key)
+            old = check(key, value, config, free)
             if isinstance(old, int) and not isinstance(old, bool) and isinstance(value, float):
                 raise UserError(f"{key} must be a whole number, not {value!r}.")
             if isinstance(old, str) and isinstance(value, int | float) and not isinstance(value, bool):
                 value = item.text  # name=007 stays 007
-            store(config, key, value)
+            checked.append((key, value))
+    for key, value in checked:
+        store(config, key, value)
 
 
 def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:

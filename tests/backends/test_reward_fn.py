@@ -1,5 +1,6 @@
 """The function that verl calls: grader, reward, punishment and filters of a recipe on one packed trajectory."""
 
+import functools
 import json
 from unittest.mock import ANY
 
@@ -11,8 +12,14 @@ from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 
 
+@functools.cache
+def composed(*overrides):
+    """The recipe; scoring leaves it as it is, as a run scores all its trajectories by one."""
+    return compose("rl", overrides).recipe
+
+
 def outcome(name, answer, overrides=(), finish="answer", statuses=("error",), length=40):
-    recipe = compose("rl", [f"recipe={name}", *overrides]).recipe
+    recipe = composed(f"recipe={name}", *overrides)
     extra = {"trajectory": to_wire(trajectory_of(length, statuses, finish).to_record())}
     extra |= {"policy_text": answer, "response_length": length, "training_step": 1}
     return compute_score("math", "decoded", "42", extra, recipe=recipe, max_response_tokens=160)
@@ -59,7 +66,7 @@ def test_function_calls_are_graded_by_the_calls():
     wrong = as_list.replace("1", "true")
 
     def judged(name, text, *overrides, step=1):
-        recipe = compose("rl", [f"recipe={name}", "data=functions", *overrides]).recipe
+        recipe = composed(f"recipe={name}", "data=functions", *overrides)
         packed = to_wire(trajectory_of(40, ("success",), "tool").to_record())
         extra = {"trajectory": packed, "policy_text": "", "response_length": 40, "training_step": step}
         return compute_score("f", text, json.dumps(truth), extra, recipe=recipe, max_response_tokens=160)

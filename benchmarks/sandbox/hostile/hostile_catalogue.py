@@ -1,6 +1,7 @@
 """All hostile programs, by family."""
 
 from benchmarks.sandbox.hostile import (
+    hostile_fetch,
     hostile_files,
     hostile_kernel,
     hostile_network,
@@ -16,7 +17,7 @@ FAMILIES = {
     "resources": hostile_resources.CASES,
     "time": hostile_time.CASES,
     "processes": hostile_processes.CASES,
-    "files": hostile_files.CASES,
+    "files": [*hostile_files.CASES, *hostile_fetch.CASES],
     "network": hostile_network.CASES,
     "kernel": hostile_kernel.CASES,
     "protocol": hostile_protocol.CASES,

@@ -1,0 +1,51 @@
+"""What composing a configuration does again and again, done once a process: the tests compose hundreds of times.
+
+Every caller gets a copy of its own, and a file that changed is read again. `python tests/config/snapshots.py` and the
+stages that tests start as processes compose without this.
+"""
+
+import functools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import omegaconf.base
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+
+from retool_mcore.config import resolve
+
+Plugins.instance()  # registers Hydra's sources
+Files: Any = SourcesRegistry.instance().resolve("file")
+_read, _compose_files = Files.load_config, resolve._compose_files
+
+
+@functools.cache
+def _pickled_file(path: str, provider: str, config: str, stamp: tuple[int, int]) -> bytes:
+    return pickle.dumps(_read(Files(provider, path), config))
+
+
+def _read_once(self: Any, config_path: str) -> Any:
+    file = Path(self.path, self._normalize_file_name(config_path))
+    if not file.is_file():
+        return _read(self, config_path)
+    status = file.stat()
+    return pickle.loads(_pickled_file(self.path, self.provider, config_path, (status.st_mtime_ns, status.st_size)))
+
+
+@functools.cache
+def _pickled_choices(stage: str, choices: tuple[tuple[str, str], ...]) -> bytes:
+    return pickle.dumps(_compose_files(stage, dict(choices), resolve.CONFIG_DIR))
+
+
+def _compose_files_once(stage: str, choices: dict[str, str], config_dir: Path) -> Any:
+    if config_dir != resolve.CONFIG_DIR:
+        return _compose_files(stage, choices, config_dir)
+    return pickle.loads(_pickled_choices(stage, tuple(choices.items())))
+
+
+def remember() -> None:
+    """From now on a YAML file, the text of an interpolation and a set of choices cost once."""
+    Files.load_config = _read_once
+    resolve._compose_files = _compose_files_once
+    omegaconf.base.parse = functools.cache(omegaconf.base.parse)
