@@ -5,9 +5,9 @@
 
 verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
 with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
-as the rank that needs most). Ours does both at once (retool_mcore/planner/packing.py). verl's time grows with the
-square
-of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
+as the rank that needs most). Ours does both at once (spreading.py, by
+retool_mcore/planner/packing.py). verl's time grows with the square of the sequences and more, so both pack `--beside`
+sequences, and ours also `--sequences`.
 Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
 forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
 count.
@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from retool_mcore.planner.packing import Cost, Packing, plan
+from benchmarks.planner.spreading import Packing, forward_cost, plan
+from retool_mcore.planner.packing import Cost
 from retool_mcore.planner.shape import SHAPES
 
 RESULT = provenance.RESULTS / "packing.json"
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    cost = Cost.of(SHAPES[SHAPE])
+    cost = forward_cost(SHAPES[SHAPE])
     rows, head = [], provenance.made(("verl", "numpy", "torch", "tensordict"))
     for sequences, beside in ((arguments.sequences, False), (arguments.beside, True)):
         for name, median in MEDIANS.items() if sequences else ():
