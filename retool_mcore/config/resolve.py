@@ -41,6 +41,9 @@ VERL_BASE = {
 # Policies that eval and export know by a word: the link to each in the run's folder.
 STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
 
+# Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
+LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
+
 # Sections of verl's configuration that are handed on to another library, or read with .get: any key may stand there.
 VERL_FREE = (
     "*.override_transformer_config",
@@ -128,6 +131,7 @@ def register_resolvers() -> None:
         ("divide", _divide),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
+        ("loss_aggregation", lambda loss: LOSS_AGGREGATIONS.get(loss, "token-mean")),
         ("chat_template", chat_template),
         ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
         ("own_files", _own_parquets),

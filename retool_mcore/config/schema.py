@@ -83,6 +83,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
         "recipe",
         "loss_aggregation",
     ),
+    (Literal["vanilla", "retool", "gspo", "cispo", "sequence_clip"], "recipe", "policy_loss"),
     (Natural, "recipe", "overlong_buffer critic.warmup_steps"),
     (Share, "recipe", "gamma lambda filters.verifier_failures? filters.repetition.limit"),
     (Rate, "recipe", "lr"),
