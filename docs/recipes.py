@@ -196,7 +196,7 @@ def runs_section(paths: list[Path]) -> list[str]:
 
 
 def losses_section() -> list[str]:
-    """Our policy losses, from their docstrings: the module imports torch and verl, which this page should not wait for."""
+    """Our policy losses, by their docstrings: their module imports torch and verl, which this page need not wait for."""
     tree = ast.parse((Path(__file__).parents[1] / "retool_mcore/backends/verl/losses.py").read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     lines = ["## Losses", ""]
@@ -212,9 +212,10 @@ def losses_section() -> list[str]:
         "| `cispo` | verl's | each token's importance weight, not its gradient (arXiv 2506.13585, Eq. 4 and 5) |",
         "| `sequence_clip` | ours | the sequence's ratio, the response being one action |",
         "",
-        "Dr. GRPO (arXiv 2503.20783) has no loss of its own: `recipe=dr_grpo` sets the advantage and a constant divisor.",
-        "With `recipe=gspo` and `recipe=cispo` come the clips of their papers too: a sequence's ratio hardly ever leaves",
-        "a range that is meant for tokens. Another loss of verl: `verl.actor_rollout_ref.actor.policy_loss.loss_mode=NAME`.",
+        "Dr. GRPO (arXiv 2503.20783) has no loss of its own: `recipe=dr_grpo` sets the advantage and the divisor.",
+        "With `recipe=gspo` and `recipe=cispo` come the clips of their papers too: a sequence's ratio hardly ever",
+        "leaves a range that is meant for tokens. Another loss of verl:",
+        "`verl.actor_rollout_ref.actor.policy_loss.loss_mode=NAME`.",
         "",
         "The world-model option, a cross-entropy on observation tokens, is",
         "`recipe.policy_loss=retool recipe.observation_weight=0.1`; TensorBoard: `actor/observation_loss`.",

@@ -3,7 +3,6 @@
 from retool_mcore.config.resolve import (
     CONFIG_DIR,
     FREE,
-    LOSS_AGGREGATIONS,
     STAGE_POLICIES,
     VERL_BASE,
     VERL_FREE,
@@ -17,7 +16,6 @@ from retool_mcore.config.resolve import (
 __all__ = [
     "CONFIG_DIR",
     "FREE",
-    "LOSS_AGGREGATIONS",
     "STAGE_POLICIES",
     "VERL_BASE",
     "VERL_FREE",

@@ -55,6 +55,9 @@ Rate = Annotated[float, Field(gt=0, lt=1)]  # AdamW moves a weight by up to abou
 Every = Annotated[int, AfterValidator(_every)]
 Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 
+# Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
+LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
+
 # Each type with the keys that have it, of one section or of the top; `?`: null is one more value.
 VALUES: tuple[tuple[Any, str, str], ...] = (
     (Annotated[str, Field(pattern=_NAME)], "", "name"),
@@ -207,6 +210,11 @@ def check(config: Mapping[str, Any]) -> None:
     loggers, verls = ([*_at(config, key)] for key in ("train.loggers", "verl.trainer.logger"))
     if loggers and verls and verls[0] != [*loggers[0], "file"]:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")
+    loss, aggregation = (next(_at(config, f"recipe.{key}"), None) for key in ("policy_loss", "loss_aggregation"))
+    if (own := LOSS_AGGREGATIONS.get(loss, aggregation)) != aggregation:
+        raise UserError(
+            f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
+        )
     _check_rollout(config.get("rollout") or {})
     _check_train(config.get("train") or {})
 

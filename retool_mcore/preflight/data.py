@@ -14,9 +14,14 @@ from retool_mcore.errors import UserError
 from retool_mcore.rewards.verdict import CALLS, TESTS
 
 
+def listed(paths: str | Iterable[str]) -> list[Path]:
+    """One path or several, as a configuration gives them."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+
+
 def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[str], None]) -> list[Path]:
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
-    files = [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    files = listed(paths)
     if not files:
         raise UserError(
             f"{key} names no file: give one or more parquet files, or with data=file what they are made of "

@@ -133,10 +133,13 @@ def check_eval_stage(config: DictConfig) -> None:
             "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of "
             "trajectories whose tests pass."
         )
-    files = check_prompts(config, ("validation_files",))
     model = read_named_policy(config)
     check_rollout(config, model)
-    check_prompt_lengths(config, model, files, check_tools(config))
+    tools = check_tools(config)
+    data.check_template(config.data.prompt, config.rollout.format)
+    if config.get("prepare") and not all(map(os.path.isfile, data.listed(config.data.validation_files))):
+        return  # they are read when the stage begins, and checked then (runner/launch.py)
+    check_prompt_lengths(config, model, check_prompts(config, ("validation_files",)), tools)
 
 
 def check_export_stage(config: DictConfig) -> None:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Mapping
 
-from retool_mcore.config import LOSS_AGGREGATIONS
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.sample_filters import FILTERS
 from retool_mcore.rewards.registry import find_reward
@@ -20,11 +19,6 @@ def check_recipe(recipe: Mapping) -> None:
     if group_reward:
         check_arguments("group_reward", recipe["group_reward"], given=2, fewest=None)
     check_filters(recipe)
-    loss, aggregation = recipe["policy_loss"], recipe["loss_aggregation"]
-    if (own := LOSS_AGGREGATIONS.get(loss, aggregation)) != aggregation:
-        raise UserError(
-            f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
-        )
 
 
 def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:

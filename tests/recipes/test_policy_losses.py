@@ -1,7 +1,7 @@
 """The policy losses that a recipe may name against their papers' formulas, written out token by token in float64.
 
-Of the trajectories here the interpreter wrote tokens in the middle: what stands there (log-probabilities, advantages) is
-far from the rest, so that a loss which reads it is seen.
+Of the trajectories here the interpreter wrote tokens in the middle: what stands there (log-probabilities, advantages)
+is far from the rest, so that a loss which reads it is seen.
 """
 
 import math
@@ -13,8 +13,8 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
 import retool_mcore.backends.verl.losses  # noqa: F401  (registers)
-from retool_mcore.config import LOSS_AGGREGATIONS, compose
-from retool_mcore.config.schema import VALUES
+from retool_mcore.config import compose
+from retool_mcore.config.schema import LOSS_AGGREGATIONS, VALUES
 
 # 1: the policy's, 0: the interpreter's, None: padding.
 TOKENS = [[1, 1, 0, 0, 1, 1], [1, 0, 0, 1, None, None], [1, 1, 1, None, None, None], [1, 0, 1, 1, 1, None]]

@@ -37,8 +37,6 @@ def test_every_recipe_is_accepted_or_says_what_it_needs(name):
         ("retool", "recipe.filters.samples=[void_turn]", "policy_loss=retool, not vanilla"),
         ("retool", "recipe.observation_weight=0.1", "policy_loss=retool"),
         ("simpletir", "recipe.loss_aggregation=seq-mean-token-mean", "token-mean, not seq-mean"),
-        ("grpo", "recipe.policy_loss=cispo", "cispo is its paper's with recipe.loss_aggregation=token-mean, not seq-"),
-        ("gspo", "recipe.loss_aggregation=token-mean", "loss_aggregation=seq-mean-token-mean, not token-mean: set"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(name, override, words):
