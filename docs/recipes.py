@@ -196,7 +196,7 @@ def runs_section(paths: list[Path]) -> list[str]:
 
 
 def losses_section() -> list[str]:
-    """Our policy losses, by their docstrings: their module imports torch and verl, which this page need not wait for."""
+    """Our policy losses, by their docstrings: the module imports torch and verl, and this page should not wait."""
     tree = ast.parse((Path(__file__).parents[1] / "retool_mcore/backends/verl/losses.py").read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     lines = ["## Losses", ""]
