@@ -67,7 +67,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Count, "", "k problems? probe.sequences probe.tokens"),
     (NotNegative, "", "temperature"),
     (PositiveShare, "", "top_p"),
-    (Literal["boxed", "answer_tag", "final_line", "calls", "tests"], "", "answer recipe.answer"),
+    (Literal["boxed", "answer_tag", "final_line", "calls", "tests", "environment"], "", "answer recipe.answer"),
     (Literal["exact", "rounded"], "", "decimals recipe.decimals"),
     (Literal["float32", "bfloat16", "float16"], "model", "dtype"),
     (Literal["checkpoint", "random"], "model", "init"),

@@ -18,7 +18,7 @@ from retool_mcore.preflight.trace import check_loggers, check_trace
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
-from retool_mcore.rewards.verdict import TESTS
+from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -128,10 +128,10 @@ def check_rl_stage(config: DictConfig) -> None:
 
 
 def check_eval_stage(config: DictConfig) -> None:
-    if config.answer == TESTS:
+    if config.answer in (TESTS, ENVIRONMENT):
         raise UserError(
-            "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of "
-            "trajectories whose tests pass."
+            "`retool eval` grades no environments: reward/accuracy of `retool rl` is the share of trajectories whose "
+            "tests pass, or whose return is 1 or more."
         )
     model = read_named_policy(config)
     check_rollout(config, model)

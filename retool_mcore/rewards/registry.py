@@ -11,6 +11,7 @@ ALIASES = {
     "torl": "retool_mcore.rewards.outcome.torl",
     "zerotir": "retool_mcore.rewards.outcome.zerotir",
     "skyrl": "retool_mcore.rewards.outcome.skyrl",
+    "environment": "retool_mcore.rewards.outcome.environment",
     "artist": "retool_mcore.rewards.artist.artist",
     "tool_n1": "retool_mcore.rewards.tool_calls.tool_n1",
     "toolrl": "retool_mcore.rewards.toolrl.toolrl",

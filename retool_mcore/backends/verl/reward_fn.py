@@ -8,10 +8,11 @@ from omegaconf import OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.sample_filters import drop_reason
+from retool_mcore.rewards.outcome import environment
 from retool_mcore.rewards.registry import find_reward
 from retool_mcore.rewards.sample import Sample, read_sample
 from retool_mcore.rewards.shaping import soft_overlong
-from retool_mcore.rewards.verdict import CRASHED, verdict
+from retool_mcore.rewards.verdict import CRASHED, ENVIRONMENT, verdict
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def compute_score(
     sample = read_sample(extra_info["trajectory"], text=solution_str, acc=0.0, ground_truth=truth, step=step)
     known = {"ground_truth": ground_truth, "policy": recipe["answer"], "decimals": recipe["decimals"]}
     try:
-        tested = extra_info.get("verdict")
+        tested = float(environment(sample) >= 1) if recipe["answer"] == ENVIRONMENT else extra_info.get("verdict")
         judged = verdict(policy_text=extra_info["policy_text"], text=solution_str, tested=tested, **known)
         reward, drop = _reward(replace(sample, acc=judged["acc"]), recipe)
     except UserError:
