@@ -27,7 +27,3 @@ def __getattr__(name: str):
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_NAMES)}")
     return getattr(importlib.import_module(_NAMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_NAMES])

@@ -76,9 +76,7 @@ class GymEnvironment(Tool):
         return Reply(_text(seen), value=repr(float(reward or 0.0)), ends=any(map(bool, ends)))
 
     async def release(self, episode: Episode) -> None:
-        environment = episode.state.pop(self.name)
-        if hasattr(environment, "close"):
-            await _call(environment.close)
+        await _close(episode.state.pop(self.name))
 
 
 def write_rows(
@@ -90,10 +88,9 @@ def write_rows(
     on together. Runs the environments; for a script, not inside an event loop.
     """
 
-    async def row(seed: int) -> dict:
-        made, seen = await environment.begin(seed)
-        if hasattr(made, "close"):
-            await _call(made.close)
+    def row(seed: int) -> dict:
+        made, seen = asyncio.run(environment.begin(seed))
+        asyncio.run(_close(made))
         question = f"{instructions}\n\n{seen}"
         return {
             "data_source": environment.name,
@@ -105,10 +102,7 @@ def write_rows(
             "agent_name": "retool",
         }
 
-    async def rows() -> list[dict]:
-        return [await row(seed) for seed in seeds]
-
-    write_parquet(asyncio.run(rows()), with_tools(RL_SCHEMA), Path(path))
+    write_parquet(map(row, seeds), with_tools(RL_SCHEMA), Path(path))
 
 
 def _load(path: str) -> Callable[..., Any]:
@@ -123,6 +117,11 @@ async def _call(function: Callable[..., Any], *arguments: Any, **named: Any) -> 
     if inspect.iscoroutinefunction(function):
         return await function(*arguments, **named)
     return await asyncio.to_thread(function, *arguments, **named)
+
+
+async def _close(environment: Any) -> None:
+    if hasattr(environment, "close"):
+        await _call(environment.close)
 
 
 def _text(seen: Any) -> str:

@@ -131,7 +131,7 @@ def check_eval_stage(config: DictConfig) -> None:
     if config.answer in (TESTS, ENVIRONMENT):
         raise UserError(
             "`retool eval` grades no environments: reward/accuracy of `retool rl` is the share of trajectories whose "
-            "tests pass, or whose return is 1 or more."
+            "tests pass, or whose reward is 1 or more."
         )
     model = read_named_policy(config)
     check_rollout(config, model)

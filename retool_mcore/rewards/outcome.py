@@ -22,12 +22,8 @@ def torl(sample: Sample, *, executability: float = 0.0) -> float:
 
 
 def zerotir(sample: Sample) -> float:
-    """1 when the final answer is right, else 0 (ZeroTIR, arXiv 2505.07773; SimpleTIR, arXiv 2509.02479)."""
-    return 1.0 if sample.correct else 0.0
-
-
-def skyrl(sample: Sample) -> float:
-    """1 iff the tests pass (SkyRL v0): `acc` is then the verdict of the task's tests, not of a final answer."""
+    """1 when the final answer is right, else 0 (ZeroTIR, arXiv 2505.07773; SimpleTIR, arXiv 2509.02479); or, in a
+    repository, when its tests pass (SkyRL v0)."""
     return 1.0 if sample.correct else 0.0
 
 

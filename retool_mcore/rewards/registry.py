@@ -10,7 +10,7 @@ ALIASES = {
     "retool": "retool_mcore.rewards.outcome.retool",
     "torl": "retool_mcore.rewards.outcome.torl",
     "zerotir": "retool_mcore.rewards.outcome.zerotir",
-    "skyrl": "retool_mcore.rewards.outcome.skyrl",
+    "skyrl": "retool_mcore.rewards.outcome.zerotir",
     "environment": "retool_mcore.rewards.outcome.environment",
     "artist": "retool_mcore.rewards.artist.artist",
     "tool_n1": "retool_mcore.rewards.tool_calls.tool_n1",

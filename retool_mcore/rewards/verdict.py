@@ -22,7 +22,7 @@ def verdict(
 
     policy: where the answer stands, one of ANSWERS. policy_text: what the policy wrote, without code and observations;
     text: the decoded response; decimals: one of DECIMALS, whether a decimal stands for the exact value; tested: what
-    the trajectory's environment said, 1.0 iff its tests pass, or iff its return is 1 or more. Raises UserError for a
+    the trajectory's environment said, 1.0 iff its tests pass, or iff its reward is 1 or more. Raises UserError for a
     ground truth that no answer could meet, and for tests where there was no environment. A `tested` that is not a
     number says that running them raised.
     """

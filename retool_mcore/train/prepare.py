@@ -78,11 +78,6 @@ class Part(NamedTuple):
     weight: float = 1.0
 
 
-def named_parts(sources) -> list[Part]:
-    """Of `data.sources`; one that is null is left out."""
-    return [Part(s.role, name, s.location, name) for name, s in sources.items() if s is not None]
-
-
 def own_parts(section) -> list[Part]:
     """Of `data.file`, the user's own."""
     parts = []
@@ -112,7 +107,9 @@ def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Par
     """What `retool prepare` reads for these roles, once all of it is there: raises UserError before a row is read or
     downloaded."""
     data = config.data
-    parts = own_parts(data.file) if "file" in data else named_parts(data.get("sources", {}))
+    named = data.get("sources", {}).items()  # one that is null is left out
+    parts = [Part(s.role, name, s.location, name) for name, s in named if s is not None]
+    parts = own_parts(data.file) if "file" in data else parts
     parts = [part for part in parts if part.role in roles]
     get_template(data.prompt)
     for part in sorted(parts, key=lambda part: part.location is None):  # what is here before the hub is asked
