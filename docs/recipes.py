@@ -176,8 +176,8 @@ def runs_section(paths: list[Path]) -> list[str]:
         "(docs/recipe_runs.json, which `python -m docs.recipe_runs RUN...` writes). The embedded model is",
         "cold-started for a minute or two, and the tests let rewards differ by length (overlong_buffer) and drop no",
         "group by accuracy: such runs show that a recipe's parts work, not that it learns. `tests/recipe_cases.py`",
-        "lists the recipes that the tests run on engines, at every change and nightly; `tests/reward` and",
-        "`tests/algo` compare rewards, filters and advantages with values worked out from the papers.",
+        "lists the recipes that the tests run on engines, at every change and nightly; `tests/rewards` and",
+        "`tests/recipes` compare rewards, filters and advantages with values worked out from the papers.",
         "",
     ]
     lines += ["| recipe | run seen |", "|---|---|"]
@@ -196,16 +196,33 @@ def runs_section(paths: list[Path]) -> list[str]:
 
 
 def losses_section() -> list[str]:
-    """Our policy loss, from its docstring: the module imports torch and verl, which this page should not wait for."""
+    """Our policy losses, by their docstrings: the module imports torch and verl, and this page should not wait."""
     tree = ast.parse((Path(__file__).parents[1] / "retool_mcore/backends/verl/losses.py").read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     lines = ["## Losses", ""]
     lines += [
-        "`recipe.policy_loss=vanilla` is verl's. The world-model option, a cross-entropy on observation tokens, is"
+        "`recipe.policy_loss` names one, with the aggregation over tokens that its paper has; another one is refused.",
+        "`tests/recipes/test_policy_losses.py` compares values and gradients with the papers' formulas.",
+        "",
+        "| loss | whose | what is clipped |",
+        "|---|---|---|",
+        "| `vanilla` | verl's | each token's ratio (PPO), with a dual clip |",
+        "| `retool` | ours | the same |",
+        "| `gspo` | verl's | the sequence's ratio to the power 1 / length (arXiv 2507.18071, Eq. 5 and 7) |",
+        "| `cispo` | verl's | each token's importance weight, not its gradient (arXiv 2506.13585, Eq. 4 and 5) |",
+        "| `sequence_clip` | ours | the sequence's ratio, the response being one action |",
+        "",
+        "Dr. GRPO (arXiv 2503.20783) has no loss of its own: `recipe=dr_grpo` sets the advantage and the divisor.",
+        "With `recipe=gspo` and `recipe=cispo` come the clips of their papers too: a sequence's ratio hardly ever",
+        "leaves a range that is meant for tokens. Another loss of verl:",
+        "`verl.actor_rollout_ref.actor.policy_loss.loss_mode=NAME`.",
+        "",
+        "The world-model option, a cross-entropy on observation tokens, is",
+        "`recipe.policy_loss=retool recipe.observation_weight=0.1`; TensorBoard: `actor/observation_loss`.",
+        "",
     ]
-    lines += ["`recipe.policy_loss=retool recipe.observation_weight=0.1`; TensorBoard: `actor/observation_loss`.", ""]
     for function in functions:
-        lines += ["```", f"algo.losses.{function.name}", "", ast.get_docstring(function), "```", ""]
+        lines += ["```", f"backends.verl.losses.{function.name}", "", ast.get_docstring(function), "```", ""]
     return lines
 
 

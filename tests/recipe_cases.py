@@ -22,6 +22,9 @@ NIGHTLY = {
     "retool": (),
     "grpo": (DIFFERENT_LENGTHS,),
     "artist": (),
+    "gspo": (DIFFERENT_LENGTHS,),
+    "cispo": ("recipe.filters.all_equal=false", DIFFERENT_LENGTHS),
+    "dr_grpo": (DIFFERENT_LENGTHS,),
     "dapo": ("recipe.filters.all_equal=false", DIFFERENT_LENGTHS),
 }
 # Nightly, on data of their own. Tool-N1 gives nothing for a call that is nearly right, which the short cold start's all

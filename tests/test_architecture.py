@@ -18,6 +18,8 @@ PACKAGE = "retool_mcore"
 # What each folder may import, beside BASE; from the command line at the top down to what imports nothing.
 BASE = {"errors", "files", "ports"}
 EDGES = {
+    "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
+    "api": "config runner sandbox",
     "cli": "backends cluster coldstart config metrics planner preflight runner sandbox state tools view",
     "coldstart": "backends data rewards runner sandbox",
     "cluster": "backends config preflight recipes runner state",

@@ -18,7 +18,7 @@ from typer.exceptions import TyperException
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
-from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch
+from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_dir
 from retool_mcore.state.stop import EXIT_CODE
 
 app = typer.Typer(
@@ -87,10 +87,17 @@ def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False)
     return run_stage("rl", overrides, dry_run, full)
 
 
-@app.command("eval", epilog=_examples("retool eval policy=sft", "retool eval policy=rl k=32 temperature=1.0 top_p=0.7"))
+@app.command(
+    "eval",
+    epilog=_examples(
+        "retool eval policy=sft",
+        "retool eval policy=rl k=32 temperature=1.0 top_p=0.7",
+        "retool eval model=/models/Qwen2.5-7B-Instruct data=file data.file.eval=mine.jsonl",
+    ),
+)
 def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
     """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
-    and the behaviour metrics, to RUN/eval/<policy>."""
+    and the behaviour metrics, to RUN/eval/<policy>. model=FOLDER needs no run: it reads the problems by itself."""
     return run_stage("eval", overrides, dry_run, full)
 
 
@@ -370,6 +377,10 @@ def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: 
         print(whole(stage, config) if full else "\n".join(lines(stage, config)))
     else:
         launch(stage, config)
+        if stage == "eval":
+            from retool_mcore.cli.summary import print_evaluation
+
+            print_evaluation(stage_dir(stage, config))
     return 0
 
 

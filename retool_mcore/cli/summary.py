@@ -76,6 +76,21 @@ def print_table(run: Path, console: Console | None = None) -> None:
         console.print(f"rl: {said}")
 
 
+def print_evaluation(folder: Path, console: Console | None = None) -> None:
+    """Prints one evaluation, a line a data source: accuracies, share with code, tokens. Raises UserError as `rows`."""
+    found = _read_eval(folder / "metrics.json")
+    names = list(dict.fromkeys(name for scores in found["accuracy"].values() for name in scores))
+    table = Table(title=str(folder))
+    for title in ("data source", *names, "code ratio", "response tokens"):
+        table.add_column(title, justify="left" if title == "data source" else "right")
+    for source, scores in found["accuracy"].items():
+        figures = found["behaviour"].get(source, {})
+        length = figures.get("response_length")
+        cells = [*(_percent(scores.get(name)) for name in names), _percent(figures.get("code_ratio"))]
+        table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
+    (console or Console()).print(table)
+
+
 def plot(run: Path, picture: Path) -> None:
     """Draws the SFT loss, and the reward, accuracy and code ratio of RL over the steps.
 

@@ -36,7 +36,8 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
     """Splits overrides into group choices ({group: choice}) and values.
 
     Raises:
-        UserError: malformed text, a deletion, a sweep, or a choice that its group does not have.
+        UserError: malformed text, a deletion, a sweep, or a choice that its group does not have. A folder or hub name
+            in place of a model's choice is `model=folder model.path=THAT`.
     """
     choices, values = {}, []
     for text in overrides:
@@ -50,6 +51,8 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
         key = override.key_or_group
         if not override.is_add() and not override.is_force_add() and (config_dir / key).is_dir():
             choices[key] = _choice(key, override.value(), config_dir)
+            if key == "model" and choices[key] != str(override.value()):
+                values.append(Value("model.path", str(override.value()), str(override.value()), False))
             continue
         value = override.value()
         typed = override.input_line.split("=", 1)[1] if override.input_line else str(value)
@@ -73,6 +76,8 @@ def _read(text: str) -> Override:
 
 def _choice(group: str, choice: Any, config_dir: Path) -> str:
     available = sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
+    if group == "model" and ("/" in str(choice) or Path(str(choice)).is_dir()) and str(choice) not in available:
+        return "folder"
     if str(choice) not in available:
         raise UserError(f"{group} has no choice {str(choice)!r}; choose one of: {', '.join(available)}.")
     return str(choice)

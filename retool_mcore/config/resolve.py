@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,9 +129,13 @@ def register_resolvers() -> None:
         ("divide", _divide),
         ("when_positive", lambda value, then: then if value > 0 else None),
         ("policy_path", policy_path),
+        ("loss_aggregation", _loss_aggregation),
         ("chat_template", chat_template),
         ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
         ("own_files", _own_parquets),
+        ("own_label", _own_label),
+        ("when_folder", lambda model, then, other: then if model == "folder" else other),
+        ("eval_name", _eval_name),
         ("abspath", lambda path: os.path.abspath(os.path.expanduser(str(path)))),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -164,6 +169,24 @@ def _own_parquets(role: str, value: Any, folder: str, file: str) -> ListConfig:
     value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     files = [f"{folder}/{role}/{entry.name}/{file}" for entry in own_files(role, value)]
     return OmegaConf.create(files or [f"{folder}/{file}"] * (role == "eval"))
+
+
+def _loss_aggregation(loss: str) -> str:
+    from retool_mcore.config.schema import LOSS_AGGREGATIONS
+
+    return LOSS_AGGREGATIONS.get(loss, "token-mean")
+
+
+def _eval_name(model: str, *, _root_: DictConfig) -> str:
+    """model.path is read only where it is a folder's: elsewhere it lies in the run's folder, which follows the name."""
+    return "eval-" + re.sub(r"[^\w.+-]+", "-", Path(str(_root_.model.path)).name) if model == "folder" else "default"
+
+
+def _own_label(prepare: bool, value: Any) -> str | None:
+    from retool_mcore.config.schema import own_files
+
+    value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    return "+".join(file.name for file in own_files("eval", value)).replace("/", "-") or None if prepare else None
 
 
 def _divide(a: int, b: int) -> int:

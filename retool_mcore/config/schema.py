@@ -55,6 +55,9 @@ Rate = Annotated[float, Field(gt=0, lt=1)]  # AdamW moves a weight by up to abou
 Every = Annotated[int, AfterValidator(_every)]
 Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 
+# Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
+LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
+
 # Each type with the keys that have it, of one section or of the top; `?`: null is one more value.
 VALUES: tuple[tuple[Any, str, str], ...] = (
     (Annotated[str, Field(pattern=_NAME)], "", "name"),
@@ -64,7 +67,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Count, "", "k problems? probe.sequences probe.tokens"),
     (NotNegative, "", "temperature"),
     (PositiveShare, "", "top_p"),
-    (Literal["boxed", "answer_tag", "final_line", "calls", "tests"], "", "answer recipe.answer"),
+    (Literal["boxed", "answer_tag", "final_line", "calls", "tests", "environment"], "", "answer recipe.answer"),
     (Literal["exact", "rounded"], "", "decimals recipe.decimals"),
     (Literal["float32", "bfloat16", "float16"], "model", "dtype"),
     (Literal["checkpoint", "random"], "model", "init"),
@@ -83,6 +86,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
         "recipe",
         "loss_aggregation",
     ),
+    (Literal["vanilla", "retool", "gspo", "cispo", "sequence_clip"], "recipe", "policy_loss"),
     (Natural, "recipe", "overlong_buffer critic.warmup_steps"),
     (Share, "recipe", "gamma lambda filters.verifier_failures? filters.repetition.limit"),
     (Rate, "recipe", "lr"),
@@ -206,6 +210,11 @@ def check(config: Mapping[str, Any]) -> None:
     loggers, verls = ([*_at(config, key)] for key in ("train.loggers", "verl.trainer.logger"))
     if loggers and verls and verls[0] != [*loggers[0], "file"]:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")
+    loss, aggregation = (next(_at(config, f"recipe.{key}"), None) for key in ("policy_loss", "loss_aggregation"))
+    if (own := LOSS_AGGREGATIONS.get(loss, aggregation)) != aggregation:
+        raise UserError(
+            f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
+        )
     _check_rollout(config.get("rollout") or {})
     _check_train(config.get("train") or {})
 

@@ -12,15 +12,25 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+import yaml
+
+from retool_mcore.data.formats import TOOL
+from retool_mcore.data.function_schema import function_schema
 from retool_mcore.data.untrusted import read_json
 from retool_mcore.environments import files as edits
 from retool_mcore.environments.files import RepositoryError
-from retool_mcore.environments.schemas import SCHEMAS
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
 
 TESTS = "tests"
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+SCHEMAS = [
+    function_schema(name, tool.pop("description"), _NO_ARGUMENTS | tool)
+    for name, tool in yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text()).items()
+]
+SCHEMAS.insert(-1, TOOL)
 # unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.
 _RUN_TESTS = f"""
 import io, re, sys, unittest

@@ -2,8 +2,7 @@
 
 from contextvars import ContextVar
 
-from retool_mcore.environments.repository import RepositoryEnvironment
-from retool_mcore.environments.schemas import SCHEMAS
+from retool_mcore.environments.repository import SCHEMAS, RepositoryEnvironment
 from retool_mcore.tools.base import Episode, Reply, Tool
 
 # The environment of the trajectory that the running task belongs to; tasks that it starts inherit it.

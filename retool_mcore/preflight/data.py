@@ -13,12 +13,17 @@ from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
 from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.verdict import CALLS, TESTS
+from retool_mcore.rewards.verdict import CALLS, ENVIRONMENT, TESTS
+
+
+def listed(paths: str | Iterable[str]) -> list[Path]:
+    """One path or several, as a configuration gives them."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[str], None]) -> list[Path]:
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
-    files = [Path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    files = listed(paths)
     if not files:
         raise UserError(
             f"{key} names no file: give one or more parquet files, or with data=file what they are made of "
@@ -93,6 +98,11 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
                 f"recipe={recipe['name']} grades {'' if tests else 'no '}tests of a repository, and the rows of {file} "
                 f"are {'' if repository else 'no '}repository tasks (ability {ability!r}): recipe=skyrl goes with "
                 "data=repo_bugs, and with no other."
+            )
+        if (recipe["answer"] == ENVIRONMENT) != (ability == ENVIRONMENT):
+            raise UserError(
+                f"recipe.answer={recipe['answer']} does not fit {file} (ability {ability!r}): rows of an environment "
+                "(environments/gym.py::write_rows) go with recipe.answer=environment, and with no other."
             )
 
 

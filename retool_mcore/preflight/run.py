@@ -18,7 +18,7 @@ from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_fol
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
-from retool_mcore.rewards.verdict import TESTS
+from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -128,15 +128,18 @@ def check_rl_stage(config: DictConfig) -> None:
 
 
 def check_eval_stage(config: DictConfig) -> None:
-    if config.answer == TESTS:
+    if config.answer in (TESTS, ENVIRONMENT):
         raise UserError(
-            "`retool eval` runs no repository environments: reward/accuracy of `retool rl` is the share of "
-            "trajectories whose tests pass."
+            "`retool eval` grades no environments: reward/accuracy of `retool rl` is the share of trajectories whose "
+            "tests pass, or whose reward is 1 or more."
         )
-    files = check_prompts(config, ("validation_files",))
     model = read_named_policy(config)
     check_rollout(config, model)
-    check_prompt_lengths(config, model, files, check_tools(config))
+    tools = check_tools(config)
+    data.check_template(config.data.prompt, config.rollout.format)
+    if config.get("prepare") and not all(map(os.path.isfile, data.listed(config.data.validation_files))):
+        return  # they are read when the stage begins, and checked then (runner/launch.py)
+    check_prompt_lengths(config, model, check_prompts(config, ("validation_files",)), tools)
 
 
 def check_export_stage(config: DictConfig) -> None:

@@ -35,17 +35,13 @@ def check_filters(recipe: Mapping) -> None:
     for name in filters["samples"]:
         if name not in FILTERS:
             raise UserError(f"recipe.filters.samples: {name!r} is not known; choose from {', '.join(FILTERS)}.")
-    needs_ours = [
-        name
-        for name, used in (("filters.samples", bool(filters["samples"])), ("observation_weight", alpha > 0))
-        if used
-    ]
-    if not needs_ours:
+    needs_ours = "filters.samples" if filters["samples"] else "observation_weight" if alpha > 0 else None
+    if needs_ours is None:
         return
     if recipe["policy_loss"] != "retool":
-        raise UserError(f"recipe.{needs_ours[0]} needs recipe.policy_loss=retool, not {recipe['policy_loss']}.")
+        raise UserError(f"recipe.{needs_ours} needs recipe.policy_loss=retool, not {recipe['policy_loss']}.")
     if recipe["loss_aggregation"] != "token-mean":
         raise UserError(
-            f"recipe.{needs_ours[0]} needs recipe.loss_aggregation=token-mean, not {recipe['loss_aggregation']}: the "
+            f"recipe.{needs_ours} needs recipe.loss_aggregation=token-mean, not {recipe['loss_aggregation']}: the "
             "mean over sequences divides by the whole mini-batch, left-out samples included."
         )

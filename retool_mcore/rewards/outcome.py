@@ -1,4 +1,4 @@
-"""Rewards that look at the outcome alone: ReTool, ToRL, ZeroTIR and SkyRL."""
+"""Rewards that look at the outcome alone: ReTool, ToRL, ZeroTIR, SkyRL, and an environment's own."""
 
 from retool_mcore.rewards.sample import Sample
 
@@ -22,10 +22,12 @@ def torl(sample: Sample, *, executability: float = 0.0) -> float:
 
 
 def zerotir(sample: Sample) -> float:
-    """1 when the final answer is right, else 0 (ZeroTIR, arXiv 2505.07773; SimpleTIR, arXiv 2509.02479)."""
+    """1 when the final answer is right, else 0 (ZeroTIR, arXiv 2505.07773; SimpleTIR, arXiv 2509.02479); or, in a
+    repository, when its tests pass (SkyRL v0)."""
     return 1.0 if sample.correct else 0.0
 
 
-def skyrl(sample: Sample) -> float:
-    """1 iff the tests pass (SkyRL v0): `acc` is then the verdict of the task's tests, not of a final answer."""
-    return 1.0 if sample.correct else 0.0
+def environment(sample: Sample) -> float:
+    """The undiscounted return: the sum of the rewards that an environment gave for its calls, which their `value`
+    holds (environments/gym.py)."""
+    return sum(float(call.value) for call in sample.calls if call.code is None and call.value is not None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retool_mcore.rollout.trajectory import Call, Turn
 from retool_mcore.rollout.wire import from_wire
@@ -15,7 +16,8 @@ class Sample:
     special tokens left out, observations included: what the policy alone wrote only where it made no call. `ids` are
     the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
     noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
-    `Trajectory.finish`. `step` is the training step, from 1, that asked for it.
+    `Trajectory.finish`. `step` is the training step, from 1, that asked for it. `policy_text` is what the policy wrote
+    outside of its calls, turns joined by newlines.
     """
 
     acc: float
@@ -27,23 +29,21 @@ class Sample:
     calls: Sequence[Call]
     finish: str
     step: int
+    policy_text: str = ""
 
     @property
     def correct(self) -> bool:
         return self.acc > 0.5
 
 
-def read_sample(packed: str, *, text: str, acc: float, ground_truth: str, step: int) -> Sample:
-    """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py)."""
+def read_sample(packed: str, **known: Any) -> Sample:
+    """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py); `known`: its other fields."""
     record = from_wire(packed)
     return Sample(
-        acc=acc,
-        ground_truth=ground_truth,
-        text=text,
+        **known,
         ids=record["response_ids"],
         policy_spans=[(span["start"], span["end"]) for span in record["spans"] if span["kind"] == "policy"],
         turns=[Turn(**turn) for turn in record["turn_notes"]],
         calls=[Call(**call) for call in record["calls"]],
         finish=record["finish"],
-        step=step,
     )

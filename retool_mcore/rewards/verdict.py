@@ -9,8 +9,9 @@ from retool_mcore.rewards.tool_calls import judge
 
 CALLS = "calls"
 TESTS = "tests"
+ENVIRONMENT = "environment"
 DECIMALS = ("exact", "rounded")
-ANSWERS = (*POLICIES, CALLS, TESTS)
+ANSWERS = (*POLICIES, CALLS, TESTS, ENVIRONMENT)
 CRASHED = "crashed"  # `graded_by` of a response that made the scoring raise
 
 
@@ -21,10 +22,11 @@ def verdict(
 
     policy: where the answer stands, one of ANSWERS. policy_text: what the policy wrote, without code and observations;
     text: the decoded response; decimals: one of DECIMALS, whether a decimal stands for the exact value; tested: what
-    the trajectory's environment said, 1.0 iff its tests pass. Raises UserError for a ground truth that no answer could
-    meet, and for tests where there was no environment. A `tested` that is not a number says that running them raised.
+    the trajectory's environment said, 1.0 iff its tests pass, or iff its reward is 1 or more. Raises UserError for a
+    ground truth that no answer could meet, and for tests where there was no environment. A `tested` that is not a
+    number says that running them raised.
     """
-    if policy == TESTS:
+    if policy in (TESTS, ENVIRONMENT):
         if tested is None:
             raise UserError("answer=tests needs trajectories in an environment with tests: take data=repo_bugs.")
         passed, by = (0.0, CRASHED) if math.isnan(tested) else (tested, "")

@@ -115,11 +115,13 @@ def is_complete(stage: str, config: DictConfig) -> bool:
 def preflight(stage: str, config: DictConfig) -> None:
     """All that can be found wrong before anything starts. Raises UserError."""
     from retool_mcore.preflight.run import check  # reads data and models: not for --help
-    from retool_mcore.train.prepare import parts_of
+    from retool_mcore.train.prepare import evaluation_parts, parts_of
 
     check(stage, config)
     if stage == "prepare":
         parts_of(config)
+    elif config.get("prepare"):
+        evaluation_parts(config)
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
@@ -199,6 +201,11 @@ def run_attempt(
 
                 prepare.run(config)
             else:
+                if config.get("prepare"):
+                    from retool_mcore.train import prepare
+
+                    prepare.read_evaluation(config)
+                    preflight(stage, config)
                 words = command(path) if command is not None else stage_command(stage, config, path)
                 run_process(stage, config, folder, words, attempt, stage_id, dump_others)
         stop.clear(folder)  # one that came during the last step

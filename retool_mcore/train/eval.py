@@ -21,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.policy_format import load_format
+from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
@@ -54,6 +55,17 @@ def rows_of(paths: str | Iterable[str]) -> list[dict]:
     return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 
+def check_finished(records: list[dict], rows: list[dict], folder: Path) -> None:
+    """Refuse a folder whose trajectories are of other problems, as after a change of the data. Raises UserError."""
+    for record in records:
+        row = rows[record["index"]] if record["index"] < len(rows) else None
+        if row is None or row["reward_model"]["ground_truth"] != record["ground_truth"]:
+            raise UserError(
+                f"{folder} holds trajectories of other problems (number {record['index']}): remove it, or give this "
+                "evaluation a label=NAME."
+            )
+
+
 async def run_all(config, folder: Path) -> list[dict]:
     """Every problem k times; one record (metrics/records.py) a trajectory."""
     rows = rows_of(config.data.validation_files)[: config.problems]
@@ -62,6 +74,7 @@ async def run_all(config, folder: Path) -> list[dict]:
     limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     path = folder / TRAJECTORIES
     records = read_finished(path)
+    check_finished(records, rows, folder)
     done = {(record["index"], record["sample"]) for record in records}
     todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
     engine = build_engine(config)

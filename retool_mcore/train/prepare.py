@@ -1,6 +1,6 @@
 """retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ def run(config) -> None:
     elif config.data.name == "repo_bugs":
         repositories.make(config)
     else:
-        read_sources(config)
+        read_sources(config, parts_of(config))
 
 
 def make_arithmetic(config) -> None:
@@ -78,11 +78,6 @@ class Part(NamedTuple):
     weight: float = 1.0
 
 
-def named_parts(sources) -> list[Part]:
-    """Of `data.sources`; one that is null is left out."""
-    return [Part(s.role, name, s.location, name) for name, s in sources.items() if s is not None]
-
-
 def own_parts(section) -> list[Part]:
     """Of `data.file`, the user's own."""
     parts = []
@@ -108,20 +103,41 @@ def own_parts(section) -> list[Part]:
     return parts
 
 
-def parts_of(config) -> list[Part]:
-    """What `retool prepare` reads, once all of it is there: raises UserError before a row is read or downloaded."""
+def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:
+    """What `retool prepare` reads for these roles, once all of it is there: raises UserError before a row is read or
+    downloaded."""
     data = config.data
-    parts = own_parts(data.file) if "file" in data else named_parts(data.get("sources", {}))
+    named = data.get("sources", {}).items()  # one that is null is left out
+    parts = [Part(s.role, name, s.location, name) for name, s in named if s is not None]
+    parts = own_parts(data.file) if "file" in data else parts
+    parts = [part for part in parts if part.role in roles]
     get_template(data.prompt)
     for part in sorted(parts, key=lambda part: part.location is None):  # what is here before the hub is asked
         check_location(get_source(part.source) if isinstance(part.source, str) else part.source, part.location)
     return parts
 
 
-def read_sources(config) -> None:
+def evaluation_parts(config) -> list[Part]:
+    """What an evaluation reads for itself (`prepare: true`); [] of a data set that is generated. Raises UserError."""
+    parts = parts_of(config, ("eval",))
+    if not parts and ("file" in config.data or "sources" in config.data):
+        raise UserError(
+            f"data={config.data.name} names no problems to evaluate on: give data.file.eval=FILE with data=file."
+        )
+    return parts
+
+
+def read_evaluation(config) -> None:
+    """Make the files that `retool eval` reads, and no others where the data set's are read from sources."""
+    if parts := evaluation_parts(config):
+        read_sources(config, parts)
+    else:
+        run(config)
+
+
+def read_sources(config, parts: list[Part]) -> None:
     data, folder, seed = config.data, Path(config.run_dir) / "data", config.seed
     common = {"template": data.prompt, "seed": seed}
-    parts = parts_of(config)
     files: dict[str, list[Path]] = {"rl": [], "sft": [], "eval": []}
     for part in parts:
         out, share = folder / part.folder, data.sft_validation_share

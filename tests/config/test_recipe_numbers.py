@@ -9,8 +9,11 @@ from retool_mcore.config.resolve import _compose_files
 COMMUNITY = (512, 16, 64, 1e-6)  # ReTool's community run, and what its own paper and others do not give
 PUBLISHED = {
     "artist": COMMUNITY,
+    "cispo": COMMUNITY,
     "dapo": (512, 16, 32, 1e-6),
+    "dr_grpo": (128, 8, 16, 1e-6),
     "grpo": (16, 64, 16, 1e-6),
+    "gspo": (512, 16, 128, 1e-6),
     "otc": COMMUNITY,
     "retool": COMMUNITY,
     "simpletir": COMMUNITY,

@@ -24,6 +24,17 @@ REFUSED = [
     ("rl", ["train.lr=1000"], "train.lr=1000: expected less than 1."),
     ("sft", ["train.lr=0"], "train.lr=0: expected more than 0."),
     ("rl", ["recipe.clip_low=-3"], "recipe.clip_low=-3: expected more than 0."),
+    (
+        "rl",
+        ["recipe.policy_loss=gpso"],
+        "recipe.policy_loss=gpso: expected 'vanilla', 'retool', 'gspo', 'cispo' or 'sequence_clip'.",
+    ),
+    (
+        "rl",
+        ["recipe=grpo", "recipe.policy_loss=cispo"],
+        "recipe.policy_loss=cispo is its paper's with recipe.loss_aggregation=token-mean, not seq-mean-token-mean: set "
+        "that.",
+    ),
     ("rl", ["recipe.temperature=0"], "recipe.temperature=0: expected more than 0."),
     ("rl", ["rollout.temperature=-1"], "rollout.temperature=-1: expected more than 0."),
     ("rl", ["rollout.top_p=7"], "rollout.top_p=7: expected at most 1."),

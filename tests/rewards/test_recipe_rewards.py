@@ -16,14 +16,17 @@ from retool_mcore.rewards.otc import (
     tool_reward_grpo,
     tool_reward_ppo,
 )
-from retool_mcore.rewards.outcome import retool, skyrl, torl, zerotir
+from retool_mcore.rewards.outcome import retool, torl, zerotir
 from retool_mcore.rewards.registry import ALIASES, find_reward
 from retool_mcore.rewards.tool_calls import tool_n1
 
 HALF_ROOT = math.sqrt(0.5)
 
 
-@pytest.mark.parametrize(("reward", "right", "wrong"), [(retool, 1, -1), (torl, 1, -1), (zerotir, 1, 0), (skyrl, 1, 0)])
+@pytest.mark.parametrize(
+    ("reward", "right", "wrong"),
+    [(retool, 1, -1), (torl, 1, -1), (zerotir, 1, 0), (find_reward("skyrl"), 1, 0)],
+)
 def test_outcome_rewards(reward, right, wrong):
     assert (reward(sample(acc=1.0)), reward(sample(acc=0.0))) == (right, wrong)
 

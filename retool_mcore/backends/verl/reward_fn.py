@@ -11,7 +11,7 @@ from retool_mcore.recipes.sample_filters import drop_reason
 from retool_mcore.rewards.registry import find_reward
 from retool_mcore.rewards.sample import Sample, read_sample
 from retool_mcore.rewards.shaping import soft_overlong
-from retool_mcore.rewards.verdict import CRASHED, verdict
+from retool_mcore.rewards.verdict import CRASHED, ENVIRONMENT, verdict
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,13 @@ def compute_score(
     does, a policy could void what it does badly. UserError says that the run is set up wrongly, and goes through.
     """
     step, truth = int(extra_info["training_step"]), str(ground_truth)
-    sample = read_sample(extra_info["trajectory"], text=solution_str, acc=0.0, ground_truth=truth, step=step)
+    said = {"text": solution_str, "policy_text": extra_info["policy_text"]}
+    sample = read_sample(extra_info["trajectory"], **said, acc=0.0, ground_truth=truth, step=step)
     known = {"ground_truth": ground_truth, "policy": recipe["answer"], "decimals": recipe["decimals"]}
     try:
         tested = extra_info.get("verdict")
+        if recipe["answer"] == ENVIRONMENT:  # what its reward says
+            tested = float(_reward(sample, recipe)[0] >= 1)
         judged = verdict(policy_text=extra_info["policy_text"], text=solution_str, tested=tested, **known)
         reward, drop = _reward(replace(sample, acc=judged["acc"]), recipe)
     except UserError:
@@ -53,7 +56,7 @@ def compute_score(
     except Exception:
         log.exception("scoring raised: counted as %s", CRASHED)
         judged = verdict(policy_text="", text="", tested=0.0, **known) | {"graded_by": CRASHED}
-        nothing = replace(sample, text="", ids=[], policy_spans=[], turns=[], calls=[])
+        nothing = replace(sample, text="", policy_text="", ids=[], policy_spans=[], turns=[], calls=[])
         reward, drop = min(_reward(nothing, recipe)[0], 0.0), ""
     overlong = 0.0
     if recipe["overlong_buffer"] > 0:
