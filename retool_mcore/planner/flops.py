@@ -5,7 +5,7 @@ token forward and 4P backward, 6P in all; with their 6N these are the same but f
 biases and the embedding's look-up count nothing). Attention is counted as a causal kernel computes it, and over each
 sequence's own length: a token looks at itself and what came before it. (Narayanan's formula, and verl's MFU, count the
 whole square, twice as much.) Recomputed activations are not model FLOPs (Korthikanti et al. 2022, arXiv 2205.05198,
-section 6.3: model FLOPs against hardware FLOPs): `recompute_flops` counts them on their own.
+section 6.3: model FLOPs against hardware FLOPs).
 """
 
 from collections.abc import Sequence
@@ -47,18 +47,3 @@ def model_flops(shape: Shape, lengths: Sequence[int]) -> float:
     Divide by GPUs, seconds and the GPU's peak for the model FLOPs utilisation (MFU).
     """
     return 3.0 * forward_flops(shape, lengths)
-
-
-def recompute_flops(shape: Shape, lengths: Sequence[int], recompute: str) -> float:
-    """FLOPs that recomputation adds to a step: none, selective (the attention core), mlp, or full (whole layers)."""
-    tokens = sum(lengths)
-    match recompute:
-        case "none":
-            return 0.0
-        case "selective":
-            return attention_forward(shape, lengths)
-        case "mlp":
-            return 2.0 * tokens * shape.layers * 3 * shape.hidden * shape.ffn
-        case "full":
-            return 2.0 * tokens * shape.layers * shape.layer_matrices + attention_forward(shape, lengths)
-    raise ValueError(f"recompute={recompute!r}: expected one of {', '.join(RECOMPUTE)}")

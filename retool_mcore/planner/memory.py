@@ -7,6 +7,7 @@ k, v, the output and a row statistic; SwiGLU unfused keeps five tensors of the M
 gradient buffer (float32: MegatronEngine._resolve_override_ddp_config) and verl's log-probabilities of whole logits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -90,6 +91,30 @@ def optimizer_bytes(shape: Shape, layout: Layout, parameters: float) -> float:
     experts = expert_parameters(shape, layout)
     copies = layout.dp * layout.cp
     return ADAM * ((parameters - experts) / copies + experts / (copies * layout.tp / layout.ep))
+
+
+def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
+    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
+    policy = stage_parameters(shape, layout, stage)
+    output = shape.embedding_parameters / layout.tp
+    has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
+    critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
+
+    def trained(parameters: float) -> dict[str, float]:
+        optimizer = optimizer_bytes(shape, layout, parameters)
+        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
+
+    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
+
+
+def staying(parts: Mapping[str, float], layout: Layout) -> float:
+    """Of a model's bytes those that stay on the GPU while another one is at work."""
+    away = {
+        "weights": layout.param_offload,
+        "gradients": layout.param_offload,
+        "optimizer": layout.optimizer_offload,
+    }
+    return sum(size for part, size in parts.items() if not away[part])
 
 
 def layer_activations(shape: Shape, layout: Layout) -> float:

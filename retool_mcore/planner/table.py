@@ -3,7 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB
+from retool_mcore.planner.rollout import Rollout
 from retool_mcore.planner.search import Found, Plan, Problem, model_tflops
 
 WIDTH = 140  # of the table, however narrow the terminal: a wrapped row cannot be read
@@ -20,29 +21,13 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
     )
     console.print(ranking(problem, found.shown(top)))
     best = found.chosen
-    table = Table("memory of the fullest GPU at the update's peak", "GiB")
-    table.columns[1].justify = "right"
-    for name, size in best.memory.parts.items():
-        if size:
-            table.add_row(name, f"{size / GIB:.1f}")
-    table.add_section()
-    table.add_row("peak of torch's allocator", f"{best.memory.peak / GIB:.1f}")
-    table.add_row(
-        "fragments, CUDA, NCCL" + (", sleeping vLLM" if problem.rl else ""), _gib(best.gpu_bytes - best.memory.peak)
-    )
-    table.add_row("all of it", f"{best.gpu_bytes / GIB:.1f}")
-    console.print(table)
+    console.print(memory_table(problem, best))
     table = Table("seconds of the update", "s", "%")
     table.columns[1].justify = table.columns[2].justify = "right"
     for name, took in best.update.parts.items():
         if took >= 0.001 * best.update.step:
             table.add_row(name, f"{took:.2f}", f"{100 * took / best.update.step:.1f}")
     console.print(table)
-    if best.rollout is not None:
-        console.print(
-            f"vLLM: TP{best.rollout.tp}, gpu_memory_utilization {best.rollout.utilisation:.2f}, "
-            f"{best.rollout.cache_tokens:,} tokens of KV cache a replica."
-        )
     dropped = "; ".join(f"{reason}: {count:,}" for reason, count in found.refused.most_common())
     console.print(f"{found.tried:,} layouts tried, {len(found.plans):,} fit. Dropped: {dropped or 'none'}.")
 
@@ -70,6 +55,10 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
     return table
 
 
+def _engine(engine: Rollout) -> str:
+    return f"vLLM TP{engine.tp} at {engine.utilisation:.2f}, {engine.cache_tokens:,} tokens of KV cache a replica"
+
+
 def offloaded(layout) -> str:
     kinds = (["weights"] if layout.param_offload else []) + (["optimizer"] if layout.optimizer_offload else [])
     return "+".join(kinds) or "-"
@@ -77,3 +66,27 @@ def offloaded(layout) -> str:
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.1f}"
+
+
+def memory_table(problem: Problem, plan: Plan) -> Table:
+    """Of the fullest GPU: in an update, and in generation."""
+    machine = problem.machine
+    table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", "GiB")
+    table.columns[1].justify = "right"
+    parts = dict(plan.memory.parts)
+    asleep = ENGINE_ASLEEP * (plan.rollout is not None and not problem.own_gpus)
+    parts |= {"CUDA, NCCL": plan.memory.outside, "sleeping vLLM": asleep}
+    parts |= {"fragments": plan.memory.gpu - plan.memory.peak - plan.memory.outside}
+    parts |= {" and ".join(problem.beside) or "-": plan.gpu_bytes - sum(parts.values())}
+    for name, size in parts.items():
+        if size > 0.01 * GIB:
+            table.add_row(name, f"{size / GIB:.1f}")
+    table.add_section()
+    table.add_row("an update's peak", f"{plan.gpu_bytes / GIB:.1f}")
+    if plan.rollout is not None:
+        share = plan.rollout.utilisation * machine.memory
+        table.add_section()
+        table.add_row(_engine(plan.rollout), f"{share / GIB:.1f}")
+        table.add_row("what stays of the trainer", f"{plan.there / GIB:.1f}")
+        table.add_row("idle in generation", f"{(machine.memory - share - plan.there) / GIB:.1f}")
+    return table

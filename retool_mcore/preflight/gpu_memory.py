@@ -1,18 +1,17 @@
 """Do an update and the models beside vLLM fit the GPUs? By the planner's arithmetic
 (retool_mcore/planner/memory.py)."""
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.layout import Batch, Layout
-from retool_mcore.planner.memory import BF16, FP32, GIB, memory, optimizer_bytes, stage_parameters
-from retool_mcore.planner.settings import switches
+from retool_mcore.planner.layout import Batch
+from retool_mcore.planner.memory import GIB, memory, models, staying
+from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
+from retool_mcore.preflight import machine
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
@@ -24,31 +23,9 @@ OFFLOAD = (
 
 
 def smallest_gpu_bytes(nvidia_smi: str = "nvidia-smi") -> int | None:
-    """Memory of this node's smallest GPU; None when there is no driver or it does not tell (parts of a GPU, MIG)."""
-    if shutil.which(nvidia_smi) is None:
-        return None
-    command = [nvidia_smi, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    sizes = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode or not sizes or not all(size.isdigit() for size in sizes):
-        return None
-    return min(map(int, sizes)) * 2**20
-
-
-def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
-    """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
-    megatron = parallel.megatron
-    return Layout(
-        tp=parallel.tp,
-        pp=parallel.pp,
-        vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        cp=megatron.get("context_parallel_size") or 1,
-        dp=dp,
-        ep=parallel.get("ep", 1),
-        sequence_parallel=parallel.sequence_parallel,
-        micro_batch_tokens=parallel.micro_batch_tokens,
-        **switches(megatron),
-    )
+    """Memory of this node's smallest GPU; None when nvidia-smi does not tell."""
+    sizes = machine.gpu_values("memory.total", nvidia_smi)
+    return int(min(sizes)) * 2**20 if sizes else None
 
 
 def check_update(
@@ -80,7 +57,7 @@ def check_update(
     shape = Shape.from_hf(folder)
     micro_batches = 2 * layout.pp * layout.vpp
     held = memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
-    stays = {name: resident(parts, parallel.megatron) for name, parts in models(shape, layout, held.stage).items()}
+    stays = {name: staying(parts, layout) for name, parts in models(shape, layout, held.stage).items()}
     beside = {name: stays[name] for name, wanted in (("critic", critic), ("reference", reference)) if wanted}
     needed = held.peak + sum(beside.values()) + held.outside
     if needed > gpu_bytes * (1 + TOLERANCE):
@@ -106,23 +83,3 @@ def check_update(
 
 def _told(beside: Mapping[str, float]) -> str:
     return "".join(f", with {size / GIB:.0f} GiB of the {name}" for name, size in beside.items())
-
-
-def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
-    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
-    policy = stage_parameters(shape, layout, stage)
-    output = shape.embedding_parameters / layout.tp
-    has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
-    critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
-
-    def trained(parameters: float) -> dict[str, float]:
-        optimizer = optimizer_bytes(shape, layout, parameters)
-        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
-
-    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
-
-
-def resident(bytes_of: Mapping[str, float], megatron: Mapping) -> float:
-    """Of a model's bytes those that stay on the GPU while another one is at work; `megatron`: parallel.megatron."""
-    offload = {"weights": "param_offload", "gradients": "param_offload", "optimizer": "optimizer_offload"}
-    return sum(size for part, size in bytes_of.items() if not megatron.get(offload[part], False))

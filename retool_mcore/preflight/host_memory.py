@@ -10,9 +10,10 @@ from retool_mcore.errors import UserError
 from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, optimizer_bytes, stage_parameters
+from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
-from retool_mcore.preflight.gpu_memory import TOLERANCE, layout_of
+from retool_mcore.preflight.gpu_memory import TOLERANCE
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
 # the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.
@@ -76,11 +77,17 @@ def node_needs(config: DictConfig, folder: Path | None) -> Needs:
 
     folder: the policy's, None when it is not there.
     """
+    known = folder is not None and read_json(folder / "config.json").get("model_type") in FAMILIES
+    return needs_of(config, Shape.from_hf(folder) if known else None)
+
+
+def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
+    """The same of a model's shape."""
     parallel, cuda = config.parallel, config.parallel.device == "cuda"
     base = {"processes": machine.MIN_CPU_MEMORY_BYTES + cuda * parallel.gpus_per_node * PROCESS_BYTES}
-    if "train" not in config or folder is None or read_json(folder / "config.json").get("model_type") not in FAMILIES:
+    if "train" not in config or shape is None:
         return Needs(base, 0.0)
-    shape, megatron, recipe = Shape.from_hf(folder), parallel.megatron, config.get("recipe", {})
+    megatron, recipe = parallel.megatron, config.get("recipe", {})
     cp = megatron.get("context_parallel_size") or 1
     dp = parallel.nodes * parallel.gpus_per_node // (parallel.tp * parallel.pp * cp)
     layout = layout_of(parallel, dp=dp)

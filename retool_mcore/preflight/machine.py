@@ -42,6 +42,19 @@ def cuda_devices(nvidia_smi: str = "nvidia-smi") -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.startswith("GPU ")]
 
 
+def gpu_values(field: str, nvidia_smi: str = "nvidia-smi") -> list[float]:
+    """A number of each GPU of this node, as memory.total in MiB or compute_cap; [] when there is no driver or one of
+    them does not tell (parts of a GPU, MIG)."""
+    if shutil.which(nvidia_smi) is None:
+        return []
+    command = [nvidia_smi, f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode or not all(value.replace(".", "", 1).isdigit() for value in found):
+        return []
+    return [float(value) for value in found]
+
+
 def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
     """Those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without one."""
     for requirement in map(Requirement, requirements):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.planner.packing import plan
 from retool_mcore.errors import UserError
-from retool_mcore.planner.packing import Cost, pack, plan
+from retool_mcore.planner.packing import Cost, pack
 from retool_mcore.planner.shape import SHAPES
 
 COST = Cost.of(SHAPES["qwen2.5-32b"])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.flops import attention_pairs, forward_flops, model_flops, recompute_flops
+from retool_mcore.planner.flops import attention_pairs, forward_flops, model_flops
 from retool_mcore.planner.shape import SHAPES, Shape, named
 
 SMALL = Shape(layers=3, hidden=8, ffn=16, heads=4, kv_heads=2, head_dim=2, vocab=32, tied=False)
@@ -109,16 +109,6 @@ def test_model_flops_are_six_a_weight_and_token_without_attention():
     multiplied = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
     assert model_flops(shape, [1]) == pytest.approx(6 * multiplied, rel=1e-4)
     assert multiplied == pytest.approx(shape.parameters - shape.embedding_parameters, rel=1e-3)
-
-
-def test_recomputation_is_counted_apart():
-    lengths = [5, 2]
-    parts = {kind: recompute_flops(SMALL, lengths, kind) for kind in ("none", "selective", "mlp", "full")}
-    assert parts["none"] == 0 < parts["selective"] < parts["full"]
-    output = 2 * sum(lengths) * SMALL.vocab * SMALL.hidden
-    assert parts["full"] == forward_flops(SMALL, lengths) - output
-    with pytest.raises(ValueError, match="recompute"):
-        recompute_flops(SMALL, lengths, "some")
 
 
 def test_of_experts_only_those_that_work_are_multiplied():
