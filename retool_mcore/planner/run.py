@@ -91,8 +91,9 @@ class Course:
 def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
     train = config.train
     save = save_seconds(problem, plan.layout, train.async_save)
-    clock = math.inf if train.save_minutes is None else max(60 * train.save_minutes, save / SAVING_SHARE)
-    every = min(train.save_every, math.ceil(clock / plan.step)) if train.save_every > 0 else 0
+    every = max(train.save_every, 0)
+    if every and train.save_minutes is not None:
+        every = min(every, math.ceil(max(60 * train.save_minutes, save / SAVING_SHARE) / plan.step))
     problems = OmegaConf.select(config, "data.held_back") or OmegaConf.select(config, "data.arithmetic.held_back") or 0
     validation = 0.0
     if plan.rollout and train.eval_every > 0 and problems >= 1:

@@ -22,7 +22,7 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
     console.print(ranking(problem, found.shown(top)))
     best = found.chosen
     console.print(memory_table(problem, best))
-    table = Table("seconds of the update", "s", "%")
+    table = Table("seconds of an optimizer step", "s", "%")
     table.columns[1].justify = table.columns[2].justify = "right"
     for name, took in best.update.parts.items():
         if took >= 0.001 * best.update.step:

@@ -9,7 +9,7 @@ from rich.table import Table
 from retool_mcore.planner.changes import Change, changes
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.run import Course, course, machine_of, present, read, shape_of
-from retool_mcore.planner.search import Plan, Problem, refusal
+from retool_mcore.planner.search import NEAR, Plan, Problem, refusal
 from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.table import memory_table
 
@@ -46,7 +46,7 @@ def lasts(found: Course, problem: Problem) -> str:
 
 def _told(change: Change) -> str:
     gained = change.before.step - change.after.step
-    return f"{' '.join(change.words)}: {-gained:+,.0f} s a step ({-gained / change.before.step:+.0%})"
+    return f"{' '.join(change.words)}: {-gained:+,.{0 if gained > 10 else 1}f} s a step ({-gained / change.before.step:+.0%})"
 
 
 def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, beside: Sequence[str]) -> None:
@@ -76,6 +76,10 @@ def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, be
     why = refusal(problem, plan)
     console.print("It fits." if why is None else f"It does not fit: {why}.")
     found = changes(problem, plan)
-    console.print("What gains most, each on top of those before it:" if found else "No single change gains 2 %.")
+    console.print(
+        "What gains most, each on top of those before it:"
+        if found
+        else f"No single change gains {NEAR - 1:.1%}, within which a prediction cannot tell layouts apart."
+    )
     for number, change in enumerate(found, start=1):
         console.print(f"  {number}. {_told(change)}", soft_wrap=True)

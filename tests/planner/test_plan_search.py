@@ -51,8 +51,8 @@ def test_the_quickest_come_first_and_the_choice_is_the_simplest_of_those_alike(f
     steps = [plan.step for plan in found.plans]
     assert steps == sorted(steps)
     chosen = found.chosen
-    assert chosen.step <= 1.02 * steps[0]
-    near = [plan for plan in found.plans if plan.step <= 1.02 * steps[0]]
+    assert chosen.step <= search.NEAR * steps[0]
+    near = [plan for plan in found.plans if plan.step <= search.NEAR * steps[0]]
     assert chosen.layout.mechanisms == min(plan.layout.mechanisms for plan in near)
     shown = found.shown(5)
     assert shown[0] is chosen and len(shown) == 5
