@@ -14,14 +14,36 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.layout import Batch, Layout, switches
+from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import MACHINES, Constants, Machine
-from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.memory import GIB, Memory, memory
+from retool_mcore.planner.settings import switches
 from retool_mcore.planner.shape import SHAPES, Shape
-from retool_mcore.planner.time import Prediction, predict
+from retool_mcore.planner.time import Time, seconds
 
 FITTED = ("matmul", "attention", "step_s")  # of machine.Constants; no more, or a fit explains anything
 BOUNDS = {"matmul": (0.3, 1.0), "attention": (0.1, 1.0), "step_s": (0.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`memory_bytes` is to be compared with torch.cuda.max_memory_allocated, `step_seconds` with one optimizer step."""
+
+    memory_bytes: float
+    step_seconds: float
+    memory: Memory
+    time: Time
+
+
+def predict(shape: Shape, layout: Layout, batch: Batch | Sequence[int], machine: Machine) -> Prediction:
+    """The peak of the fullest rank and the time of one step: forward, backward and optimizer over the whole batch.
+
+    `batch`: the lengths in tokens of all sequences of the step, over all data-parallel ranks, or a Batch. Raises
+    UserError for a layout that does not divide the model, and for a sequence that no micro-batch can take.
+    """
+    batch = Batch.of(batch)
+    held, took = memory(shape, layout, batch), seconds(shape, layout, batch, machine)
+    return Prediction(held.peak, took.step, held, took)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,20 @@
 
 verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
 with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
-as the rank that needs most). Ours does both at once (spreading.py, by
-retool_mcore/planner/packing.py). verl's time grows with the square of the sequences and more, so both pack `--beside`
-sequences, and ours also `--sequences`.
+as the rank that needs most). Here `plan` does both at once; in training each
+rank packs its share (retool_mcore/planner/packing.py). verl's time grows with the
+square
+of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
 Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
 forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
 count.
 """
 
 import argparse
+import heapq
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from benchmarks.planner.spreading import Packing, forward_cost, plan
-from retool_mcore.planner.packing import Cost
+from retool_mcore.errors import UserError
+from retool_mcore.planner.packing import Cost, pack, split
 from retool_mcore.planner.shape import SHAPES
 
 RESULT = provenance.RESULTS / "packing.json"
@@ -32,6 +36,101 @@ LONGEST = 16384
 MEDIANS = {"short (median 2,000)": 2000, "middle (median 5,000)": 5000, "long (median 7,500)": 7500}
 SIGMA = 0.75
 SLOTS = (18432, 24576, 32768)
+
+LEVEL = 0.002  # difference of the costliest and the cheapest rank, in means, at which levelling ends
+MOVES = 8  # of sequences between ranks, a rank
+
+
+@dataclass(frozen=True)
+class Packing:
+    """`ranks[r]` are the micro-batches of data-parallel rank r, each a list of indices into the lengths."""
+
+    ranks: list[list[list[int]]]
+    slots: int
+    lengths: np.ndarray  # (n,) int64
+    cost: Cost
+
+    @property
+    def fill(self) -> float:
+        """Tokens over token slots, of all micro-batches of all ranks."""
+        return float(self.lengths.sum() / (self.slots * sum(map(len, self.ranks))))
+
+    @property
+    def imbalance(self) -> float:
+        """Cost of the costliest rank over the mean."""
+        costs = self.cost(self.lengths)
+        ranks = [sum(float(costs[micro_batch].sum()) for micro_batch in rank) for rank in self.ranks]
+        return max(ranks) * len(ranks) / sum(ranks)
+
+
+def plan(lengths: Sequence[int], *, slots: int, ranks: int = 1, cost: Cost | None = None, multiple: int = 1) -> Packing:
+    """Micro-batches of at most `slots` tokens, as many on each of `ranks` ranks, of nearly the same cost.
+
+    Args:
+        lengths: tokens of each sequence.
+        cost: of a sequence; default: its tokens.
+        multiple: of each rank's number of micro-batches (interleaved pipelines want whole groups).
+
+    Raises:
+        UserError: a sequence is longer than `slots` or empty, or there are fewer sequences than micro-batches.
+    """
+    tokens = np.asarray(lengths, np.int64)
+    cost = cost or Cost()
+    if ranks < 1 or multiple < 1:
+        raise UserError(f"{ranks} ranks with a multiple of {multiple} micro-batches: expected 1 or more of each.")
+    bins = pack(tokens, slots)
+    count = -(-len(bins) // (ranks * multiple)) * ranks * multiple
+    if count > len(tokens):
+        raise UserError(
+            f"{len(tokens)} sequences do not make {count} micro-batches, {count // ranks} on each of {ranks} ranks."
+        )
+    costs = cost(tokens)
+    spread_bins = spread(split(bins, count, costs), costs, ranks)
+    _level(spread_bins, tokens, costs, slots)
+    return Packing(spread_bins, slots, tokens, cost)
+
+
+def spread(bins: list[list[int]], costs: np.ndarray, ranks: int) -> list[list[list[int]]]:
+    """`bins` over `ranks` ranks, as many on each: the costliest first, each to the rank that has the least so far
+    (Graham 1969). `costs`, (n,) float64, are of the sequences."""
+    each = len(bins) // ranks
+    weights = [float(costs[taken].sum()) for taken in bins]
+    result: list[list[list[int]]] = [[] for _ in range(ranks)]
+    loads = [(0.0, rank) for rank in range(ranks)]
+    for number in sorted(range(len(bins)), key=lambda number: -weights[number]):
+        load, rank = heapq.heappop(loads)
+        result[rank].append(bins[number])
+        if len(result[rank]) < each:
+            heapq.heappush(loads, (load + weights[number], rank))
+    return result
+
+
+def _level(ranks: list[list[list[int]]], tokens: np.ndarray, costs: np.ndarray, slots: int) -> None:
+    """Moves single sequences from the costliest rank to room in the cheapest one, as long as that brings them closer.
+
+    Rounding the number of micro-batches up leaves some with room, which the spreading alone cannot even out.
+    """
+    loads = [float(sum(costs[taken].sum() for taken in rank)) for rank in ranks]
+    for _ in range(MOVES * len(ranks)):
+        high, low = int(np.argmax(loads)), int(np.argmin(loads))
+        gap = loads[high] - loads[low]
+        if gap <= LEVEL * sum(loads) / len(loads):
+            return
+        room, target = max((slots - int(tokens[taken].sum()), number) for number, taken in enumerate(ranks[low]))
+        movable = [
+            (abs(gap / 2 - float(costs[index])), index, taken)
+            for taken in ranks[high]
+            if len(taken) > 1
+            for index in taken
+            if tokens[index] <= room and costs[index] < gap
+        ]
+        if not movable:
+            return
+        _, index, taken = min(movable, key=lambda move: move[:2])
+        taken.remove(index)
+        ranks[low][target].append(index)
+        loads[high] -= float(costs[index])
+        loads[low] += float(costs[index])
 
 
 def draw(sequences: int, median: int, seed: int) -> np.ndarray:
@@ -147,7 +246,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    cost = forward_cost(SHAPES[SHAPE])
+    cost = Cost.of(SHAPES[SHAPE])
     rows, head = [], provenance.made(("verl", "numpy", "torch", "tensordict"))
     for sequences, beside in ((arguments.sequences, False), (arguments.beside, True)):
         for name, median in MEDIANS.items() if sequences else ():

@@ -2,10 +2,10 @@
 
     python -m benchmarks.rollout.live   # a GPU; 2,048 trajectories, a sixteenth of the 32B's lengths and cache
 
-A replica of parallel=2x8-80g holds 454,000 tokens for 2,048 trajectories of 4,800 tokens on average. Here tokens and
-cache are `--scale` times smaller, which leaves every ratio as it is. A trajectory is a prompt and turns of the policy
-with a tool's wait and its observation in between; each turn sends all of it again. vLLM is real, with dummy weights and
-turns of a set length; the same trajectories go through each policy:
+A replica of vLLM TP4 at 0.6 of 80 GB holds 454,000 tokens for 2,048 trajectories of 4,800 tokens on average. Here
+tokens and cache are `--scale` times smaller, which leaves every ratio as it is. A trajectory is a prompt and turns of
+the policy with a tool's wait and its observation in between; each turn sends all of it again. vLLM is real, with dummy
+weights and turns of a set length; the same trajectories go through each policy:
 
     fcfs      a turn queues behind every turn that came before it: verl's default
     priority  a turn goes before those of trajectories that began later

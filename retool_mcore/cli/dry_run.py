@@ -2,15 +2,12 @@
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.layout import Batch
-from retool_mcore.planner.machine import MACHINES
-from retool_mcore.planner.shape import named
-from retool_mcore.planner.time import predict
+from retool_mcore.planner import verdict
+from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
 
 KEYS = {  # of each line those that the stage has
@@ -42,7 +39,7 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
         told = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in found.items() if value is not None)
         if told:
             yield f"  {word:<9} {told}"
-    yield f"  time      {time(config)}"
+    yield from plan(config)
     if said := launch.kept_values(stage, config):
         yield f"  resumes   {said}"
     yield f"  command   {command(stage, config)}"
@@ -64,22 +61,11 @@ def command(stage: str, config: DictConfig) -> str:
     return shlex.join(launch.stage_command(stage, config, launch.stage_dir(stage, config) / "config.yaml"))
 
 
-def time(config: DictConfig) -> str:
-    """The planner's word for the update on H100s; it knows GPUs, and models by folder or by our name for them."""
-    path, train = str(OmegaConf.select(config, "model.path")), config.get("train")
+def plan(config: DictConfig) -> Iterator[str]:
+    """The planner's word, which knows training on GPUs, of models by folder or by our name for them."""
     try:
-        shape = named(path if Path(path).is_dir() else str(config.model.name))
-    except UserError:
-        shape = None
-    if train is None or config.parallel.device != "cuda" or shape is None:
-        return "not known: the planner predicts training on GPUs, of a model whose folder is here"
-    from retool_mcore.preflight.memory import layout_of
-
-    layout = config.parallel
-    longest = train.get("max_length") or config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    updates = train.batch // train.get("mini_batch", train.batch)
-    batch = Batch.spread(train.batch * train.get("n", 1) // updates, longest, longest / 3)
-    ranks = layout.nodes * layout.gpus_per_node // (layout.tp * layout.pp)
-    step_s = updates * predict(shape, layout_of(layout, dp=ranks), batch, MACHINES["H100-80"]).step_seconds
-    whole = f", {step_s * train.steps / 3600:.1f} h for {train.steps}" if train.steps else ""
-    return f"{step_s:.0f} s to train a step{whole} (planned for H100s; mean length a third of the longest; no rollout)"
+        said = verdict.lines(config, gpu_names())
+    except UserError as error:
+        said = [f"none: {error}"]
+    for line in said or ["not known: the planner predicts training on GPUs, of a model whose folder is here"]:
+        yield f"  plan      {line}"

@@ -15,6 +15,7 @@ import typer
 from omegaconf import OmegaConf
 from typer.exceptions import TyperException
 
+from retool_mcore.cli.plan import plan
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
@@ -137,49 +138,13 @@ def summary(
     return 0
 
 
-@app.command(
+app.command(
     epilog=_examples(
-        "retool plan --model qwen2.5-32b --gpus 2x8 --gpu-memory 80 --max-length 18432",
+        "retool plan model=qwen2.5-32b parallel=2x8-80g data=math recipe=dapo",
         "retool plan --model /models/mine --gpus 4 --gpu-memory 141 --max-length 16384 --sft --write "
         "configs/parallel/mine.yaml",
     )
-)
-def plan(
-    model: Annotated[
-        str, typer.Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
-    ],
-    gpus: Annotated[str, typer.Option(metavar="NODESxGPUS", help="As in 2x8.")],
-    gpu_memory: Annotated[float, typer.Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")],
-    max_length: Annotated[int, typer.Option(metavar="TOKENS", help="Longest sequence, prompt and response.")],
-    gpu: Annotated[
-        str | None, typer.Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
-    ] = None,
-    sequences: Annotated[int, typer.Option(metavar="N", help="Sequences of one optimizer step.")] = 512,
-    mean_length: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Mean length; default: a third of the longest.")
-    ] = None,
-    sft: Annotated[bool, typer.Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
-    top: Annotated[int, typer.Option(metavar="N", help="Lines of the table.")] = 10,
-    write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
-    ] = None,
-) -> int:
-    """Predict memory and time of every parallel layout of a model on a cluster, and rank those that fit."""
-    from retool_mcore.planner import command
-
-    command.run(
-        model,
-        gpus,
-        gpu_memory=gpu_memory,
-        max_length=max_length,
-        gpu=gpu,
-        sequences=sequences,
-        mean_length=mean_length,
-        rl=not sft,
-        top=top,
-        write=write,
-    )
-    return 0
+)(plan)
 
 
 @app.command(

@@ -72,6 +72,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Literal["float32", "bfloat16", "float16"], "model", "dtype"),
     (Literal["checkpoint", "random"], "model", "init"),
     (Literal["cpu", "cuda"], "parallel", "device"),
+    (Literal["H100-80", "H200-141", "A100-80"], "parallel", "gpu?"),
     (Count, "parallel", "nodes gpus_per_node tp pp rollout_tp micro_batch_tokens agent_workers? reward_workers?"),
     (Count, "parallel", "storage_units? max_num_seqs rollout.max_num_batched_tokens rollout.weight_bucket_mb"),
     (Natural, "parallel", "loader_workers"),

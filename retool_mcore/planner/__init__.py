@@ -1,13 +1,13 @@
 """Which parallel layout a model should be trained with: memory and time predicted from shapes alone, no GPU, no torch.
 
 shape.py and flops.py are arithmetic of the model, memory.py and time.py of a layout on a machine (machine.py),
-parallel.py refuses what an engine would, search.py tries the layouts and command.py prints them. packing.py
-puts sequences into micro-batches, derived.py sizes what is beside the model.
+parallel.py refuses what an engine would, search.py tries the layouts and table.py prints them. run.py
+reads the layout of a run, changes.py finds what would gain most, verdict.py says it. packing.py puts sequences into
+micro-batches, derived.py sizes what is beside the model.
 """
 
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import MACHINES, Machine
 from retool_mcore.planner.shape import SHAPES, Shape
-from retool_mcore.planner.time import Prediction, predict
 
-__all__ = ["MACHINES", "SHAPES", "Batch", "Layout", "Machine", "Prediction", "Shape", "predict"]
+__all__ = ["MACHINES", "SHAPES", "Batch", "Layout", "Machine", "Shape"]

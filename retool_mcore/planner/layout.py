@@ -1,13 +1,15 @@
 """How a model is spread over GPUs, and what it is trained on."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+
+import numpy as np
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.flops import RECOMPUTE, attention_pairs
+from retool_mcore.planner.packing import pack
 
 # verl's weight of a token against a pair of tokens when it balances micro-batches (utils/seqlen_balancing.py).
 VERL_TOKEN_COST = 24576
@@ -34,6 +36,7 @@ class Layout:
     half_logits: bool = False  # with "in_place": override_mcore_model_config.half_logits, no float32 copy of the logits
     fused_wgrad: bool = False  # gradient_accumulation_fusion
     overlap: bool = False  # overlap_grad_reduce and overlap_param_gather
+    packed: bool = False  # override_mcore_model_config.packing: full micro-batches (planner/packing.py), not verl's
 
     def __post_init__(self):
         for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch_tokens"):
@@ -91,6 +94,11 @@ class Batch:
         quantiles = ((index + 0.5) / sequences for index in range(sequences))
         return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
 
+    def sample(self, sequences: int) -> "Batch":
+        """So many lengths of the same distribution: its evenly spaced quantiles."""
+        ordered, step = sorted(self.lengths), len(self.lengths) / sequences
+        return Batch(tuple(ordered[int((index + 0.5) * step)] for index in range(sequences)), self.longest)
+
     @cached_property
     def _shares(self) -> dict[int, "Share"]:
         return {}
@@ -107,14 +115,14 @@ class Batch:
         if not self.lengths or min(self.lengths) < 1:
             raise UserError("a batch needs at least one sequence, each of 1 token or more.")
 
-    @property
+    @cached_property
     def longest(self) -> int:
         return max(max(self.lengths), self.sequence_tokens)
 
     def micro_batches(self, layout: Layout) -> "MicroBatches":
         """How verl cuts one data-parallel rank's share into micro-batches."""
         group = layout.pp if layout.vpp > 1 else 1  # interleaving wants whole groups of micro-batches
-        return self.share(layout.dp).micro_batches(layout.micro_batch_tokens * layout.cp, group)
+        return self.share(layout.dp).micro_batches(layout.micro_batch_tokens * layout.cp, group, layout.packed)
 
 
 @dataclass(frozen=True)
@@ -140,14 +148,22 @@ class Share:
         return attention_pairs(self.lengths)
 
     @cached_property
-    def _cuts(self) -> dict[tuple[int, int], MicroBatches]:
+    def _cuts(self) -> dict[tuple[int, int, bool], MicroBatches]:
         return {}
 
-    def micro_batches(self, limit: int, group: int) -> MicroBatches:
+    def micro_batches(self, limit: int, group: int, packed: bool = False) -> MicroBatches:
         """Micro-batches of at most `limit` tokens, their number a multiple of `group`."""
-        if (limit, group) not in self._cuts:
-            self._cuts[limit, group] = self._cut(limit, group)
-        return self._cuts[limit, group]
+        if (limit, group, packed) not in self._cuts:
+            self._cuts[limit, group, packed] = self._pack(limit, group) if packed else self._cut(limit, group)
+        return self._cuts[limit, group, packed]
+
+    def _pack(self, limit: int, group: int) -> MicroBatches:
+        """As backends/megatron/micro_batches.py does: as few as can be filled, and a multiple of `group`."""
+        bins = pack(np.asarray(self.lengths), limit)
+        count = -(-len(bins) // group) * group
+        if count > len(self.lengths):
+            raise UserError(f"{len(self.lengths)} sequences of a rank do not make {group} micro-batches.")
+        return MicroBatches(count, max(sum(self.lengths[index] for index in taken) for taken in bins))
 
     def _cut(self, limit: int, group: int) -> MicroBatches:
         """As verl does: the fewest that hold the tokens, filled evenly by cost, and more until none is too full.
@@ -176,26 +192,3 @@ class Share:
                     f"no {count} micro-batches of {limit} tokens hold the sequences: raise micro_batch_tokens."
                 )
             count += 1
-
-
-def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:
-    """Fields of Layout that `megatron`, an engine section of verl's configuration, sets.
-
-    Args:
-        megatron: as parallel.megatron; keys that are missing have verl's defaults.
-        fused_kernels: verl's model.use_fused_kernels.
-    """
-    transformer = megatron.get("override_transformer_config") or {}
-    ours = megatron.get("override_mcore_model_config") or {}
-    in_place = ours.get("fused_log_probs", False)
-    kind = transformer.get("recompute_granularity") or "none"
-    modules = list(transformer.get("recompute_modules") or ["core_attn"])
-    return {
-        "recompute": "mlp" if kind == "selective" and modules == ["mlp"] else kind,
-        "fused_swiglu": bool(transformer.get("bias_activation_fusion")),
-        "fused_rope": bool(transformer.get("apply_rope_fusion")),
-        "fused_wgrad": bool(transformer.get("gradient_accumulation_fusion")),
-        "fused_log_probs": True if fused_kernels else "in_place" if in_place else False,
-        "half_logits": bool(ours.get("half_logits")),
-        "overlap": bool((megatron.get("override_ddp_config") or {}).get("overlap_grad_reduce")),
-    }

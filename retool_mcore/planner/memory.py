@@ -7,6 +7,7 @@ k, v, the output and a row statistic; SwiGLU unfused keeps five tensors of the M
 gradient buffer (float32: MegatronEngine._resolve_override_ddp_config) and verl's log-probabilities of whole logits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,9 +20,11 @@ GIB = 2**30
 BF16, FP32 = 2, 4
 ADAM = 3 * FP32  # main parameter and two moments; megatron/core/optimizer/distrib_optimizer.py shards them over DP x CP
 LOGIT_PEAK = 2 * FP32  # the softmax, and the gradient that the division by the temperature makes of it
-# backends/megatron/fused_log_probs.py: the gradient over the logits, and its bf16 copy
-LOGIT_PEAK_IN_PLACE = FP32 + BF16
+LOGIT_PEAK_IN_PLACE = (
+    FP32 + BF16
+)  # backends/megatron/fused_log_probs.py: the gradient over the logits, and its bf16 copy
 LOGIT_PEAK_HALF = BF16  # the same without the float32 copy: the logits, later the gradient over them
+LOGIT_PEAK_FORWARD = 4 * FP32  # old log-probs: logits, their clone, and exp() and product inside the entropy
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
 # Workspaces of cuBLAS (32 MiB on Hopper) and Transformer Engine, and what is too small to be named.
@@ -88,6 +91,30 @@ def optimizer_bytes(shape: Shape, layout: Layout, parameters: float) -> float:
     experts = expert_parameters(shape, layout)
     copies = layout.dp * layout.cp
     return ADAM * ((parameters - experts) / copies + experts / (copies * layout.tp / layout.ep))
+
+
+def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
+    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
+    policy = stage_parameters(shape, layout, stage)
+    output = shape.embedding_parameters / layout.tp
+    has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
+    critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
+
+    def trained(parameters: float) -> dict[str, float]:
+        optimizer = optimizer_bytes(shape, layout, parameters)
+        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
+
+    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
+
+
+def staying(parts: Mapping[str, float], layout: Layout) -> float:
+    """Of a model's bytes those that stay on the GPU while another one is at work."""
+    away = {
+        "weights": layout.param_offload,
+        "gradients": layout.param_offload,
+        "optimizer": layout.optimizer_offload,
+    }
+    return sum(size for part, size in parts.items() if not away[part])
 
 
 def layer_activations(shape: Shape, layout: Layout) -> float:

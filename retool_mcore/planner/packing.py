@@ -3,16 +3,18 @@
 Packing is bin packing: the longest sequence that is left opens a micro-batch; then one that nearly fills it, or two
 that fill it exactly, are looked for among the lengths there are (a two-sum over a bit mask), and only without such a
 pair is it the longest that fits (best fit decreasing: Johnson 1973). Thousands of sequences have nearly every length,
-so nearly every micro-batch comes out full. benchmarks/planner/spreading.py spreads them over ranks.
+so nearly every micro-batch comes out full.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from retool_mcore.errors import UserError
+from retool_mcore.planner.shape import Shape
 
 # A single sequence that leaves at most this share of the slots empty is better than two that leave none: the short ones
 # are what fills up the micro-batches that are still to come.
@@ -25,6 +27,14 @@ class Cost:
 
     linear: float = 1.0
     quadratic: float = 0.0
+
+    @classmethod
+    def of(cls, shape: Shape) -> Self:
+        """Forward FLOPs: 2 a weight and token; 4 a query's width and pair, of which causal attention has l^2 / 2."""
+        return cls(
+            linear=2.0 * (shape.layers * shape.layer_matrices + shape.vocab * shape.hidden),
+            quadratic=2.0 * shape.layers * shape.q_width,
+        )
 
     def __call__(self, lengths: np.ndarray) -> np.ndarray:
         """(n,) tokens to (n,) float64."""

@@ -100,6 +100,24 @@ def check_tp_overlap(megatron: Mapping[str, Any], *, device: str, tp: int, seque
         )
 
 
+def check_attention(backend: str, *, capability: float | None, installed: bool | None) -> None:
+    """Is there a kernel for packed sequences? Transformer Engine 2.16 asks cuDNN for one from 9.0 on only
+    (common/fused_attn/fused_attn.cpp), though cuDNN 9.18.1 has it on A100, and else takes flash-attn 2.1.1 to 2.8.3.
+
+    backend: attention_backend of parallel.megatron.override_transformer_config; capability: compute capability of the
+    GPUs, None where it is not known; installed: whether flash-attn is, None where the GPUs are elsewhere.
+    """
+    key = "parallel.megatron.override_transformer_config.attention_backend"
+    get = "`pip install --no-build-isolation flash-attn==2.8.3`"
+    if backend == "fused" and capability is not None and capability < 9:
+        raise UserError(
+            f"{key}=fused has no kernel for packed sequences on GPUs of compute capability {capability:g} (A100: 8): "
+            f"set it to flash, as parallel=2x8-a100 does, which needs flash-attn ({get})."
+        )
+    if backend == "flash" and installed is False:
+        raise UserError(f"{key}=flash needs flash-attn, which is not installed: {get}, or set it to fused on H100.")
+
+
 def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:
     """Engine side: a vLLM replica stays inside one node."""
     check_tensor_parallel(model, size=rollout_tp, key="parallel.rollout_tp")

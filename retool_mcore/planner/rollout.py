@@ -5,11 +5,12 @@ vLLM's weights come back beside the trainer's and are overwritten by the push.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import BF16, ENGINE_ASLEEP, FP32, GIB, Memory, optimizer_bytes, stage_parameters
+from retool_mcore.planner.memory import BF16, GIB, Memory, models, stage_parameters, staying
 from retool_mcore.planner.shape import Shape
 
 # vLLM awake beside weights and KV cache: context, NCCL, activations of a prefill chunk, CUDA graphs. Not measured yet.
@@ -28,11 +29,12 @@ DECODE_HBM = 0.8  # share of the HBM bandwidth that decoding reaches
 
 @dataclass(frozen=True)
 class Rollout:
-    """vLLM on the trainer's GPUs: replicas of `tp` GPUs each, and the share of a GPU's memory that one may take."""
+    """vLLM's replicas of `tp` GPUs each, and the share of a GPU's memory that one may take."""
 
     tp: int
     utilisation: float  # gpu_memory_utilization
     cache_tokens: int  # that a replica's KV cache holds
+    max_num_seqs: int = 256  # that a replica works at
 
 
 def weight_bytes(shape: Shape, tp: int) -> float:
@@ -44,44 +46,53 @@ def cache_bytes_a_token(shape: Shape, tp: int) -> float:
     return 2 * BF16 * shape.layers * shape.kv_width / min(tp, shape.kv_heads)
 
 
-def resident(shape: Shape, layout: Layout, held: Memory) -> float:
-    """Bytes of the trainer that stay on the GPU while vLLM generates: what is not offloaded, and its context."""
-    parameters = max(stage_parameters(shape, layout, stage) for stage in range(layout.pp))
-    kept = 0.0 if layout.param_offload else (BF16 + FP32) * parameters
-    kept += 0.0 if layout.optimizer_offload else optimizer_bytes(shape, layout, parameters)
+def resident(shape: Shape, layout: Layout, held: Memory, beside: Sequence[str] = ()) -> float:
+    """Bytes of the trainer that stay on the GPU while vLLM generates: what is not offloaded, and its context.
+
+    beside: which other `memory.models` there are than the policy.
+    """
+    stages = (models(shape, layout, stage) for stage in range(layout.pp))
+    kept = max(sum(staying(found[name], layout) for name in ("policy", *beside)) for found in stages)
     return kept + held.outside
 
 
-def fit(shape: Shape, layout: Layout, held: Memory, machine: Machine, tp: int, longest: int) -> Rollout | None:
-    """vLLM with `tp` in what the trainer leaves, or None when its weights or the least KV cache do not fit."""
-    free = machine.memory * (1 - MARGIN) - resident(shape, layout, held)
-    utilisation = min(0.9, math.floor(100 * free / machine.memory) / 100)
+def engine(shape: Shape, machine: Machine, tp: int, utilisation: float, max_num_seqs: int = 256) -> Rollout:
     cache = utilisation * machine.memory - weight_bytes(shape, tp) - ENGINE_OVERHEAD
-    cache_tokens = int(max(0.0, cache) / cache_bytes_a_token(shape, tp))
-    push = weight_bytes(shape, tp) + ENGINE_OVERHEAD + PUSH_BUCKET
+    return Rollout(tp, utilisation, int(max(0.0, cache) / cache_bytes_a_token(shape, tp)), max_num_seqs)
+
+
+def fit(shape: Shape, machine: Machine, tp: int, there: float, max_num_seqs: int = 256) -> Rollout:
+    """vLLM with `tp` in what the trainer leaves that has `there` bytes on the GPU; see `lacks`."""
+    free = machine.memory * (1 - MARGIN) - there
+    return engine(shape, machine, tp, max(0.0, min(0.9, math.floor(100 * free / machine.memory) / 100)), max_num_seqs)
+
+
+def lacks(shape: Shape, layout: Layout, machine: Machine, found: Rollout, there: float, longest: int) -> str | None:
+    """Why vLLM does not fit beside a trainer that has `there` bytes on the GPU, in words; None: it does."""
+    free = machine.memory * (1 - MARGIN) - there
+    push = weight_bytes(shape, found.tp) + ENGINE_OVERHEAD + PUSH_BUCKET
     push += BF16 * max(stage_parameters(shape, layout, stage) for stage in range(layout.pp)) * layout.param_offload
-    if cache_tokens < LEAST_SEQUENCES * longest or push > free:
-        return None
-    return Rollout(tp, utilisation, cache_tokens)
+    if found.utilisation * machine.memory > free or push > free:
+        wanted = max(found.utilisation * machine.memory, push)
+        return f"vLLM takes {wanted / GIB:.1f} GiB where the trainer leaves {max(0.0, free) / GIB:.1f}"
+    if found.cache_tokens < LEAST_SEQUENCES * longest:
+        return f"vLLM's cache holds {found.cache_tokens:,} tokens, fewer than {LEAST_SEQUENCES} longest trajectories"
+    return None
 
 
-def update_bytes(held: Memory) -> float:
-    """All that is on the GPU at the peak of an update with vLLM asleep."""
-    return held.gpu + ENGINE_ASLEEP
-
-
-def generation_seconds(
-    shape: Shape, rollout: Rollout, batch: Batch, machine: Machine, *, world: int, max_num_seqs: int = 256
-) -> float:
-    """Generation of the batch: each decode step reads all weights and the KV cache of what is running.
+def generation_seconds(shape: Shape, rollout: Rollout, batch: Batch, machine: Machine, *, world: int) -> float:
+    """Generation of the batch: each decode step reads all weights and the KV cache of what is running, or multiplies
+    for longer than that takes.
 
     It lasts for as many steps as the longest sequence has tokens, or longer when not all sequences run at once.
     """
     share = batch.share(max(1, world // rollout.tp))
     sequences = len(share.lengths)
-    at_once = max(1, min(max_num_seqs, sequences, rollout.cache_tokens * sequences // share.tokens))
+    at_once = max(1, min(rollout.max_num_seqs, sequences, rollout.cache_tokens * sequences // share.tokens))
     steps = max(share.lengths[0], share.tokens / at_once)
     # The token at position i reads i positions of the cache: over a step's tokens, all pairs.
     read = weight_bytes(shape, rollout.tp) + share.pairs / steps * cache_bytes_a_token(shape, rollout.tp)
     reduces = 2 * shape.layers * ALL_REDUCE_S * (rollout.tp > 1)
-    return steps * (read / (DECODE_HBM * machine.hbm) + DECODE_S + reduces)
+    matrices = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
+    multiplies = 2.0 * matrices * share.tokens / rollout.tp / (machine.bf16 * machine.constants.matmul)
+    return max(steps * read / (DECODE_HBM * machine.hbm), multiplies) + steps * (DECODE_S + reduces)

@@ -10,7 +10,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.planner import flops, parallel, rollout
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import GIB, Memory, memory
+from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB, Memory, memory, models, staying
 from retool_mcore.planner.shape import Model, Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
 
@@ -18,7 +18,8 @@ MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 RECOMPUTE = ("none", "selective", "mlp", "full")
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512
-NEAR = 1.02
+NEAR = 1.035  # the mean error of predicted seconds over 23 measured rows (benchmarks/planner/predictions.py)
+ERROR = 0.03  # of the predicted memory: the largest of 41 measured rows was 2.4 % (benchmarks/planner/predictions.py)
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,23 @@ class Problem:
     shape: Shape
     nodes: int
     machine: Machine
-    batch: Batch
+    batch: Batch  # of a step
     rl: bool = True
     base: Layout = Layout(fused_swiglu=True, fused_rope=True)  # what every layout has, as its switches
+    updates: int = 1  # optimizer steps, which share the batch
+    beside: tuple[str, ...] = ()  # models beside the policy: critic, reference
+    max_num_seqs: int = 256  # trajectories that a replica of vLLM works at
+    own_gpus: int = 0  # of vLLM, which generates beside the training; 0: they take turns on the trainer's
+
+    @cached_property
+    def update_batch(self) -> Batch:
+        """Of one optimizer step."""
+        return self.batch if self.updates == 1 else self.batch.sample(len(self.batch.lengths) // self.updates)
+
+    @property
+    def room(self) -> float:
+        """Bytes that an update may be predicted to take: so that it fits where the prediction is that much too low."""
+        return self.machine.memory * (1 - rollout.MARGIN) / (1 + ERROR)
 
     @property
     def world(self) -> int:
@@ -60,7 +75,7 @@ class Problem:
                 parallel.check_rollout_layout(self.model, gpus_per_node=self.machine.gpus_per_node, rollout_tp=tp)
             except UserError:
                 return False
-            return self.world // tp <= len(self.batch.lengths)
+            return (self.own_gpus or self.world) // tp <= len(self.batch.lengths)
 
         return [tp for tp in range(1, self.machine.gpus_per_node + 1) if accepted(tp)]
 
@@ -75,10 +90,13 @@ class Plan:
     rollout: rollout.Rollout | None
     seconds: dict[str, float]
     gpu_bytes: float  # all that is on the GPU at the update's peak
+    there: float = 0.0  # of it, what the trainer leaves there while vLLM generates
+    beside: bool = False  # vLLM generates while the trainer trains
 
     @property
     def step(self) -> float:
-        return sum(self.seconds.values())
+        generation = self.seconds.get("generation", 0.0) * self.beside
+        return max(generation, sum(self.seconds.values()) - generation)
 
 
 @dataclass
@@ -109,12 +127,12 @@ def search(problem: Problem) -> Found:
     """Every layout that fits, by the seconds of a step. Raises UserError when none fits, saying what came closest."""
     found = Found([])
     for layout in candidates(problem, found.refused):
-        held = memory(problem.shape, layout, problem.batch)
-        on_gpu = rollout.update_bytes(held) if problem.rl else held.gpu
-        if on_gpu > problem.machine.memory * (1 - rollout.MARGIN):
+        held = memory(problem.shape, layout, problem.update_batch)
+        on_gpu = update_bytes(problem, layout, held)
+        if on_gpu > problem.room:
             found.refused["the update does not fit"] += 1
             found.closest = min(found.closest, on_gpu)
-        elif plan := _planned(problem, layout, held, on_gpu):
+        elif plan := quickest(problem, layout, held):
             found.plans.append(plan)
         else:
             found.refused["vLLM does not fit beside what the trainer leaves on the GPU"] += 1
@@ -122,6 +140,13 @@ def search(problem: Problem) -> Found:
         raise UserError(_nothing_fits(problem, found))
     found.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))
     return found
+
+
+def update_bytes(problem: Problem, layout: Layout, held: Memory) -> float:
+    """All that is on the GPU at the peak of an update, with vLLM asleep and other models moved away or there."""
+    bytes_of = models(problem.shape, layout, held.stage)
+    asleep = ENGINE_ASLEEP if problem.rl and not problem.own_gpus else 0.0
+    return held.gpu + asleep + sum(staying(bytes_of[name], layout) for name in problem.beside)
 
 
 def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
@@ -138,14 +163,14 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
                 ep=ep,
                 sequence_parallel=tp > 1,
             )
-            problem.batch.share(dp)
+            problem.update_batch.share(dp)
         except UserError as error:
             refused[_kind(str(error))] += 1
             continue
         for vpp in _chunks(problem.shape.layers, pp):
             for layout in _variants(problem, replace(problem.base, tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp, ep=ep)):
                 try:
-                    problem.batch.micro_batches(layout)
+                    problem.update_batch.micro_batches(layout)
                 except UserError:
                     refused["too few sequences for the pipeline's groups of micro-batches"] += 1
                     continue
@@ -192,32 +217,60 @@ def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
                 )
 
 
-def _planned(problem: Problem, layout: Layout, held: Memory, on_gpu: float) -> Plan | None:
+def there(problem: Problem, layout: Layout, held: Memory) -> float:
+    """Bytes of the trainer on vLLM's GPUs."""
+    return 0.0 if problem.own_gpus else rollout.resident(problem.shape, layout, held, problem.beside)
+
+
+def quickest(problem: Problem, layout: Layout, held: Memory) -> Plan | None:
     """The layout with its times, and for RL with the quickest vLLM that fits; None when none does."""
-    shape, machine, batch = problem.shape, problem.machine, problem.batch
     if not problem.rl:
-        update = seconds(shape, layout, batch, machine)
-        return Plan(layout, held, update, None, {"update": update.step}, on_gpu)
+        return planned(problem, layout, held, None)
+    shape, machine, left = problem.shape, problem.machine, there(problem, layout, held)
     engines = [
         engine
         for tp in problem.engine_sizes
-        if (engine := rollout.fit(shape, layout, held, machine, tp, batch.longest)) is not None
+        for engine in [rollout.fit(shape, machine, tp, left, problem.max_num_seqs)]
+        if not rollout.lacks(shape, layout, machine, engine, left, problem.batch.longest)
     ]
     if not engines:
         return None
+    return planned(problem, layout, held, min(engines, key=lambda engine: generation(problem, engine)))
 
-    def generation(engine: rollout.Rollout) -> float:
-        return rollout.generation_seconds(shape, engine, batch, machine, world=problem.world)
 
-    engine = min(engines, key=generation)
+def generation(problem: Problem, engine: rollout.Rollout, batch: Batch | None = None) -> float:
+    """Seconds, of a step's batch or another."""
+    world, batch = problem.own_gpus or problem.world, batch or problem.batch
+    return rollout.generation_seconds(problem.shape, engine, batch, problem.machine, world=world)
+
+
+def refusal(problem: Problem, plan: Plan) -> str | None:
+    """Why a plan does not fit, in words; None: it does."""
+    memory = problem.machine.memory / GIB
+    if plan.gpu_bytes > problem.room:
+        needed, least = plan.gpu_bytes / GIB, problem.room / GIB
+        return f"the update takes {needed:.1f} of {memory:.1f} GiB and should take at most {least:.1f}"
+    if plan.rollout is None:
+        return None
+    shape, machine, longest = problem.shape, problem.machine, problem.batch.longest
+    return rollout.lacks(shape, plan.layout, machine, plan.rollout, plan.there, longest)
+
+
+def planned(problem: Problem, layout: Layout, held: Memory, engine: rollout.Rollout | None) -> Plan:
+    """The layout with that vLLM, None in SFT, whether it fits or not."""
+    shape, machine, batch = problem.shape, problem.machine, problem.update_batch
     update = seconds(shape, layout, batch, machine)
-    phases = {
-        "generation": generation(engine),
-        "log-probs": log_prob_seconds(shape, layout, batch, machine),
-        "update": update.step,
-        "push": rollout.PUSH_S,
-    }
-    return Plan(layout, held, update, engine, phases, on_gpu)
+    on_gpu = update_bytes(problem, layout, held)
+    if engine is None:
+        return Plan(layout, held, update, None, {"update": update.step * problem.updates}, on_gpu)
+    forward = log_prob_seconds(shape, layout, batch, machine) * problem.updates
+    phases = {"generation": generation(problem, engine), "log-probs": forward}
+    phases |= {"reference": forward} if "reference" in problem.beside else {}
+    trained = update.step * problem.updates
+    phases |= {"critic": forward + trained} if "critic" in problem.beside else {}
+    phases |= {"update": trained, "push": rollout.PUSH_S}
+    left = there(problem, layout, held)
+    return Plan(layout, held, update, engine, phases, on_gpu, left, beside=problem.own_gpus > 0)
 
 
 def model_tflops(problem: Problem, plan: Plan) -> float:

@@ -7,14 +7,13 @@ pipeline's idle share is (p - 1) / (v m) of the micro-batches' time (Narayanan e
 gathered once more for the weight gradients. Constants that only a measurement can give: machine.Constants.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from retool_mcore.planner import flops
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import ADAM, BF16, FP32, Memory, memory, optimizer_bytes, stage_parameters
+from retool_mcore.planner.memory import ADAM, BF16, FP32, optimizer_bytes, stage_parameters
 from retool_mcore.planner.shape import Shape
 
 # Bytes that one element-wise pass over a bf16 tensor moves: read and write.
@@ -221,24 +220,3 @@ class _Work:
         zeroed = parameters * FP32 / (machine.hbm * machine.constants.adam)
         moved = 2 * 3 * FP32 * owned * self.layout.optimizer_offload + 2 * BF16 * parameters * self.layout.param_offload
         return adam + zeroed + moved / machine.pcie
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """`memory_bytes` is to be compared with torch.cuda.max_memory_allocated, `step_seconds` with one optimizer step."""
-
-    memory_bytes: float
-    step_seconds: float
-    memory: Memory
-    time: Time
-
-
-def predict(shape: Shape, layout: Layout, batch: Batch | Sequence[int], machine: Machine) -> Prediction:
-    """The peak of the fullest rank and the time of one step: forward, backward and optimizer over the whole batch.
-
-    `batch`: the lengths in tokens of all sequences of the step, over all data-parallel ranks, or a Batch. Raises
-    UserError for a layout that does not divide the model, and for a sequence that no micro-batch can take.
-    """
-    batch = Batch.of(batch)
-    held, took = memory(shape, layout, batch), seconds(shape, layout, batch, machine)
-    return Prediction(held.peak, took.step, held, took)

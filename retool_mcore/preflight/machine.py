@@ -68,6 +68,22 @@ def gpu_memory_bytes() -> list[int | None]:
         return []
 
 
+def gpu_names() -> list[str]:
+    """Of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a driver that works."""
+    try:
+        return [gpu["name"] for gpu in gpus()]
+    except OSError:
+        return []
+
+
+def compute_capabilities() -> list[float]:
+    """Of each GPU of this node, as 9.0 of an H100; [] without a driver that works."""
+    try:
+        return [float(line) for line in nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader").splitlines()]
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+
+
 def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
     """Those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without one."""
     for requirement in map(Requirement, requirements):

@@ -9,8 +9,19 @@ from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.derived import TOKEN_BYTES
-from retool_mcore.planner.layout import Batch, Layout, switches
-from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, memory, optimizer_bytes, stage_parameters
+from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.memory import (
+    ADAM,
+    BF16,
+    FP32,
+    GIB,
+    memory,
+    models,
+    optimizer_bytes,
+    stage_parameters,
+    staying,
+)
+from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import FAMILIES, Shape, read_json
 from retool_mcore.preflight import machine
 
@@ -21,22 +32,6 @@ OFFLOAD = (
     "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
     "more GPUs"
 )
-
-
-def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
-    """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
-    megatron = parallel.megatron
-    return Layout(
-        tp=parallel.tp,
-        pp=parallel.pp,
-        vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        cp=megatron.get("context_parallel_size") or 1,
-        dp=dp,
-        ep=parallel.get("ep", 1),
-        sequence_parallel=parallel.sequence_parallel,
-        micro_batch_tokens=parallel.micro_batch_tokens,
-        **switches(megatron),
-    )
 
 
 def check_update(
@@ -68,7 +63,7 @@ def check_update(
     shape = Shape.from_hf(folder)
     micro_batches = 2 * layout.pp * layout.vpp
     held = memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
-    stays = {name: resident(parts, parallel.megatron) for name, parts in models(shape, layout, held.stage).items()}
+    stays = {name: staying(parts, layout) for name, parts in models(shape, layout, held.stage).items()}
     beside = {name: stays[name] for name, wanted in (("critic", critic), ("reference", reference)) if wanted}
     needed = held.peak + sum(beside.values()) + held.outside
     if needed > gpu_bytes * (1 + TOLERANCE):
@@ -94,26 +89,6 @@ def check_update(
 
 def _told(beside: Mapping[str, float]) -> str:
     return "".join(f", with {size / GIB:.0f} GiB of the {name}" for name, size in beside.items())
-
-
-def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
-    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
-    policy = stage_parameters(shape, layout, stage)
-    output = shape.embedding_parameters / layout.tp
-    has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
-    critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
-
-    def trained(parameters: float) -> dict[str, float]:
-        optimizer = optimizer_bytes(shape, layout, parameters)
-        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
-
-    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
-
-
-def resident(bytes_of: Mapping[str, float], megatron: Mapping) -> float:
-    """Of a model's bytes those that stay on the GPU while another one is at work; `megatron`: parallel.megatron."""
-    offload = {"weights": "param_offload", "gradients": "param_offload", "optimizer": "optimizer_offload"}
-    return sum(size for part, size in bytes_of.items() if not megatron.get(offload[part], False))
 
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
@@ -178,11 +153,17 @@ def node_needs(config: DictConfig, folder: Path | None) -> Needs:
 
     folder: the policy's, None when it is not there.
     """
+    known = folder is not None and read_json(folder / "config.json").get("model_type") in FAMILIES
+    return needs_of(config, Shape.from_hf(folder) if known else None)
+
+
+def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
+    """The same of a model's shape."""
     parallel, cuda = config.parallel, config.parallel.device == "cuda"
     base = {"processes": machine.MIN_CPU_MEMORY_BYTES + cuda * parallel.gpus_per_node * PROCESS_BYTES}
-    if "train" not in config or folder is None or read_json(folder / "config.json").get("model_type") not in FAMILIES:
+    if "train" not in config or shape is None:
         return Needs(base, 0.0)
-    shape, megatron, recipe = Shape.from_hf(folder), parallel.megatron, config.get("recipe", {})
+    megatron, recipe = parallel.megatron, config.get("recipe", {})
     cp = megatron.get("context_parallel_size") or 1
     dp = parallel.nodes * parallel.gpus_per_node // (parallel.tp * parallel.pp * cp)
     layout = layout_of(parallel, dp=dp)

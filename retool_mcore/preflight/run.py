@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,8 +11,8 @@ from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
-from retool_mcore.planner import parallel
-from retool_mcore.planner.shape import Model
+from retool_mcore.planner import parallel, verdict
+from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
 from retool_mcore.preflight import data, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
@@ -22,6 +23,7 @@ from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
+CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
 
@@ -76,6 +78,7 @@ def check_sft_stage(config: DictConfig) -> None:
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
+    tell_plan(config, model)
     check_prompt_lengths(config, model, {})
 
 
@@ -124,6 +127,7 @@ def check_rl_stage(config: DictConfig) -> None:
         config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=bool(config.pipeline.hybrid)
     )
     check_checkpoints(config, model, critic)
+    tell_plan(config, model)
     check_prompt_lengths(config, model, files, check_tools(config))
 
 
@@ -203,6 +207,8 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
     parallel.check_tp_overlap(
         layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel
     )
+    if layout.device == "cuda":
+        check_attention(layout)
     return parallel.check_layout(
         model,
         nodes=layout.nodes,
@@ -214,6 +220,14 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
         vpp=layout.megatron.get("virtual_pipeline_model_parallel_size") or 1,
         ep=layout.get("ep", 1),
     )
+
+
+def check_attention(layout: DictConfig) -> None:
+    here = machine.compute_capabilities()
+    named = CAPABILITY.get(str(layout.gpu).partition("-")[0])
+    backend = layout.megatron.override_transformer_config.attention_backend
+    installed = find_spec("flash_attn") is not None if here else None
+    parallel.check_attention(backend, capability=min(here, default=named), installed=installed)
 
 
 def check_rollout_devices(config: DictConfig) -> None:
@@ -237,6 +251,14 @@ def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) 
     found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
     if found and None not in found:
         memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
+
+
+def tell_plan(config: DictConfig, model: Model) -> None:
+    """The planner's word, in two or three lines; none on CPUs and of a model that it does not know."""
+    known = read_json(model.folder / "config.json").get("model_type") in FAMILIES
+    if known and config.parallel.device == "cuda":
+        for line in verdict.lines(config, machine.gpu_names(), Shape.from_hf(model.folder)):
+            print(f"plan: {line}", flush=True)
 
 
 def check_rollout(config: DictConfig, model: Model) -> None:

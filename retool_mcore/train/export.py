@@ -55,7 +55,8 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
         # A process of its own: the CPU adapter of torch leaves transformers' rotary buffers uninitialised.
         command = [sys.executable, "-m", "retool_mcore.train.hf_log_probs", str(part), str(reference)]
         subprocess.run([*command, json.dumps(OmegaConf.to_container(config.probe))], check=True, env=plain_env())
-        difference, limit = compare(log_probs, *torch.load(reference), config.max_difference)
+        rounded, exact = torch.load(reference)
+    difference, limit = compare(log_probs, rounded, exact, config.max_difference)
     print(f"log-probabilities of Megatron and Hugging Face differ by {difference:.2e} (limit {limit:.2e})")
     if not difference <= limit:
         told = f"log-probabilities differ by {difference:.2e}, and may by {limit:.2e}"

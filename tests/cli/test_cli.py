@@ -1,4 +1,3 @@
-import json
 import re
 import subprocess
 import sys
@@ -54,17 +53,18 @@ def test_a_dry_run_is_short_and_has_the_checks_verdict(capsys, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1] == "  checks    passed: it can start"
 
 
-def test_the_planner_says_how_long(tmp_path):
-    shape = {
-        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False,
-        "max_position_embeddings": 32768,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(shape))
-    for stage in ("rl", "sft"):
-        config = compose(stage, ["data=math", "parallel=2x8-80g", f"model.path={tmp_path}"])
-        assert re.match(r"\d+ s to train a step", dry_run.time(config)), dry_run.time(config)
-    assert dry_run.time(compose("rl")).startswith("not known")
+def test_the_planners_verdict_is_in_a_dry_run(capsys):
+    words = ["data=math", "model=qwen2.5-7b"]
+    assert main.main(["rl", *words, "parallel=2gpu", "parallel.gpu_memory_utilization=0.3", "--dry-run"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  plan ")]
+    assert re.search(r"fits 1 x 2 H200-141, \d+ of 140 GiB .* s a step \(generation ", said[0]), said
+    assert "a checkpoint every" in said[1] and "GPU-hours" in said[1]
+    assert "parallel.gpu_memory_utilization=" in said[2] and len(said) == 3
+    small = [*words, "parallel=2gpu", "parallel.gpu=H100-80"]
+    assert re.search("does not fit: .* GiB", next(dry_run.plan(compose("sft", [*small, "parallel.tp=1"]))))
+    (said,) = dry_run.plan(compose("rl", [*words, "parallel=2x8-80g"]))
+    assert "none: parallel.tp=8 does not divide the model's 28 attention heads" in said
+    assert "not known" in next(dry_run.plan(compose("rl")))
 
 
 def test_what_a_resume_would_ignore_is_said(tmp_path, monkeypatch):

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.planner.calibration import predict
 from retool_mcore.errors import UserError
-from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, predict
+from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, layers_in_flight, memory, stage_parameters
 
 BIG = SHAPES["qwen2.5-32b"]

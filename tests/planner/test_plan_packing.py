@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planner.spreading import forward_cost, plan
+from benchmarks.planner.packing import plan
 from retool_mcore.errors import UserError
 from retool_mcore.planner.packing import Cost, pack
 from retool_mcore.planner.shape import SHAPES
 
-COST = forward_cost(SHAPES["qwen2.5-32b"])
+COST = Cost.of(SHAPES["qwen2.5-32b"])
 LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=80)
 
 
@@ -72,7 +72,7 @@ def test_cost_is_the_models_forward_flops():
     from retool_mcore.planner.flops import forward_flops
 
     shape = SHAPES["qwen2.5-7b"]
-    assert forward_cost(shape)(np.array([5000]))[0] == pytest.approx(forward_flops(shape, [5000]), rel=1e-4)
+    assert Cost.of(shape)(np.array([5000]))[0] == pytest.approx(forward_flops(shape, [5000]), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,28 @@ def test_experts_are_dealt_evenly_or_refused():
         message = refusal(parallel.check_layout, moe, **(layout | changes), ep=ep)
         assert all(word in message for word in words), message
     assert "0 experts" in refusal(parallel.check_layout, model(), **LAYOUT, ep=2)
+
+
+@pytest.mark.parametrize(
+    ("backend", "capability", "installed", "words"),
+    [
+        ("fused", 9.0, False, None),
+        ("fused", None, None, None),
+        (
+            "fused",
+            8.0,
+            True,
+            "attention_backend=fused has no kernel for packed sequences on GPUs of compute capability 8",
+        ),
+        ("flash", 8.0, True, None),
+        ("flash", 8.0, None, None),
+        ("flash", 8.0, False, "attention_backend=flash needs flash-attn"),
+        ("unfused", 8.0, False, None),
+    ],
+)
+def test_packed_sequences_have_a_kernel_or_are_refused(backend, capability, installed, words):
+    known = {"capability": capability, "installed": installed}
+    if words is None:
+        parallel.check_attention(backend, **known)
+    else:
+        assert words in refusal(parallel.check_attention, backend, **known)

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.calibration import FITTED, Case, calibrate, case, covered, read
+from benchmarks.planner.calibration import FITTED, Case, calibrate, case, covered, predict, read
 from retool_mcore.errors import UserError
-from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, predict
+from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout
 from retool_mcore.planner.flops import model_flops
 from retool_mcore.planner.machine import Constants
-from retool_mcore.planner.rollout import Rollout, fit, generation_seconds
+from retool_mcore.planner.rollout import Rollout, fit, generation_seconds, lacks, resident
 from retool_mcore.planner.time import log_prob_seconds, seconds
 
 H200 = MACHINES["H200-141"]
@@ -86,12 +86,27 @@ def test_a_small_cache_makes_sequences_wait():
 def test_offload_makes_room_for_the_engine():
     held = predict(SHAPE, BASE, BATCH, H200).memory
     machine = MACHINES["H100-80"]
-    kept, gone = (
-        fit(SHAPE, replace(BASE, param_offload=off, optimizer_offload=off), held, machine, 1, 2048)
-        for off in (False, True)
-    )
+    layouts = [replace(BASE, param_offload=off, optimizer_offload=off) for off in (False, True)]
+    kept, gone = (fit(SHAPE, machine, 1, resident(SHAPE, layout, held)) for layout in layouts)
     assert gone.utilisation > kept.utilisation and gone.cache_tokens > kept.cache_tokens
-    assert fit(SHAPES["qwen2.5-32b"], BASE, held, machine, 1, 2048) is None
+    left = resident(SHAPE, layouts[1], held)
+    assert lacks(SHAPE, layouts[1], machine, gone, left, 2048) is None
+    assert "cache holds" in lacks(SHAPE, layouts[1], machine, gone, left, gone.cache_tokens)
+    assert "trainer leaves" in lacks(SHAPE, layouts[0], machine, gone, resident(SHAPE, layouts[0], held), 2048)
+
+
+def test_other_models_that_stay_take_room_from_the_engine():
+    held = predict(SHAPE, BASE, BATCH, H200).memory
+    alone, both = resident(SHAPE, BASE, held), resident(SHAPE, BASE, held, ("critic", "reference"))
+    moved = replace(BASE, param_offload=True, optimizer_offload=True)
+    assert both > 1.9 * alone and resident(SHAPE, moved, held, ("critic", "reference")) == held.outside
+
+
+def test_decoding_many_sequences_at_once_is_bound_by_their_products():
+    engine = Rollout(1, 0.9, 10**9, max_num_seqs=4096)
+    few, many = (generation_seconds(SHAPE, engine, Batch((256,) * count), H200, world=1) for count in (8, 4096))
+    products = 2 * 7e9 * 256 * 4096 / (H200.bf16 * H200.constants.matmul)
+    assert many > products > 3 * few
 
 
 def made_up(constants: Constants) -> list[Case]:

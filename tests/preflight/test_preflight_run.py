@@ -225,6 +225,18 @@ def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     assert room[0] == 2 * room[1] > 0, "a checkpoint holds the critic too"
 
 
+def test_an_a100_is_refused_before_it_is_taken_and_a_plan_is_told(prepared, monkeypatch, capsys):
+    gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
+    fused = [*gpu, "parallel.megatron.override_transformer_config.attention_backend=fused"]
+    STAGES["rl"](config("rl", prepared, *fused))
+    assert "plan: fits 1 x 2 H100-80" in capsys.readouterr().out
+    assert "compute capability 8" in refusal("rl", prepared, *fused, "parallel.gpu=A100-80")
+    monkeypatch.setattr(machine, "gpu_values", lambda field: [8.0, 9.0] if field == "compute_cap" else [])
+    assert "compute capability 8" in refusal("sft", prepared, *fused)
+    flash = [*gpu, "parallel.megatron.override_transformer_config.attention_backend=flash"]
+    assert "needs flash-attn" in refusal("sft", prepared, *flash)
+
+
 def test_export_needs_a_stage_that_was_run(prepared):
     run.check_export_stage(config("export", prepared, "policy=sft"))
     with pytest.raises(UserError, match="retool rl"):

@@ -1,0 +1,177 @@
+"""`retool plan`: the words of a stage, judged instead of started; or a model and GPUs, all layouts tried.
+
+The planner is imported where it works: `retool --help` reads this file, too.
+"""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from omegaconf import OmegaConf
+
+from retool_mcore.config import CONFIG_DIR, compose
+from retool_mcore.errors import UserError
+
+if TYPE_CHECKING:
+    from retool_mcore.planner import Batch
+
+STEPS = 5  # the last of a run, whose lengths are taken
+
+
+def plan(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Longest sequence, prompt and response.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
+    updates: Annotated[int, typer.Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
+    mean_length: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)
+    ] = None,
+    lengths_of: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")
+    ] = None,
+    sft: Annotated[bool, typer.Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
+    top: Annotated[int, typer.Option(metavar="N", help="Lines of the table.", min=1)] = 10,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
+    ] = None,
+) -> int:
+    """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
+    --model and --gpus, rank all layouts of a model on a cluster."""
+    searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
+    given = [name for name, value in searches.items() if value is not None]
+    if not given and write is None:
+        judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
+    elif len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
+        raise UserError(
+            "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
+            "--lengths-of; without the first four the layout of a run is judged."
+        )
+    else:
+        search_all(
+            *(model, gpus, gpu_memory, max_length, gpu, sequences, updates, mean_length),
+            rl=not sft,
+            top=top,
+            write=write,
+        )
+    return 0
+
+
+def judge(
+    stage: str,
+    overrides: list[str],
+    lengths_of: Path | None,
+    mean_length: int | None,
+    gpu: str | None = None,
+    gpu_memory: float | None = None,
+) -> None:
+    """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
+    from retool_mcore.planner import Batch, run, verdict
+    from retool_mcore.planner.machine import find_machine
+    from retool_mcore.planner.memory import GIB
+    from retool_mcore.preflight import machine, memory
+
+    config = compose(stage, overrides)
+    shape = run.shape_of(config)
+    if config.parallel.device != "cuda" or shape is None:
+        raise UserError(
+            "The planner knows training on GPUs, of a model of our names or whose folder is here: "
+            "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
+        )
+    card = run.machine_of(config, machine.gpu_names())
+    if gpu or gpu_memory:
+        card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
+        card = card.replace(gpus_per_node=config.parallel.gpus_per_node)
+    problem, told = run.read(config, shape, card), "a third of the limit; --lengths-of RUN takes a run's own"
+    if lengths_of is not None or mean_length is not None:
+        longest, sequences = problem.batch.longest, len(problem.batch.lengths)
+        known = measured(lengths_of) if lengths_of else Batch.spread(sequences, longest, mean_length or 1)
+        problem = run.read(config, shape, card, known)
+        told = f"those of {lengths_of}" if lengths_of else "--mean-length"
+    needs = memory.needs_of(config, shape)
+    parts = sorted(needs.parts.items(), key=lambda part: -part[1])
+    most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
+    beside = [f"A node's memory: {needs.total / GIB:,.0f} GiB ({most}); {needs.staged / GIB:,.0f} of it in /dev/shm."]
+    if config.train.save_every > 0:
+        kept = config.train.keep_checkpoints + (config.train.keep_best is not None)
+        size = machine.checkpoint_bytes(shape.parameters) * (1 + ("critic" in problem.beside)) / 1e9
+        beside += [f"Disk: {size * (kept + 1):,.0f} GB, {kept} checkpoints of {size:,.0f} and one that is written."]
+    verdict.report(config, problem, run.present(config, problem), lengths=told, beside=beside)
+
+
+def measured(folder: Path) -> "Batch":
+    """Prompt and response together, of the last STEPS steps of a run. Raises UserError when it has none."""
+    from retool_mcore.metrics.records import read_step, step_files
+    from retool_mcore.planner import Batch
+
+    files = list(step_files(folder / "rl" / "trajectories").values())[-STEPS:]
+    if not files:
+        raise UserError(
+            f"--lengths-of {folder}: there are no trajectories in it; give a run whose RL has ended a step."
+        )
+    records = [record for file in files for record in read_step(file, columns=["prompt_ids", "response_ids"])]
+    return Batch(tuple(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records))
+
+
+def search_all(
+    model: str,
+    gpus: str,
+    gpu_memory: float,
+    max_length: int,
+    gpu: str | None = None,
+    sequences: int = 512,
+    updates: int = 1,
+    mean_length: int | None = None,
+    *,
+    rl: bool = True,
+    top: int = 10,
+    write: Path | None = None,
+) -> None:
+    """Searches, prints the table and writes the chosen layout to `write`. Raises UserError for anything wrong."""
+    from retool_mcore.planner import Batch, Layout, shape, table
+    from retool_mcore.planner import search as tried
+    from retool_mcore.planner import write as written
+    from retool_mcore.planner.machine import find_machine
+    from retool_mcore.planner.run import MEAN_SHARE
+    from retool_mcore.planner.settings import switches
+
+    nodes, gpus_per_node = parse_gpus(gpus)
+    machine = find_machine(gpu, gpu_memory).replace(gpus_per_node=gpus_per_node)
+    if max_length < 1:
+        raise UserError(f"--max-length {max_length}: expected 1 or more.")
+    if mean_length is not None and mean_length > max_length:
+        raise UserError(f"--mean-length {mean_length}: expected 1 to {max_length}, which is --max-length.")
+    if write is not None:
+        written.check_target(write, CONFIG_DIR)
+    batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
+    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{written.BASE}.yaml")
+    layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
+    problem = tried.Problem(shape.named(model), nodes, machine, batch, rl, layout, updates)
+    found = tried.search(problem)
+    if write is not None:
+        written.write_config(problem, found.chosen, write, shlex.join(["retool", *sys.argv[1:]]))
+    table.print_plans(problem, found, top=top)
+    if write is not None:
+        print(f"The first line is in {write}; try it: retool {'rl' if rl else 'sft'} parallel={write.stem} --dry-run")
+
+
+def parse_gpus(gpus: str) -> tuple[int, int]:
+    """(nodes, GPUs of a node) of NODESxGPUS or of a single number of GPUs in one node."""
+    found = re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})", gpus.strip().lower())
+    if not found:
+        raise UserError(f"--gpus {gpus}: expected NODESxGPUS, as in 2x8.")
+    return int(found[1] or 1), int(found[2])

@@ -1,0 +1,114 @@
+"""A run's configuration before the planner: what its steps are, whether they fit, how long they and the run take."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from retool_mcore.planner import parallel, rollout
+from retool_mcore.planner.layout import Batch, Layout
+from retool_mcore.planner.machine import GPUS, MACHINES, Machine
+from retool_mcore.planner.memory import BF16, memory, optimizer_bytes, stage_parameters
+from retool_mcore.planner.search import Plan, Problem, generation, planned
+from retool_mcore.planner.settings import layout_of, switches
+from retool_mcore.planner.shape import SHAPES, Shape
+
+MEAN_SHARE = 1 / 3  # of the longest sequence, where nothing tells the mean
+# Bytes/s of a checkpoint that one rank serialises to memory, and to a disk that keeps up: docs/measured/cluster.md.
+SERIALISED, WRITTEN = 1.4e9, 1.1e9
+SAVING_SHARE = 0.05  # of the time, which saves by the clock take at most (state/schedule.py)
+
+
+def shape_of(config: DictConfig) -> Shape | None:
+    """Of the folder model.path, or of a name of SHAPES; None where neither is there. Raises UserError for a folder of
+    another architecture."""
+    path = str(OmegaConf.select(config, "model.path"))
+    return Shape.from_hf(path) if Path(path).is_dir() else SHAPES.get(str(config.model.name))
+
+
+def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
+    """The GPU that is `here`, in nvidia-smi's lines, else the one that parallel.gpu names, else an H100."""
+    known = [machine for line in here for name, machine in GPUS.items() if name in line]
+    found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
+    return found.replace(gpus_per_node=config.parallel.gpus_per_node)
+
+
+def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
+    """What a stage `sft` or `rl` asks of the planner. `batch`: lengths that are known; None: spread to the limits."""
+    train, rl = config.train, "n" in config.train
+    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens if rl else train.max_length
+    sequences = train.batch * (train.n if rl else 1)
+    if batch is None:
+        batch = Batch.spread(sequences, longest, longest * MEAN_SHARE)
+    else:  # a response ends at the limit
+        batch = Batch(tuple(min(length, longest) for length in batch.lengths), longest).sample(sequences)
+    base = Layout(**switches(config.parallel.megatron))
+    if not rl:
+        return Problem(shape, config.parallel.nodes, machine, batch, False, base)
+    others = {"critic": config.recipe.advantage == "gae", "reference": config.recipe.kl_loss}
+    return Problem(
+        shape,
+        config.parallel.nodes,
+        machine,
+        batch,
+        base=base,
+        updates=train.batch // train.mini_batch,
+        beside=tuple(name for name, there in others.items() if there),
+        own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,
+        max_num_seqs=config.parallel.max_num_seqs,
+    )
+
+
+def present(config: DictConfig, problem: Problem) -> Plan:
+    """The layout of the configuration, whether it fits or not. Raises UserError when it does not divide the model."""
+    group, model = config.parallel, problem.model
+    sizes = {name: group[name] for name in ("nodes", "gpus_per_node", "tp", "pp", "ep", "sequence_parallel")}
+    alone = layout_of(group, dp=1)
+    layout = layout_of(group, dp=parallel.check_layout(model, **sizes, cp=alone.cp, vpp=alone.vpp))
+    tokens = layout.micro_batch_tokens
+    parallel.check_micro_batch(longest=problem.batch.longest, micro_batch_tokens=tokens, cp=layout.cp)
+    engine = None
+    if problem.rl:
+        parallel.check_rollout_layout(model, gpus_per_node=group.gpus_per_node, rollout_tp=group.rollout_tp)
+        share = (group.rollout_tp, group.gpu_memory_utilization, group.max_num_seqs)
+        engine = rollout.engine(problem.shape, problem.machine, *share)
+    return planned(problem, layout, memory(problem.shape, layout, problem.update_batch), engine)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run over its steps. Seconds but for `hours`, which are None where the configuration does not say how many."""
+
+    step: float  # without saves and validations
+    save: float  # that a save holds up the step
+    between: float  # from one save to the next; 0: none
+    validation: float  # of one
+    hours: float | None
+
+
+def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
+    train = config.train
+    save = save_seconds(problem, plan.layout, train.async_save)
+    every = max(train.save_every, 0)
+    if every and train.save_minutes is not None:
+        every = min(every, math.ceil(max(60 * train.save_minutes, save / SAVING_SHARE) / plan.step))
+    problems = OmegaConf.select(config, "data.held_back") or OmegaConf.select(config, "data.arithmetic.held_back") or 0
+    validation = 0.0
+    if plan.rollout and train.eval_every > 0 and problems >= 1:
+        batch = problem.batch.sample(int(problems) * train.eval_samples)
+        validation = generation(problem, plan.rollout, batch)
+    hours = None
+    if train.steps:
+        saves = train.steps // every if every else 0
+        validations = train.steps // train.eval_every if train.eval_every > 0 else 0
+        hours = (train.steps * plan.step + saves * save + validations * validation) / 3600
+    return Course(plan.step, save, every * plan.step, validation, hours)
+
+
+def save_seconds(problem: Problem, layout: Layout, in_memory: bool) -> float:
+    """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
+    parameters = max(stage_parameters(problem.shape, layout, stage) for stage in range(layout.pp))
+    size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
+    return size * (1 + ("critic" in problem.beside)) / (SERIALISED if in_memory else WRITTEN)

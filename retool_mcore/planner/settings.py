@@ -1,0 +1,83 @@
+"""What of verl's Megatron settings changes memory or time: the switches of a Layout."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from retool_mcore.planner.layout import Layout
+
+# Fields of Layout and their keys below `parallel`; recomputation's are several.
+KEYS = {
+    "tp": "tp",
+    "pp": "pp",
+    "vpp": "megatron.virtual_pipeline_model_parallel_size",
+    "cp": "megatron.context_parallel_size",
+    "ep": "ep",
+    "micro_batch_tokens": "micro_batch_tokens",
+    "param_offload": "megatron.param_offload",
+    "optimizer_offload": "megatron.optimizer_offload",
+}
+RECOMPUTE = {
+    "none": ["granularity=null"],
+    "selective": ["granularity=selective", "modules=[core_attn]"],
+    "mlp": ["granularity=selective", "modules=[mlp]"],
+    "full": ["granularity=full", "method=uniform", "num_layers=1"],
+}
+
+
+def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:
+    """Fields of Layout that `megatron`, an engine section of verl's configuration, sets.
+
+    Args:
+        megatron: as parallel.megatron; keys that are missing have verl's defaults.
+        fused_kernels: verl's model.use_fused_kernels.
+    """
+    transformer = megatron.get("override_transformer_config") or {}
+    ours = megatron.get("override_mcore_model_config") or {}
+    in_place = ours.get("fused_log_probs", False)
+    kind = transformer.get("recompute_granularity") or "none"
+    modules = list(transformer.get("recompute_modules") or ["core_attn"])
+    return {
+        "recompute": "mlp" if kind == "selective" and modules == ["mlp"] else kind,
+        "fused_swiglu": bool(transformer.get("bias_activation_fusion")),
+        "fused_rope": bool(transformer.get("apply_rope_fusion")),
+        "fused_wgrad": bool(transformer.get("gradient_accumulation_fusion")),
+        "fused_log_probs": True if fused_kernels else "in_place" if in_place else False,
+        "half_logits": bool(ours.get("half_logits")),
+        "packed": bool(ours.get("packing")),
+        "overlap": bool((megatron.get("override_ddp_config") or {}).get("overlap_grad_reduce")),
+    }
+
+
+def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
+    """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
+    megatron = parallel.megatron
+    return Layout(
+        tp=parallel.tp,
+        pp=parallel.pp,
+        vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
+        cp=megatron.get("context_parallel_size") or 1,
+        dp=dp,
+        ep=parallel.get("ep", 1),
+        sequence_parallel=parallel.sequence_parallel,
+        micro_batch_tokens=parallel.micro_batch_tokens,
+        param_offload=megatron.get("param_offload", False),
+        optimizer_offload=megatron.get("optimizer_offload", False),
+        **switches(megatron),
+    )
+
+
+def overrides(before: Layout, after: Layout) -> list[str]:
+    """Words of the command line that make the group `parallel` of one layout that of another."""
+    found = []
+    for field, key in KEYS.items():
+        value = getattr(after, field)
+        if value != getattr(before, field):
+            found.append(f"parallel.{key}={'null' if (field, value) == ('vpp', 1) else str(value).lower()}")
+    if after.shards_sequence != before.shards_sequence:
+        found.append(f"parallel.sequence_parallel={str(after.shards_sequence).lower()}")
+    if after.recompute != before.recompute:
+        place = "parallel.megatron.override_transformer_config.recompute_"
+        found += [f"{place}{word}" for word in RECOMPUTE[after.recompute]]
+    return found

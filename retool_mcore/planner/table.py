@@ -1,0 +1,92 @@
+"""What a search found, for a person: the ranked table, the memory and the time of the chosen layout."""
+
+from rich.console import Console
+from rich.table import Table
+
+from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB
+from retool_mcore.planner.rollout import Rollout
+from retool_mcore.planner.search import Found, Plan, Problem, model_tflops
+
+WIDTH = 140  # of the table, however narrow the terminal: a wrapped row cannot be read
+
+
+def print_plans(problem: Problem, found: Found, *, top: int, console: Console | None = None) -> None:
+    """The `top` quickest, one line for each division into TP, PP and CP; the first line is the chosen one."""
+    console = console or Console(width=WIDTH)
+    batch, machine = problem.batch, problem.machine
+    mean = sum(batch.lengths) / len(batch.lengths)
+    console.print(
+        f"{problem.shape.parameters / 1e9:.2f} B parameters, {problem.nodes} x {machine.gpus_per_node} {machine.name}; "
+        f"a step is {len(batch.lengths)} sequences of at most {batch.longest:,} and on average {mean:,.0f} tokens."
+    )
+    console.print(ranking(problem, found.shown(top)))
+    best = found.chosen
+    console.print(memory_table(problem, best))
+    table = Table("seconds of an optimizer step", "s", "%")
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, took in best.update.parts.items():
+        if took >= 0.001 * best.update.step:
+            table.add_row(name, f"{took:.2f}", f"{100 * took / best.update.step:.1f}")
+    console.print(table)
+    dropped = "; ".join(f"{reason}: {count:,}" for reason, count in found.refused.most_common())
+    console.print(f"{found.tried:,} layouts tried, {len(found.plans):,} fit. Dropped: {dropped or 'none'}.")
+
+
+def ranking(problem: Problem, plans: list[Plan]) -> Table:
+    table = Table(padding=(0, 0))
+    experts = ["EP"] if problem.shape.experts else []
+    for heading in ("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("recompute", no_wrap=True)
+    table.add_column("offload", no_wrap=True)
+    rest = ["GiB", "update\ns", "TFLOP/s\na GPU", "bubble\n%"]
+    rest += ["vLLM\nTP", "generation\ns", "log-probs\ns"] if problem.rl else []
+    for heading in [*rest, "step\ns"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, plan in enumerate(plans, start=1):
+        layout = plan.layout
+        cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
+        cells += [*[layout.ep] * len(experts), f"{layout.micro_batch_tokens:,}"]
+        cells += [layout.recompute, offloaded(layout), _gib(plan.gpu_bytes), f"{plan.seconds['update']:.1f}"]
+        cells += [f"{model_tflops(problem, plan):.0f}", f"{100 * plan.update.parts['bubble'] / plan.update.step:.0f}"]
+        if plan.rollout is not None:
+            cells += [plan.rollout.tp, f"{plan.seconds['generation']:.1f}", f"{plan.seconds['log-probs']:.1f}"]
+        table.add_row(*map(str, cells), f"{plan.step:.1f}")
+    return table
+
+
+def _engine(engine: Rollout) -> str:
+    return f"vLLM TP{engine.tp} at {engine.utilisation:.2f}, {engine.cache_tokens:,} tokens of KV cache a replica"
+
+
+def offloaded(layout) -> str:
+    kinds = (["weights"] if layout.param_offload else []) + (["optimizer"] if layout.optimizer_offload else [])
+    return "+".join(kinds) or "-"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f}"
+
+
+def memory_table(problem: Problem, plan: Plan) -> Table:
+    """Of the fullest GPU: in an update, and in generation."""
+    machine = problem.machine
+    table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", "GiB")
+    table.columns[1].justify = "right"
+    parts = dict(plan.memory.parts)
+    asleep = ENGINE_ASLEEP * (plan.rollout is not None and not problem.own_gpus)
+    parts |= {"CUDA, NCCL": plan.memory.outside, "sleeping vLLM": asleep}
+    parts |= {"fragments": plan.memory.gpu - plan.memory.peak - plan.memory.outside}
+    parts |= {" and ".join(problem.beside) or "-": plan.gpu_bytes - sum(parts.values())}
+    for name, size in parts.items():
+        if size > 0.01 * GIB:
+            table.add_row(name, f"{size / GIB:.1f}")
+    table.add_section()
+    table.add_row("an update's peak", f"{plan.gpu_bytes / GIB:.1f}")
+    if plan.rollout is not None:
+        share = plan.rollout.utilisation * machine.memory
+        table.add_section()
+        table.add_row(_engine(plan.rollout), f"{share / GIB:.1f}")
+        table.add_row("what stays of the trainer", f"{plan.there / GIB:.1f}")
+        table.add_row("idle in generation", f"{(machine.memory - share - plan.there) / GIB:.1f}")
+    return table
