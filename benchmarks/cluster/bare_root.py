@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,7 @@ class Root:
             elif source.exists():
                 shutil.copy(source, target)
         shutil.copy("/etc/resolv.conf", self.folder / "etc")
+        (self.folder / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")  # as docker's
         for device in ("null", "zero", "full", "random", "urandom", "tty"):
             (self.folder / "dev" / device).touch()
         (self.folder / "dev" / "shm").mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ STAGES = ["prepare", "sft", "rl", "eval", "export", "doctor"]
 def test_help_explains_and_gives_two_examples(stage, capsys):
     assert main.main([stage, "--help"]) == 0
     out = capsys.readouterr().out
-    assert out.partition("Examples:")[2].count(f"retool {stage}") == 2
+    assert out.partition("Examples:")[2].count(f"retool {stage}") >= 2
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -18,6 +18,7 @@ def test_an_offline_run_holds_scalars_configuration_and_trajectories(tmp_path, m
     wandb.log({"trajectories": wandb.Table(TABLE, table([record], lambda ids: " ".join(map(str, ids))))}, step=3)
     tracking.log({"reward/accuracy": 0.25}, step=3)
     tracking.finish()
+    wandb.teardown()  # its process has written the file once it has ended
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     (table_file,) = (run / "files" / "media" / "table").glob("trajectories*.json")
     found = json.loads(table_file.read_text())
