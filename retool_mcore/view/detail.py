@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from retool_mcore.metrics.text import roles
+from retool_mcore.view.columns import WAITS
 from retool_mcore.view.pieces import highlight, token_pieces
 
 # Enough for a shade and a tooltip, and a third of the bytes of a float.
@@ -18,8 +19,8 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     Token lists cover the prompt and then the response. `pieces`: the text of each token; `roles`: [[role, start, end],
     ...] with role prompt, thought, code, observation or error; `trained`: [[start, end], ...], the tokens in the loss;
     `logprobs` (engine) and `trainer_logprobs`: one number a response token, null where it was not sampled or not
-    recorded; `highlights`: {token: [[class, text], ...]}; `timeline`: [{what: "generate" or "tool", turn, seconds},
-    ...]; and what the page's index lacks of the record.
+    recorded; `highlights`: {token: [[class, text], ...]}; `waits`: [[seconds for the engine, for tools], ...] by turn;
+    and what the list lacks of the record.
     """
     prompt, response = record["prompt_ids"], record["response_ids"]
     shift = len(prompt)
@@ -37,7 +38,7 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
         "trainer_logprobs": _on_sampled(record.get("old_log_probs"), sampled, len(response)),
         "highlights": _highlights(record, pieces, shift),
         "calls": [dict(call) for call in record["calls"]],
-        "timeline": timeline(record),
+        "waits": [[round(turn[name], DIGITS) for name in WAITS] for turn in record.get("turn_notes") or []],
     }
 
 
@@ -54,16 +55,6 @@ def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
     """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
     values = record.get("advantages")
     return None if values is None or not sampled else round(float(values[sampled[0]["start"]]), DIGITS)
-
-
-def timeline(record: Mapping) -> list[dict]:
-    """Seconds of waiting for the engine and the sandbox, turn by turn, in the order in which they passed."""
-    bars = []
-    for number, turn in enumerate(record.get("turn_notes") or []):
-        bars.append({"what": "generate", "turn": number, "seconds": round(turn["generate_s"], DIGITS)})
-        if turn["tool_s"] > 0:
-            bars.append({"what": "tool", "turn": number, "seconds": round(turn["tool_s"], DIGITS)})
-    return bars
 
 
 def _on_sampled(values: Sequence[float] | None, sampled: Sequence[Mapping], count: int) -> list[float | None]:
