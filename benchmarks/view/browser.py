@@ -77,9 +77,8 @@ class Tab:
 
     async def shown(self, hash_: str) -> None:
         """Waits until the page of this address is drawn."""
-        await self.until(
-            f"decodeURIComponent(document.body.dataset.ready || '') === decodeURIComponent({json.dumps('#' + (hash_ or '/'))})"
-        )
+        wanted = json.dumps("#" + (hash_ or "/"))
+        await self.until(f"decodeURIComponent(document.body.dataset.ready || '') === decodeURIComponent({wanted})")
 
     async def key(self, key: str) -> None:
         """Presses and lets go of a key."""

@@ -23,15 +23,23 @@ _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+(?:\.\d+)?")
 _EDGE = re.compile(r"\n|<[|｜][^<>|｜\s]{1,40}[|｜]>")
 
 
+class Words(dict):
+    """{text: its code}; one that is new gets the next."""
+
+    def __missing__(self, text) -> int:
+        code = self[text] = len(self)
+        return code
+
+
 class Columns:
-    """Turns step files into columns; `words` are the distinct texts of a column, {text: its code}, over all files.
+    """Turns step files into columns; `words` are the distinct texts of a column, over all files.
 
     `decode` spells token ids.
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self.decode = decode
-        self.words: dict[str, dict] = {name: {} for name in WORDS}
+        self.words = {name: Words() for name in WORDS}
         self._texts: dict[str, str] = {}  # of a problem
         self._frames: dict[str, tuple[str, str]] = {}  # of a data source
 
@@ -39,17 +47,16 @@ class Columns:
         """{column: (trajectories,)}: float32, NaN for null, of NUMBERS, `row` and `seconds` (waited for engine and
         tools); int32 codes of WORDS: `errors`, a tuple, are the kinds of the failed calls, `text` is the problem's."""
         read = {name: table.column(name) for name in table.column_names}
-        lists = {name: read[name].to_pylist() for name in (*WORDS[:4], "index")}
+        lists = {name: compute.fill_null(read[name], "").to_pylist() for name in WORDS[:3]}
         columns = {name: read[own].to_numpy().astype(np.float32) for name, own in NUMBERS.items()}
         columns["row"] = np.arange(len(table), dtype=np.float32)
         columns["seconds"] = sum(np.nan_to_num(read[own].to_numpy()) for own in WAITS).astype(np.float32)
-        problems = [f"{source} #{index}" for source, index in zip(lists["data_source"], lists["index"], strict=True)]
+        problems = [f"{source} #{index}" for source, index in zip(lists["data_source"], read["index"].to_pylist(), strict=True)]
         self._read_texts(problems, read["prompt_ids"])
-        lists["statuses"] = [tuple(own or ()) for own in lists["statuses"]]
+        lists["statuses"] = [tuple(own or ()) for own in read["statuses"].to_pylist()]
         lists |= {"errors": errors(read["calls"]), "problem": problems, "text": [self._texts[own] for own in problems]}
         for name, words in self.words.items():
-            codes = (words.setdefault("" if value is None else value, len(words)) for value in lists[name])
-            columns[name] = np.fromiter(codes, np.int32, len(table))
+            columns[name] = np.fromiter(map(words.__getitem__, lists[name]), np.int32, len(table))
         return columns
 
     def _read_texts(self, problems: Sequence[str], prompts: pyarrow.ChunkedArray) -> None:
