@@ -215,11 +215,7 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a 
     return 0
 
 
-@app.command(
-    epilog=_examples(
-        "retool view runs/quickstart", "retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"
-    )
-)
+@app.command(epilog=_examples("retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"))
 def view(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")],
     host: Annotated[

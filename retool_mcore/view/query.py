@@ -81,7 +81,5 @@ def _is(words: Mapping, meant: Callable, value: str) -> np.ndarray:
 
 def _ranks(words: Mapping) -> np.ndarray:
     """Place of every word among the sorted ones."""
-    ordered = sorted(range(len(words)), key=list(words).__getitem__)
-    ranks = np.empty(len(words), np.int32)
-    ranks[ordered] = np.arange(len(words), dtype=np.int32)
-    return ranks
+    places = {word: place for place, word in enumerate(sorted(words))}
+    return np.fromiter(map(places.__getitem__, words), np.int32, len(words))

@@ -33,7 +33,9 @@ COOKIE = "retool_view"
 def page() -> str:
     """The whole page as one HTML text. A copy in which `embedded` is filled needs no server (page/trajectory.js)."""
     html = (PAGE / "page.html").read_text()
-    script = "\n".join([f"'use strict';\nconst CHARTS = {CHARTS};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)])
+    script = "\n".join(
+        [f"'use strict';\nconst CHARTS = {CHARTS};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'"
@@ -81,7 +83,7 @@ def application(
         return opened(runs[int(number)], part)
 
     async def show_page(request: web.Request) -> web.Response:
-        return _compressed(web.Response(text=html, content_type="text/html"))
+        return web.Response(text=html, content_type="text/html")
 
     async def names(request: web.Request) -> web.Response:
         return _json([{"name": run.name, "folder": str(run), "part": default, "parts": parts(run)} for run in runs])
@@ -91,7 +93,7 @@ def application(
 
     async def listed(request: web.Request) -> web.Response:
         source, query = source_of(request), dict(request.query)
-        source.refresh()
+        source.refresh(wanted=query.get("step", ""))
         places = source.select(query)
         columns, words = source.data()
         first, count = int(query.get("first", 0)), int(query.get("count", 100))
@@ -120,10 +122,7 @@ def application(
 
 
 def _json(value: dict | list) -> web.Response:
-    return _compressed(web.Response(text=json.dumps(value), content_type="application/json"))
-
-
-def _compressed(response: web.Response) -> web.Response:
+    response = web.Response(text=json.dumps(value), content_type="application/json")
     response.enable_compression()
     return response
 

@@ -50,22 +50,25 @@ class Source:
         if part in known:
             self._decode([])
 
-    def refresh(self, budget_s: float = BUDGET_S) -> None:
-        """Read the step files that are new, the newest first, until the time is over; `unread` are left."""
+    def refresh(self, budget_s: float = BUDGET_S, wanted: str = "") -> None:
+        """Read new step files, that of the step `wanted` and then the newest first, in this time; `unread` are left."""
         if self.evaluated is not None:
             return
         files, end = step_files(self.folder), time.monotonic() + budget_s
-        versions = {step: _version(path) for step, path in files.items()}
         for step in self._steps.keys() - files.keys():
             del self._steps[step]
             self.version += 1
-        new = [step for step, version in versions.items() if self._steps.get(step, (None,))[0] != version]
+        new = [step for step, path in files.items() if self._steps.get(step, (None,))[0] != _version(path)]
+        new.sort(key=lambda step: (str(step) == wanted, step))
         self.unread = len(new)
-        while new and (self.unread == len(new) or time.monotonic() < end):
-            step = new.pop()
-            self._steps[step] = versions[step], self._columns.of(read_columns(files[step], READ))
-            self.version += 1
-        self.unread = len(new)
+        for self.unread in reversed(range(len(new))):
+            self._read(new[self.unread], files[new[self.unread]])
+            if time.monotonic() >= end:
+                break
+
+    def _read(self, step: int, path: Path) -> None:
+        self._steps[step] = _version(path), self._columns.of(read_columns(path, READ))
+        self.version += 1
 
     def data(self) -> Data:
         """The columns of what is read, steps ascending, and their words."""
@@ -87,13 +90,12 @@ class Source:
         Raises UserError when there is no such trajectory.
         """
         found = detail(self._record(step, row), self._decode)
-        while step not in self._steps and self.evaluated is None:
-            self.refresh()
-        columns, _ = data = self.data()
+        columns = self._steps[step if self.evaluated is None else 0][1]
         place = np.flatnonzero((columns["step"] == step) & (columns["row"] == row))
-        if not len(place):  # of an evaluation, whose record has another step
+        if not len(place):  # an evaluation's are all of one step
             raise UserError(f"{self.folder} has no trajectory {row} in step {step}.")
-        group = np.flatnonzero((columns["step"] == step) & (columns["uid"] == columns["uid"][place[0]]))
+        group = np.flatnonzero(columns["uid"] == columns["uid"][place[0]])
+        data = columns, self._columns.words
         return {"entry": entries(data, place)[0], "group": entries(data, group)} | found
 
     def _record(self, step: int, row: int) -> dict:
@@ -101,6 +103,8 @@ class Source:
             files = step_files(self.folder)
             if step not in files:
                 raise UserError(f"{self.run} has no trajectories of step {step}: it has {', '.join(map(str, files))}.")
+            if self._steps.get(step, (None,))[0] != _version(files[step]):
+                self._read(step, files[step])
             return read_step(files[step], rows=[row])[0]
         if row >= len(self.evaluated):
             raise UserError(f"{self.folder} holds {len(self.evaluated)} trajectories, there is no row {row}.")

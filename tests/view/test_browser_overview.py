@@ -3,6 +3,8 @@
 from made_run import add_evaluation, add_metrics, make_run, metrics_line
 from shown_run import MARKS, ROWS, TABLE, click_on_step, figure, look, shown
 
+from benchmarks.view import example_run
+
 pytestmark = MARKS
 
 
@@ -75,5 +77,28 @@ def test_runs_lie_over_each_other_and_seeds_of_one_configuration_in_a_band(tmp_p
             await tab.until("location.hash.startsWith('#/list')")
             await tab.go("#/list?run=2")
             assert "other" in await tab.js("document.getElementById('name').innerText")
+
+    look(body)
+
+
+def test_why_the_reward_fell_is_found_in_four_clicks(tmp_path):
+    """The clicks of docs/viewing.md."""
+    run = example_run.make_run(tmp_path / "run")
+
+    async def body():
+        async with shown(run) as tab:
+            await figure(tab, "pass rate")
+            await click_on_step(tab, example_run.BAD_STEP, example_run.STEPS)
+            await tab.shown("/list?step=17")
+            await tab.js("[...document.querySelectorAll('#pages a')].find(a => a.innerText === 'failures').click(); 1")
+            await tab.shown("/errors?step=17")
+            (first, *_) = await tab.js(TABLE)
+            assert first[0] == "timeout" and int(first[1]) > 16
+            await tab.js("document.querySelector('tbody a').click(); 1")
+            await tab.shown("/list?step=17&error=timeout")
+            await tab.js("document.querySelector('.body .row').click(); 1")
+            await tab.until("location.hash.startsWith('#/t/17/')")
+            await tab.until("document.querySelectorAll('.calls').length > 0")
+            assert "while True" in await tab.js("document.querySelector('.calls').innerText")
 
     look(body)

@@ -131,7 +131,9 @@ def test_many_steps_are_read_little_by_little_and_the_newest_is_there_at_once(tm
     source = Source(tmp_path / "run")
     source.refresh(budget_s=0)
     assert places(source) == [(5, 0)]
-    assert source.shown(1, 0)["entry"]["step"] == 1  # the others are read for it
+    source.refresh(budget_s=0, wanted="2")
+    assert places(source) == [(5, 0), (2, 0)]
+    assert source.shown(1, 0)["entry"]["step"] == 1 and places(source)[2:] == [(1, 0)] and source.unread == 3
 
 
 def test_several_runs_are_told_apart_by_their_number(tmp_path):
