@@ -31,7 +31,7 @@ EDGES = {
     "rewards": "data rollout",
     "rollout": "data sandbox state tools",
     "environments": "data sandbox tools",
-    "view": "metrics",
+    "view": "metrics sandbox state",
     "tools": "data sandbox",
     "planner": "config sandbox",
     "metrics": "sandbox",

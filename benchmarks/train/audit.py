@@ -20,13 +20,14 @@ import numpy as np
 from benchmarks import provenance
 from retool_mcore.metrics.audit import Columns, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour
-from retool_mcore.metrics.records import index, read_step, write_step
+from retool_mcore.metrics.records import read_columns, read_step, step_files, write_step
 from retool_mcore.metrics.timeline import chrome_trace, shares
 from retool_mcore.rollout.wire import from_wire, to_wire
 
 TRAJECTORIES, TOKENS = 8192, 16384
 PARAMETERS, GPUS, FLOPS = 32.8e9, 16, 0.4 * 989e12
 LISTED = 10_000
+LIST = ("step", "uid", "sample", "score", "acc", "turns", "finish", "tokens", "num_calls", "statuses")  # columns
 
 
 def make_records(count: int, tokens: int, turns: int = 6, seed: int = 0) -> list[dict]:
@@ -167,7 +168,10 @@ def measure(arguments) -> dict:
         small = make_records(LISTED // 25, 512)
         for step in range(1, 26):
             write_step(folder / "many", step, small)
-        listed = seconds(lambda: index(folder / "many").to_pylist(), arguments.repeat, time.perf_counter)
+        files = step_files(folder / "many").values()
+        listed = seconds(
+            lambda: [read_columns(f, LIST).to_pylist() for f in files], arguments.repeat, time.perf_counter
+        )
         one_loop = seconds(lambda: loop(few_columns, few), 1)
     tokens = arguments.trajectories * arguments.tokens
     return {

@@ -1,60 +1,69 @@
-"""How long the viewer takes to list 10,000 trajectories: its index, and the page in headless Chromium.
+"""How long the viewer takes with a large run: its list, its search and its overview, and the page in headless Chromium.
 
-Makes a run of small trajectories, 20 steps of 500. `index` is what `retool view` reads before it listens, against
-reading the same trajectories as JSON lines; `painted` is the page's own clock, from its request (Chromium's own start
-lies before) to the frame in which the first row stands, all rows being in the page by then; `next list` is what the
-server does once one more step was written. The worst of each is told as well as the median, and processor seconds as
-well as the clock's, which on a busy machine are mostly those of others.
+Makes a run of small trajectories and of as many metrics a step as RL writes. `first list` is what the server takes from
+its start to its first answer, which holds the newest steps; `all read` the time until every step is in memory, in
+answers of at most 0.2 s; the others are answers once all is read. `painted` is the page's own clock, from its request
+(Chromium's own start lies before) to the frame in which the first row, or the first curve, stands. The worst of each is
+told as well as the median, and processor seconds as well as the clock's, which on a busy machine are mostly others'.
 """
 
 import argparse
 import asyncio
-import gzip
 import json
 import os
-import shutil
+import resource
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from aiohttp import web
+import pyarrow
+from aiohttp.test_utils import TestClient, TestServer
+from pyarrow import parquet
 
 from benchmarks import provenance
+from benchmarks.view.browser import CHROMIUM, browser
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.metrics.records import write_step
-from retool_mcore.view.server import application, page
+from retool_mcore.view.curves import Curves
+from retool_mcore.view.server import application
 from retool_mcore.view.source import Source
 
-FEW = 100  # trajectories of the page to compare with: what Chromium takes for any
-PACKAGES = ("pyarrow", "aiohttp", "tokenizers")
-# Reports the first frame after the first row is in the document.
-REPORT = """<script>
-const seen = setInterval(() => {
-  if (!document.querySelector(".body .row")) return;
+PACKAGES = ("pyarrow", "aiohttp", "tokenizers", "numpy")
+METRICS = 230  # a step
+# Of a page, before its own script: the time of the first frame with a row or a curve.
+REPORT = """const seen = setInterval(() => {
+  if (!document.querySelector(".body .row, path.curve")) return;
   clearInterval(seen);
   const asked = performance.getEntriesByType("navigation")[0].requestStart;
-  const count = encodeURIComponent(document.querySelector(".count").textContent);
-  requestAnimationFrame(() => requestAnimationFrame(() =>
-    fetch(`painted?ms=${performance.now() - asked}&count=${count}`)));
-}, 5);
-</script></body>"""
+  requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = performance.now() - asked; }));
+}, 2);"""
+ASKED = {  # name in the result -> query of the list
+    "page_s": {"first": "500000"},
+    "search_s": {"text": "ab"},
+    "filter_s": {"status": "timeout", "score_min": "1", "answer": "wrong"},
+    "error_s": {"error": "error: NameError: name … is not defined"},
+    "sort_s": {"sort": "score"},
+    "sort_by_text_s": {"sort": "text"},
+}
 
 
-def make_record(step: int, row: int, tokens: int, random: np.random.Generator) -> dict:
-    ids = random.integers(10, 200, tokens)
-    turn = tokens // 3
+def make_record(row: int, tokens: int, random: np.random.Generator) -> dict:
+    ids, turn = random.integers(10, 200, tokens), tokens // 3
     spans = [("policy", 0, turn), ("observation", turn, 2 * turn), ("policy", 2 * turn, tokens)]
-    status = ("success", "error", "timeout")[row % 3]
-    call = {"code": "print(1)", "malformed": False, "status": status, "stdout": "1\n", "stderr": "", "value": None}
+    status = ("success", "error", "timeout", "success")[row % 4]
+    stderr = (
+        f"Traceback (most recent call last):\nNameError: name 'x{row}' is not defined\n" if status == "error" else ""
+    )
+    call = {"code": "print(1)", "malformed": False, "status": status, "stdout": "1\n", "stderr": stderr, "value": None}
     note = {"programs": 1, "boxed": False, "fakes": [], "generate_s": 0.5, "tool_s": 0.2}
     return {
-        "step": step,
-        "uid": f"{step}-{row // 8}",
+        "step": 1,
+        "uid": f"{row // 8}",
         "sample": row % 8,
         "index": row // 8,
-        "data_source": ("aime", "math")[row % 2],
+        "data_source": ("aime", "math")[row // 8 % 2],
         "score": float(row % 4) - 1,
         "acc": float(row % 2),
         "pred": "1",
@@ -74,152 +83,125 @@ def make_record(step: int, row: int, tokens: int, random: np.random.Generator) -
     }
 
 
-def make_run(folder: Path, trajectories: int, steps: int, tokens: int) -> tuple[Path, Path]:
-    """(the run's folder, the same trajectories as JSON lines)"""
-    random = np.random.default_rng(0)
+def make_run(folder: Path, trajectories: int, steps: int, tokens: int) -> Path:
+    """The first step is written as RL writes it; the others are it with other steps, groups and problems."""
+    random, rows = np.random.default_rng(0), trajectories // steps
     (folder / "model").mkdir(parents=True)
     build_tokenizer().save(str(folder / "model" / "tokenizer.json"))
-    lines = folder / "trajectories.jsonl"
-    with lines.open("w") as file:
+    first = write_step(folder / "rl" / "trajectories", 1, [make_record(row, tokens, random) for row in range(rows)])
+    table = parquet.read_table(first)
+    groups = -(-rows // 8)
+    problems, uids = table.column("index").to_numpy(), table.column("uid").to_pylist()
+    for step in range(2, steps + 1):
+        own = {
+            "step": pyarrow.array(np.full(rows, step, np.int32)),
+            "uid": pyarrow.array([f"{step}-{uid}" for uid in uids]),
+            "index": pyarrow.array(problems + step % 50 * groups),  # every problem comes again after 50 steps
+        }
+        changed = table
+        for name, values in own.items():
+            changed = changed.set_column(table.column_names.index(name), table.schema.field(name), values)
+        parquet.write_table(changed, first.with_name(f"step_{step:06d}.parquet"), compression="zstd")
+    names = [*Curves(folder).stages["rl"].names, *(f"other/{n}" for n in range(METRICS))][:METRICS]
+    (folder / "rl" / "metrics").mkdir()
+    with (folder / "rl" / "metrics" / "attempt_001.jsonl").open("w") as file:
         for step in range(1, steps + 1):
-            records = [make_record(step, row, tokens, random) for row in range(trajectories // steps)]
-            write_step(folder / "rl" / "trajectories", step, records)
-            for record in records:
-                plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in record.items()}
-                file.write(json.dumps(plain) + "\n")
-    return folder, lines
+            values = dict(zip(names, random.normal(1, 0.1, len(names)).tolist(), strict=True))
+            file.write(json.dumps({"step": step, "data": values}) + "\n")
+    return folder
 
 
-def read_lines(path: Path) -> dict:
-    """The list's columns from JSON lines."""
-    names = ("step", "uid", "sample", "data_source", "index", "score", "acc", "turns", "finish")
-    columns: dict[str, list] = {name: [] for name in names}
-    with path.open() as file:
-        for line in file:
-            record = json.loads(line)
-            for name in names:
-                columns[name].append(record[name])
-    return columns
+class Clock:
+    """Seconds and processor seconds of what runs in it."""
+
+    def __enter__(self) -> "Clock":
+        self.begin = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds, self.processor = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
 
 
-def seconds(work, repeats: int) -> tuple[list[float], float]:
-    """(seconds of every run, least processor seconds of one)"""
-    times, processor = [], []
+def memory_mb() -> float:
+    """The most that this process held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def answers(run: Path, repeats: int) -> dict:
+    """What the server takes, by name."""
+    found: dict = {"first_list_s": [], "first_list_processor_s": [], "overview_s": [], "overview_processor_s": []}
     for _ in range(repeats):
-        clocks = time.perf_counter(), time.process_time()
-        work()
-        times.append(time.perf_counter() - clocks[0])
-        processor.append(time.process_time() - clocks[1])
-    return times, min(processor)
+        with Clock() as clock:
+            async with TestClient(TestServer(application([run]))) as client:
+                assert (await (await client.get("/api/list")).json())["rows"]
+        found["first_list_s"].append(clock.seconds)
+        found["first_list_processor_s"].append(clock.processor)
+    before = memory_mb()
+    async with TestClient(TestServer(application([run]))) as client:
+        slowest, unread = 0.0, 1
+        with Clock() as whole:
+            while unread:
+                with Clock() as clock:
+                    unread = (await (await client.get("/api/list")).json())["unread"]
+                slowest = max(slowest, clock.seconds)
+        found |= {"all_read_s": whole.seconds, "all_read_processor_s": whole.processor, "slowest_answer_s": slowest}
+        found["memory_mb"] = memory_mb() - before
+        for name, query in ASKED.items():
+            times, processor = [], []
+            for _ in range(repeats):
+                await client.get("/api/list", params={"count": "0", "step": "0"})  # so that nothing is remembered
+                with Clock() as clock:
+                    total = (await (await client.get("/api/list", params=query)).json())["total"]
+                times.append(clock.seconds)
+                processor.append(clock.processor)
+            found |= {name: times, name.replace("_s", "_processor_s"): processor, name.replace("_s", "_found"): total}
+        for _ in range(repeats + 1):
+            with Clock() as clock:
+                await (await client.get("/api/overview")).read()
+            found["overview_s"].append(clock.seconds)
+            found["overview_processor_s"].append(clock.processor)
+    return found
 
 
-def open_run(run: Path) -> Source:
-    """What `retool view` does before it listens."""
-    source = Source(run)
-    source.index()
-    return source
-
-
-def one_more(source: Source, tokens: int) -> None:
-    """The next list once a running training has written another step."""
-    random = np.random.default_rng(1)
-    step = 1 + max(source.index()["step"])
-    write_step(source.folder, step, [make_record(step, row, tokens, random) for row in range(8)])
-
-
-async def paint(source: Source, chromium: str, deadline_s: float) -> tuple[float, str]:
-    """(seconds from the page's request to its first painted row, what the page says that it lists)"""
-    app, painted = application(source), asyncio.get_running_loop().create_future()
-
-    async def report(request: web.Request) -> web.Response:
-        if not painted.done():
-            painted.set_result((float(request.query["ms"]) / 1000, request.query["count"]))
-        return web.Response()
-
-    @web.middleware
-    async def add_report(request: web.Request, handler) -> web.StreamResponse:
-        response = await handler(request)
-        if request.path == "/":
-            response.body = gzip.compress(gzip.decompress(response.body).replace(b"</body>", REPORT.encode()), 1)
-        return response
-
-    app.router.add_get("/painted", report)
-    app.middlewares.append(add_report)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    address = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        flags = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-        ]
-        browser = await asyncio.create_subprocess_exec(
-            chromium, *flags, address, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            return await asyncio.wait_for(painted, deadline_s)
-        finally:
-            browser.terminate()
-            await browser.wait()
-            await runner.cleanup()
-
-
-def rounded(values: list[float]) -> list[float]:
-    return [round(value, 4) for value in values]
+async def painted(run: Path, repeats: int) -> dict[str, list[float]]:
+    """Seconds until the first row and until the first curve."""
+    found: dict[str, list[float]] = {"list_painted_s": [], "overview_painted_s": []}
+    app = application([run])
+    async with TestServer(app) as server, browser() as tab:
+        await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=REPORT)
+        for _ in range(repeats):
+            for name, page in (("list_painted_s", "#/list"), ("overview_painted_s", "#/")):
+                await tab.ask("Page.navigate", url="about:blank")
+                await tab.ask("Page.navigate", url=f"{server.make_url('/')}{page}")
+                found[name].append(await tab.until("window.painted", 120) / 1000)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trajectories", type=int, default=10_000, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="(default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=120, help="of a response (default: %(default)s)")
+    parser.add_argument("--trajectories", type=int, default=1_000_000, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="(default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=30, help="of a response (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--deadline", type=float, default=120, help="seconds for the browser (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=provenance.RESULTS / "view.json")
     args = parser.parse_args()
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as scratch:
-        run, lines = make_run(Path(scratch) / "run", args.trajectories, args.steps, args.tokens)
+        run = make_run(Path(scratch) / "run", args.trajectories, args.steps, args.tokens)
         head = provenance.made(PACKAGES)
-        index_s, index_cpu_s = seconds(lambda: open_run(run), args.repeats)
-        lines_s, lines_cpu_s = seconds(lambda: read_lines(lines), args.repeats)
-        source = open_run(run)
-        few, _ = make_run(Path(scratch) / "few", FEW, 1, args.tokens)
-        paints, few_paints = [], []
-        for _ in range(args.repeats if chromium else 0):
-            paints.append(asyncio.run(paint(source, chromium, args.deadline)))
-            few_paints.append(asyncio.run(paint(open_run(few), chromium, args.deadline)))
-        one_more(source, args.tokens)
-        later_s, _ = seconds(lambda: page(index=source.index()), 1)
-    painted_s, few_painted_s = [value for value, _ in paints], [value for value, _ in few_paints]
-    median = statistics.median
-    shown = f"{args.trajectories:,} trajectories in {args.steps} steps"
+        found = asyncio.run(answers(run, args.repeats))
+        columns = Source(run)
+        columns.refresh(float("inf"))
+        found["columns_mb"] = sum(values.nbytes for values in columns.data()[0].values()) / 1e6
+        if CHROMIUM:
+            found |= asyncio.run(painted(run, args.repeats))
     print(f"load {head['machine']['load']} on {os.cpu_count()} cores; median and worst of {args.repeats}")
-    print(f"index of {shown}: {median(index_s):.3f} s, {max(index_s):.3f} s; {index_cpu_s:.3f} processor seconds")
-    print(f"the same as JSON lines: {median(lines_s):.3f} s; {lines_cpu_s / index_cpu_s:.0f} x the processor seconds")
-    print(f"the next list, one step later: {later_s[0]:.3f} s")
-    if paints:
-        print(f"request to first painted row: {median(painted_s):.3f} s, {max(painted_s):.3f} s ({paints[0][1]})")
-        print(f"the same page with {FEW} trajectories: {median(few_painted_s):.3f} s, {max(few_painted_s):.3f} s")
-    else:
-        print("no Chromium on this machine: the page was not measured")
-    result = {
-        "trajectories": args.trajectories,
-        "steps": args.steps,
-        "tokens": args.tokens,
-        "index_s": rounded(index_s),
-        "index_processor_s": round(index_cpu_s, 4),
-        "json_lines_s": rounded(lines_s),
-        "ratio_of_processor_s": round(lines_cpu_s / index_cpu_s, 1),
-        "next_list_s": rounded(later_s),
-        "painted_s": rounded(painted_s),
-        f"painted_with_{FEW}_s": rounded(few_painted_s),
-    }
-    provenance.write(args.output, head, result)
+    for name, value in found.items():
+        values = value if isinstance(value, list) else [value]
+        worst = f", worst {max(values):.3f}" if len(values) > 1 else ""
+        print(f"{name}: {statistics.median(values):.3f}{worst}")
+    rounded = {k: [round(v, 4) for v in own] if isinstance(own, list) else round(own, 2) for k, own in found.items()}
+    sizes = {"trajectories": args.trajectories, "steps": args.steps, "tokens": args.tokens, "metrics": METRICS}
+    provenance.write(args.output, head, sizes | rounded)
 
 
 if __name__ == "__main__":

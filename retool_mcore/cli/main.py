@@ -188,9 +188,9 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a 
     return 0
 
 
-@app.command(epilog=_examples("retool view runs/quickstart", "retool view runs/r32 --eval rl --port 8010"))
+@app.command(epilog=_examples("retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"))
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")],
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
     ] = "127.0.0.1",
@@ -200,12 +200,12 @@ def view(
     ] = None,
     audit: Annotated[bool, typer.Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
 ) -> int:
-    """Look at the trajectories of a run in a browser: text by role, the mask over the tokens, probabilities, the
-    interpreter's output and times; two side by side, one problem over the steps, and a single HTML file to send on."""
+    """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
+    tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
     from retool_mcore.view import server
 
     part = f"eval/{evaluation}" if evaluation else "audit" if audit else "rl"
-    server.serve(run, host=host, port=port, part=part)
+    server.serve(runs, host=host, port=port, part=part)
     return 0
 
 

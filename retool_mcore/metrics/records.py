@@ -17,10 +17,6 @@ _STEP_FILE = re.compile(r"step_([0-9]+)\.parquet")
 _GROUP_TOKENS = 1 << 18  # a row group: small enough to read one trajectory, large enough to list many files quickly
 _FLOATS = [name for name, dtype in schema.ARRAYS.items() if dtype.kind == "f"]
 _WORDS = ["data_source", "finish", "statuses.list.element", "spans.list.element.kind", "calls.list.element.status"]
-# Column of the index, column of the file.
-INDEX = {name: name for name in ("step", "uid", "sample", "data_source", "index", "score", "acc", "turns")}
-INDEX |= {"generate_s": "generate_s", "tool_s": "tool_s"}
-INDEX |= {"calls": "num_calls", "finish": "finish", "tokens": "tokens", "statuses": "statuses"}
 
 
 def write_step(folder: Path | str, step: int, records: Sequence[Mapping], keep_bytes: int | None = None) -> Path:
@@ -90,29 +86,13 @@ def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequ
     return [found[row] for row in rows]
 
 
-def index(run_dir: Path | str) -> pyarrow.Table:
-    """One row a trajectory of a run, without its tokens: the columns INDEX and `row`, its number in the step's file.
-
-    run_dir: RUN, or a folder of step files. calls: int, of the trajectory; tokens: of the response; statuses: list of
-    the calls' statuses. Raises UserError when there is no step file, or a broken one.
-    """
-    folder = Path(run_dir) / "rl" / "trajectories"
-    folder = folder if folder.is_dir() else Path(run_dir)
-    files = step_files(folder)
-    if not files:
-        raise UserError(f"There are no trajectories in {folder}: give the folder of a run whose RL has ended a step.")
-    return pyarrow.concat_tables([index_step(path) for path in files.values()])
-
-
-def index_step(path: Path) -> pyarrow.Table:
-    """`index` of one step file. Raises UserError when it is broken."""
+def read_columns(path: Path, columns: Sequence[str]) -> pyarrow.Table:
+    """Columns of one step file, or parts of them as calls.list.element.status. Raises UserError when it is broken."""
     try:
         # Few small columns: threads would wait for each other longer than they read, above all on a busy machine.
-        table = _open(path).read(columns=list(INDEX.values()), use_threads=False).select(list(INDEX.values()))
+        return _open(path).read(columns=list(columns), use_threads=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(path, error) from None
-    table = table.rename_columns(list(INDEX))
-    return table.append_column("row", pyarrow.array(range(len(table)), pyarrow.int32()))
 
 
 def _open(path: Path) -> parquet.ParquetFile:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -41,16 +41,37 @@ def attempt_files(folder: Path) -> dict[int, Path]:
 
 def read_steps(folder: Path) -> dict[int, dict[str, float]]:
     """Metrics by step over all attempts; a step that was run again after a resume counts with its last values."""
-    steps: dict[int, dict[str, float]] = {}
-    for path in attempt_files(folder).values():
-        fresh: dict[int, dict[str, float]] = {}
-        for line in path.read_bytes().splitlines():
-            step, data = parse(line)
-            if data:
-                fresh.setdefault(step, {}).update(data)
-        if fresh:
-            steps = {step: data for step, data in steps.items() if step < min(fresh)} | fresh
-    return dict(sorted(steps.items()))
+    return Steps(folder).read()
+
+
+class Steps:
+    """`read_steps` again and again: of the files only what was added is read, and only the metrics `names` are kept.
+
+    `attempts`: attempt -> its own steps, as far as read.
+    """
+
+    def __init__(self, folder: Path, names: Collection[str] | None = None) -> None:
+        self.folder, self.names = folder, names
+        self.attempts: dict[int, dict[int, dict[str, float]]] = {}
+        self.positions: dict[int, int] = {}
+
+    def read(self) -> dict[int, dict[str, float]]:
+        """{step: {metric: value}}, ascending."""
+        steps: dict[int, dict[str, float]] = {}
+        for attempt, path in attempt_files(self.folder).items():
+            fresh, position = self.attempts.setdefault(attempt, {}), self.positions.get(attempt, 0)
+            with path.open("rb") as file:
+                file.seek(position)
+                added = file.read()
+            self.positions[attempt] = position + added.rfind(b"\n") + 1  # half a line is read again
+            for line in added.splitlines():
+                step, data = parse(line)
+                if data:
+                    kept = data if self.names is None else {name: data[name] for name in self.names if name in data}
+                    fresh.setdefault(step, {}).update(kept)
+            if fresh:
+                steps = {step: data for step, data in steps.items() if step < min(fresh)} | fresh
+        return dict(sorted(steps.items()))
 
 
 def parse(line: bytes) -> tuple[int, dict[str, float]]:

@@ -1,15 +1,13 @@
-"""One trajectory as the page shows it: text by token, highlighted, with role, mask, probabilities, calls and times."""
+"""One trajectory as the page shows it: text by token, the role of every token, mask, probabilities, calls and times."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
-from pygments.lexers import PythonLexer
-from pygments.token import STANDARD_TYPES
 
 from retool_mcore.metrics.text import roles
+from retool_mcore.view.columns import WAITS
+from retool_mcore.view.pieces import highlight, token_pieces
 
 # Enough for a shade and a tooltip, and a third of the bytes of a float.
 DIGITS = 4
@@ -21,19 +19,17 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     Token lists cover the prompt and then the response. `pieces`: the text of each token; `roles`: [[role, start, end],
     ...] with role prompt, thought, code, observation or error; `trained`: [[start, end], ...], the tokens in the loss;
     `logprobs` (engine) and `trainer_logprobs`: one number a response token, null where it was not sampled or not
-    recorded; `highlights`: {token: [[class, text], ...]}; `timeline`: [{what: "generate" or "tool", turn, seconds},
-    ...]; and what the page's index lacks of the record.
+    recorded; `highlights`: {token: [[class, text], ...]}; `waits`: [[seconds for the engine, for tools], ...] by turn;
+    and what the list lacks of the record.
     """
     prompt, response = record["prompt_ids"], record["response_ids"]
     shift = len(prompt)
     pieces = token_pieces(decode, prompt) + token_pieces(decode, response)
     sampled = [span for span in record["spans"] if span["kind"] == "policy"]
-    # Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory.
-    advantages = record.get("advantages") if sampled else None
     return {
         "pred": record.get("pred"),
         "ground_truth": record.get("ground_truth"),
-        "advantage": None if advantages is None else round(float(advantages[sampled[0]["start"]]), DIGITS),
+        "advantage": _advantage(record, sampled),
         "pieces": pieces,
         "prompt_tokens": shift,
         "roles": [["prompt", 0, shift], *([r, a + shift, b + shift] for r, a, b in roles(record))],
@@ -42,7 +38,7 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
         "trainer_logprobs": _on_sampled(record.get("old_log_probs"), sampled, len(response)),
         "highlights": _highlights(record, pieces, shift),
         "calls": [dict(call) for call in record["calls"]],
-        "timeline": timeline(record),
+        "waits": [[round(turn[name], DIGITS) for name in WAITS] for turn in record.get("turn_notes") or []],
     }
 
 
@@ -55,14 +51,10 @@ def trained(record: Mapping, sampled: Sequence[Mapping]) -> list[tuple[int, int]
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def timeline(record: Mapping) -> list[dict]:
-    """Seconds of waiting for the engine and the sandbox, turn by turn, in the order in which they passed."""
-    bars = []
-    for number, turn in enumerate(record.get("turn_notes") or []):
-        bars.append({"what": "generate", "turn": number, "seconds": round(turn["generate_s"], DIGITS)})
-        if turn["tool_s"] > 0:
-            bars.append({"what": "tool", "turn": number, "seconds": round(turn["tool_s"], DIGITS)})
-    return bars
+def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
+    """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
+    values = record.get("advantages")
+    return None if values is None or not sampled else round(float(values[sampled[0]["start"]]), DIGITS)
 
 
 def _on_sampled(values: Sequence[float] | None, sampled: Sequence[Mapping], count: int) -> list[float | None]:
@@ -86,50 +78,3 @@ def _highlights(record: Mapping, pieces: Sequence[str], shift: int) -> dict[int,
             if any(css for css, _ in row):
                 found[position] = row
     return found
-
-
-# A UTF-8 character is at most four bytes, and a byte-level token at least one.
-_LONGEST_CHARACTER = 4
-_LEXER = PythonLexer(stripnl=False, ensurenl=False)
-
-
-def token_pieces(decode: Callable[[list[int]], str], ids: Sequence[int]) -> list[str]:
-    """The text of each token of `ids` by `decode`, which keeps special tokens; joined they are the decoded text.
-
-    Where several tokens share one character, the first has it and the others are "". Bytes that are no character
-    become U+FFFD.
-    """
-    ids = [int(i) for i in ids]
-    pieces: list[str] = []
-    while len(pieces) < len(ids):
-        start = len(pieces)
-        text, count = decode(ids[start : start + 1]), 1
-        if "\ufffd" in text:
-            for longer in range(2, _LONGEST_CHARACTER + 1):
-                whole = decode(ids[start : start + longer])
-                if "\ufffd" not in whole:
-                    text, count = whole, min(longer, len(ids) - start)
-                    break
-        pieces += [text] + [""] * (count - 1)
-    return pieces
-
-
-def highlight(pieces: Sequence[str], code: str) -> list[list[tuple[str, str]]] | None:
-    """Each piece as (CSS class of Pygments, text) parts, where `code` stands in the joined pieces; None if it does not.
-
-    Outside of the program the class is "".
-    """
-    text = "".join(pieces)
-    start = text.find(code)
-    if not code or start < 0:
-        return None
-    classes = [""] * len(text)
-    for offset, kind, value in _LEXER.get_tokens_unprocessed(code):
-        classes[start + offset : start + offset + len(value)] = [STANDARD_TYPES.get(kind, "")] * len(value)
-    parts: list[list[tuple[str, str]]] = []
-    position = 0
-    for piece in pieces:
-        own = zip(classes[position : position + len(piece)], piece, strict=True)
-        parts.append([(css, "".join(part[1] for part in run)) for css, run in groupby(own, itemgetter(0))])
-        position += len(piece)
-    return parts

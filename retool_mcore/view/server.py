@@ -1,66 +1,61 @@
-"""The viewer's web server: one page, the index of a run's trajectories, and one trajectory at a time. Local only."""
+"""The viewer's web server: one page, and what it asks for of the runs. Local only."""
 
-import asyncio
 import base64
 import errno
-import gzip
+import functools
 import hashlib
 import hmac
+import itertools
 import json
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from aiohttp import web
 
 from retool_mcore.errors import UserError
-from retool_mcore.view.source import Source, coded
+from retool_mcore.view.curves import CHARTS, Curves
+from retool_mcore.view.query import by_error, entries
+from retool_mcore.view.source import Source, parts
 
 PAGE = Path(__file__).with_name("page")
+SCRIPTS = ("base", "charts", "overview", "list", "trajectory", "compare", "main")  # run in this order, as one
+MOST = 10_000  # trajectories in one answer
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
 # page itself, exported or not, names the scripts that may run by their hashes.
 POLICY = "frame-ancestors 'none'; object-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'self'"
 COOKIE = "retool_view"
 
 
-def page(embedded: dict | None = None, index: dict | None = None) -> str:
-    """The whole page as one HTML text, with its list if `index` is given; with `embedded` it needs no server."""
+def page() -> str:
+    """The whole page as one HTML text. A copy in which `embedded` is filled needs no server (page/trajectory.js)."""
     html = (PAGE / "page.html").read_text()
-    for mark, text in (
-        ("/*CSS*/", (PAGE / "page.css").read_text()),
-        ("/*JS*/", (PAGE / "page.js").read_text()),
-        ("/*DATA*/", f"window.EMBEDDED = {_in_script(embedded)};" if embedded else ""),
-        ("/*INDEX*/", _in_script(coded(index)) if index else ""),
-    ):
-        html = html.replace(mark, text, 1)
-    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
-    return html.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>', 1)
-
-
-def export(source: Source, places: list[tuple[int, int]]) -> str:
-    """One self-contained HTML file with the trajectories at `places`, [(step, row), ...]; two are side by side.
-
-    Raises UserError when there is no such trajectory.
-    """
-    addresses = [f"{step}/{row}" for step, row in places]
-    return page(
-        {
-            "index": source.index(places),
-            "details": {address: source.detail(*place) for address, place in zip(addresses, places, strict=True)},
-            "start": f"#/{'t' if len(places) == 1 else 'c'}/{'/'.join(addresses)}",
-        }
+    script = "\n".join(
+        [f"'use strict';\nconst CHARTS = {CHARTS};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
     )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'"
+    for mark, text in (("POLICY", policy), ("/*CSS*/", (PAGE / "page.css").read_text()), ("/*JS*/", script)):
+        html = html.replace(mark, text, 1)
+    return html
 
 
-def application(source: Source, token: str | None = None, host: str = "127.0.0.1") -> web.Application:
-    """The routes: /, /api/index, /api/problems?text=, /api/trajectory/STEP/ROW, /export/STEP/ROW[/STEP/ROW].html
+def application(
+    folders: Sequence[Path], token: str | None = None, host: str = "127.0.0.1", default: str = "rl"
+) -> web.Application:
+    """The routes: /, /api/runs, /api/overview, /api/list and /api/trajectory/STEP/ROW.
 
-    With a `token` a browser gets in by /?token=TOKEN, which leaves a cookie, and by the name localhost or `host` alone.
+    Queries: `run`, the number of one of `folders`; `part` (view/source.py), else `default`; of the list the filters of
+    view/query.py, `first` and `count`, or `near`=STEP/ROW instead of `first`. Raises UserError when there is
+    nothing to show in a run. With a `token` a browser gets in by /?token=TOKEN, which leaves a cookie, and by the name
+    localhost or `host` alone.
     """
+    runs = [folder.resolve() for folder in folders]
 
     def refused(request: web.Request) -> web.StreamResponse | None:
         if urlsplit(f"//{request.host}").hostname not in {"localhost", "127.0.0.1", host}:
@@ -77,62 +72,59 @@ def application(source: Source, token: str | None = None, host: str = "127.0.0.1
     async def answer(request: web.Request, handler) -> web.StreamResponse:
         try:
             response = (refused(request) if token else None) or await handler(request)
-        except UserError as error:
+        except (UserError, ValueError) as error:
             return web.Response(status=404, text=str(error))
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
-    makers = {
-        # The list comes with the page: a second request takes longer than both on a busy machine.
-        "text/html": lambda: page(index=source.index()),
-        "application/json": lambda: json.dumps(source.index()),
-    }
-    packed: dict[str, tuple[tuple, bytes]] = {}
-
-    def pack(kind: str) -> bytes:
-        """What `makers[kind]` makes in gzip, made again only when the run has changed."""
-        state = source.refresh()
-        if packed.get(kind, (None,))[0] != state:
-            # The lowest level: others take several times as long for what is mostly sent within the machine.
-            packed[kind] = state, gzip.compress(makers[kind]().encode(), 1)
-        return packed[kind][1]
-
-    def send(request: web.Request, kind: str) -> web.Response:
-        body, accepted = pack(kind), "gzip" in request.headers.get("Accept-Encoding", "")
-        headers = {"Content-Encoding": "gzip"} if accepted else {}
-        body = body if accepted else gzip.decompress(body)
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+    def source_of(request: web.Request) -> Source:
+        number, part = request.query.get("run", "0"), request.query.get("part", default)
+        if not number.isdecimal() or int(number) >= len(runs):
+            raise UserError(f"there is no run {number}: they count from 0 to {len(runs) - 1}.")
+        return opened(runs[int(number)], part)
 
     async def show_page(request: web.Request) -> web.Response:
-        return send(request, "text/html")
+        return web.Response(text=html, content_type="text/html")
 
-    async def index(request: web.Request) -> web.Response:
-        return send(request, "application/json")
+    async def names(request: web.Request) -> web.Response:
+        return _json([{"name": run.name, "folder": str(run), "part": default, "parts": parts(run)} for run in runs])
 
-    async def problems(request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(source.problems, request.query.get("text", "")))
+    async def overview(request: web.Request) -> web.Response:
+        return _json(curves[source_of(request).run].read())
+
+    async def listed(request: web.Request) -> web.Response:
+        source, query = source_of(request), dict(request.query)
+        source.refresh(wanted=query.get("step", ""))
+        places = source.select(query)
+        columns, words = source.data()
+        first, count = int(query.get("first", 0)), int(query.get("count", 100))
+        if near := re.fullmatch(r"(\d+)/(\d+)", query.get("near", "")):  # from the one before this trajectory
+            step, row = map(int, near.groups())
+            at = np.flatnonzero((columns["step"][places] == step) & (columns["row"][places] == row))
+            first = max(int(at[0]) - 1, 0) if len(at) else len(places)
+        found: dict[str, Any] = {
+            "total": len(places),
+            "of": len(columns["step"]),
+            "unread": source.unread,
+            "version": source.version,
+        }
+        found |= {"first": first, "rows": entries((columns, words), places[first : first + min(count, MOST)])}
+        found |= {"sources": sorted(words["data_source"]), "errors": by_error((columns, words), places)}
+        return _json(found | {"statuses": sorted({*words["finish"], *itertools.chain(*words["statuses"])})})
 
     async def trajectory(request: web.Request) -> web.Response:
-        return _json(source.detail(int(request.match_info["step"]), int(request.match_info["row"])))
+        return _json(source_of(request).shown(int(request.match_info["step"]), int(request.match_info["row"])))
 
-    async def exported(request: web.Request) -> web.Response:
-        numbers = [int(part) for part in request.match_info["places"].split("/")]
-        places = list(zip(numbers[::2], numbers[1::2], strict=True))
-        return web.Response(text=export(source, places), content_type="text/html")
-
-    pack("text/html")  # so that the first request finds it
+    html, opened, curves = page(), functools.cache(Source), {run: Curves(run) for run in runs}
+    for run in runs:
+        opened(run, default)
     app = web.Application(middlewares=[answer])
     app.router.add_get("/", show_page)
-    app.router.add_get("/api/index", index)
-    app.router.add_get("/api/problems", problems)
+    app.router.add_get("/api/runs", names)
+    app.router.add_get("/api/overview", overview)
+    app.router.add_get("/api/list", listed)
     app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)
-    app.router.add_get(r"/export/{places:\d+/\d+(?:/\d+/\d+)?}.html", exported)
     return app
-
-
-def _in_script(value: dict) -> str:
-    # `</` ends a script element wherever it stands, also inside of a string, and `<!--<script` lets none end.
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _json(value: dict | list) -> web.Response:
@@ -141,18 +133,15 @@ def _json(value: dict | list) -> web.Response:
     return response
 
 
-def serve(run: Path, *, host: str, port: int, part: str = "rl") -> None:
-    """Serve a part of the run (view/source.py) until Ctrl-C. Raises UserError when it is empty or the port is taken."""
-    source = Source(run, part)
-    count = len(source.index()["step"])
+def serve(folders: Sequence[Path], *, host: str, port: int, part: str = "rl") -> None:
+    """Serve the runs until Ctrl-C. Raises UserError when one has no such part (view/source.py) or the port is taken."""
     token = secrets.token_urlsafe(16)
     address = f"http://{host}:{port}/?token={token}"
-    print(
-        f"{count} trajectories of {run} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)",
-        flush=True,
-    )
+    app = application(folders, token, host, part)
+    names = ", ".join(map(str, folders))
+    print(f"{names} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)", flush=True)
     try:
-        web.run_app(application(source, token, host), host=host, port=port, print=None)
+        web.run_app(app, host=host, port=port, print=None)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise UserError(f"port {port} cannot be used ({error.strerror}): give another with --port.") from None

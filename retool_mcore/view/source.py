@@ -1,135 +1,141 @@
-"""A run's trajectories for the viewer: the index of all of them, and one at a time with its text."""
+"""A run's trajectories for the viewer: the columns of all of them, and one at a time with its text."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics import schema
-from retool_mcore.metrics.records import INDEX, index_step, read_step, step_files
+from retool_mcore.metrics.records import read_columns, read_step, step_files
+from retool_mcore.state.progress import attempt_files
+from retool_mcore.view.columns import READ, Columns
 from retool_mcore.view.detail import detail
+from retool_mcore.view.query import Data, entries, select
 
 TOKENIZER = "tokenizer.json"
 PARTS = {"rl": "rl/trajectories", "audit": "rl/audit"}  # what a run holds as step files
+BUDGET_S = 0.2  # for step files, in a request: one that comes while many are unread is answered with what is read
 
 
 class Source:
     """Trajectories of the folder `run`: part "rl", "audit" (those that stopped a run) or "eval/LABEL".
 
-    Raises UserError when there are none, or no tokenizer.
+    Raises UserError when there are none, and no curves of a stage either, or no tokenizer.
     """
 
     def __init__(self, run: Path, part: str = "rl"):
         self.run, self.part = run.resolve(), part
+        self.version = 0  # of the columns
+        self.unread = 0  # step files
         self.evaluated: list[dict] | None = None
-        if part in PARTS:
-            self.folder = self.run / PARTS[part]
-            if not step_files(self.folder):
-                what = "whose RL has ended a step" if part == "rl" else "that the mask audit has stopped"
-                raise UserError(f"{self.run} holds no trajectories: give the folder of a run {what}.")
-        else:
-            self.folder = self.run / part
+        self._steps: dict[int, tuple[tuple, dict[str, np.ndarray]]] = {}  # what is read of a step, and of which file
+        self._joined: tuple[int, dict[str, np.ndarray]] = (-1, {})
+        self._tokenizer: Tokenizer | None = None
+        self._columns = Columns(self._decode)
+        self._selected: tuple[tuple, np.ndarray] = ((), np.empty(0, np.int64))
+        self.folder = self.run / PARTS.get(part, part)
+        if part not in (known := parts(self.run)):
+            if part != "rl" or not any(attempt_files(self.run / stage) for stage in ("sft", "rl")):
+                has = f"it has {', '.join(known)}" if known else "give the folder of a run whose SFT or RL has begun"
+                raise UserError(f"{self.run} holds no trajectories of {part}: {has}.")
+        elif part not in PARTS:
             self.evaluated = read_evaluation(self.folder)
-        self._tokenizer = Tokenizer.from_file(str(find_tokenizer(self.run, part)))
-        self._problems: dict[str, str] | None = None
-        self._steps: dict[Path, tuple[tuple, pyarrow.Table]] = {}  # what is read of a step file, and of which one
+            self._steps[0] = (), self._columns.of(schema.to_table(self.evaluated))
+        if part in known:
+            self._decode([])
 
-    def index(self, places: Sequence[tuple[int, int]] | None = None) -> dict:
-        """Columns by name, one value a trajectory, and `run`; only those at `places`, [(step, row), ...], if given.
-
-        `seconds` is the time that a trajectory waited for engine and interpreter.
-        """
-        if self.evaluated is None:
-            self.refresh()
-            columns = pyarrow.concat_tables([table for _, table in self._steps.values()]).to_pydict()
-        else:
-            table = schema.to_table(self.evaluated).select(list(INDEX.values())).rename_columns(list(INDEX))
-            columns = table.to_pydict() | {"row": list(range(len(table)))}
-        waits = zip(columns.pop("generate_s"), columns.pop("tool_s"), strict=True)
-        columns["seconds"] = [round((generate or 0.0) + (tool or 0.0), 3) for generate, tool in waits]
-        if places is not None:
-            order = {place: n for n, place in enumerate(zip(columns["step"], columns["row"], strict=True))}
-            kept = [order[place] for place in places if place in order]
-            columns = {name: [values[n] for n in kept] for name, values in columns.items()}
-        return {"run": self.run.name if self.part == "rl" else f"{self.run.name}/{self.part}"} | columns
-
-    def refresh(self) -> tuple:
-        """Read the step files that are new; returns what tells this state of the folder from another."""
+    def refresh(self, budget_s: float = BUDGET_S, wanted: str = "") -> None:
+        """Read new step files, that of the step `wanted` and then the newest first, in this time; `unread` are left."""
         if self.evaluated is not None:
-            return ()
-        seen = {}
-        for path in step_files(self.folder).values():
-            found = path.stat()
-            version = found.st_mtime_ns, found.st_size, found.st_ino
-            known = self._steps.get(path)
-            seen[path] = known if known and known[0] == version else (version, index_step(path))
-        if not seen:
-            raise UserError(f"{self.folder} holds no trajectories any more: start `retool view` again.")
-        self._steps = seen
-        return tuple((path, version) for path, (version, _) in seen.items())
+            return
+        files, end = step_files(self.folder), time.monotonic() + budget_s
+        for step in self._steps.keys() - files.keys():
+            del self._steps[step]
+            self.version += 1
+        new = [step for step, path in files.items() if self._steps.get(step, (None,))[0] != _version(path)]
+        new.sort(key=lambda step: (str(step) == wanted, step))
+        self.unread = len(new)
+        for self.unread in reversed(range(len(new))):
+            self._read(new[self.unread], files[new[self.unread]])
+            if time.monotonic() >= end:
+                break
 
-    def detail(self, step: int, row: int) -> dict:
-        """See view/detail.py. Raises UserError when there is no such trajectory."""
-        return detail(self._record(step, row), self._decode)
+    def _read(self, step: int, path: Path) -> None:
+        self._steps[step] = _version(path), self._columns.of(read_columns(path, READ))
+        self.version += 1
 
-    def problems(self, text: str) -> list[str]:
-        """The problems, "SOURCE #INDEX", whose prompt holds `text`, by lower case."""
-        if self._problems is None:
-            self._problems = self._read_problems()
-        return [name for name, prompt in self._problems.items() if text.lower() in prompt]
+    def data(self) -> Data:
+        """The columns of what is read, steps ascending, and their words."""
+        if self._joined[0] != self.version:
+            own = [self._steps[step][1] for step in sorted(self._steps)] or [self._columns.of(schema.to_table([]))]
+            self._joined = self.version, {name: np.concatenate([part[name] for part in own]) for name in own[0]}
+        return self._joined[1], self._columns.words
+
+    def select(self, query: Mapping[str, str]) -> np.ndarray:
+        """view/query.py's, made again only when the filters or what is read have changed."""
+        key = self.version, tuple(sorted((k, v) for k, v in query.items() if k not in ("first", "count", "near")))
+        if key != self._selected[0]:
+            self._selected = key, select(self.data(), query)
+        return self._selected[1]
+
+    def shown(self, step: int, row: int) -> dict:
+        """view/detail.py of a trajectory, its `entry` in the list and those of its `group`.
+
+        Raises UserError when there is no such trajectory.
+        """
+        found = detail(self._record(step, row), self._decode)
+        columns = self._steps[step if self.evaluated is None else 0][1]
+        place = np.flatnonzero((columns["step"] == step) & (columns["row"] == row))
+        if not len(place):  # an evaluation's are all of one step
+            raise UserError(f"{self.folder} has no trajectory {row} in step {step}.")
+        group = np.flatnonzero(columns["uid"] == columns["uid"][place[0]])
+        data = columns, self._columns.words
+        return {"entry": entries(data, place)[0], "group": entries(data, group)} | found
 
     def _record(self, step: int, row: int) -> dict:
         if self.evaluated is None:
             files = step_files(self.folder)
             if step not in files:
                 raise UserError(f"{self.run} has no trajectories of step {step}: it has {', '.join(map(str, files))}.")
+            if self._steps.get(step, (None,))[0] != _version(files[step]):
+                self._read(step, files[step])
             return read_step(files[step], rows=[row])[0]
         if row >= len(self.evaluated):
             raise UserError(f"{self.folder} holds {len(self.evaluated)} trajectories, there is no row {row}.")
         return self.evaluated[row]
 
-    def _read_problems(self) -> dict[str, str]:
-        prompts = {}
-        columns = ["data_source", "index", "prompt_ids"]
-        for path in [None] if self.evaluated is not None else step_files(self.folder).values():
-            for record in self.evaluated if path is None else read_step(path, columns=columns):
-                prompts.setdefault(f"{record['data_source']} #{record['index']}", record["prompt_ids"])
-        return {name: self._decode([int(i) for i in ids]).lower() for name, ids in prompts.items()}
-
-    def _decode(self, ids: list[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.from_file(str(find_tokenizer(self.run, self.part)))
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def coded(columns: dict) -> dict:
-    """`columns` with those of texts or lists as {"words": distinct values, "codes": place in them of every value}."""
-    found = {}
-    for name, values in columns.items():
-        if isinstance(values, list) and values and isinstance(values[0], str | list):
-            words: dict = {}
-            keys = [tuple(value) if isinstance(value, list) else value for value in values]
-            codes = [words.setdefault(key, len(words)) for key in keys]
-            values = {"words": list(words), "codes": codes}
-        found[name] = values
-    return found
+def parts(run: Path) -> list[str]:
+    """What of the run holds trajectories: see Source."""
+    evaluations = sorted(f"eval/{path.parent.name}" for path in run.glob("eval/*/trajectories.jsonl"))
+    return [*(part for part, folder in PARTS.items() if step_files(run / folder)), *evaluations]
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_evaluation(folder: Path) -> list[dict]:
-    """The records of an evaluation's folder, samples of one problem as one group. Raises UserError if it has none."""
+    """The records of an evaluation's folder, samples of one problem as one group. Raises UserError for a broken one."""
     path = folder / "trajectories.jsonl"
-    if not path.is_file():
-        found = ", ".join(sorted(p.parent.name for p in folder.parent.glob("*/trajectories.jsonl")))
-        raise UserError(f"There is no {path}: {f'the labels are {found}' if found else 'run `retool eval` first'}.")
     metrics = folder / "metrics.json"
     step = json.loads(metrics.read_text()).get("step", 0) if metrics.is_file() else 0
     try:
-        records = read_step(path)
+        return [{"step": step, "uid": f"{r['data_source']}/{r['index']}"} | r for r in read_step(path)]
     except (pyarrow.ArrowException, TypeError, KeyError) as error:
         raise UserError(f"{path} does not hold trajectories of `retool eval` ({error}).") from None
-    return [{"step": step, "uid": f"{r['data_source']}/{r['index']}"} | r for r in records]
 
 
 def find_tokenizer(run: Path, part: str = "rl") -> Path:

@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics import records as store
-from retool_mcore.metrics.records import index, read_step, step_files, write_step
+from retool_mcore.metrics.records import read_columns, read_step, step_files, write_step
 from retool_mcore.metrics.writer import TrajectoryWriter
 
 CALL = {
@@ -88,36 +88,17 @@ def test_a_file_from_before_the_versions_is_read(tmp_path):
     parquet.write_table(parquet.read_table(path).drop_columns(["versions"]), path)
     (found,) = read_step(path)
     assert "versions" not in found and found["response_ids"].tolist() == record()["response_ids"].tolist()
-    assert index(tmp_path).num_rows == 1
 
 
-def test_the_index_lists_a_run(tmp_path):
+def test_columns_are_read_without_the_others(tmp_path):
     malformed = CALL | {"status": "malformed", "code": None}
-    write_step(tmp_path / "rl/trajectories", 2, [record(step=2, calls=[CALL, malformed], tokens=7), record(step=2)])
-    write_step(tmp_path / "rl/trajectories", 10, [record(step=10, calls=[], data_source="math")])
-    first, second, third = index(tmp_path).to_pylist()
-    assert first == {
-        "step": 2,
-        "uid": "u\U0001f600",
-        "sample": 0,
-        "data_source": "aime",
-        "score": -1.0,
-        "acc": 0.0,
-        "turns": 1,
-        "calls": 2,
-        "finish": "answer",
-        "tokens": 7,
-        "statuses": ["success", "malformed"],
-        "index": None,
-        "generate_s": None,
-        "tool_s": None,
-        "row": 0,
-    }
-    assert (second["row"], second["calls"]) == (1, 1)
-    assert (third["step"], third["row"], third["statuses"], third["data_source"]) == (10, 0, [], "math")
-    assert index(tmp_path / "rl/trajectories").num_rows == 3
-    with pytest.raises(UserError, match="no trajectories in"):
-        index(tmp_path / "elsewhere")
+    path = write_step(tmp_path, 2, [record(step=2, calls=[CALL, malformed], tokens=7), record(step=2, calls=[])])
+    table = read_columns(path, ["score", "num_calls", "tokens", "statuses", "calls.list.element.status"])
+    assert set(table.column_names) == {"score", "calls", "tokens", "num_calls", "statuses"}
+    first, second = table.to_pylist()
+    assert (first["score"], first["num_calls"], first["tokens"]) == (-1.0, 2, 7)
+    assert first["statuses"] == ["success", "malformed"] and second["statuses"] == second["calls"] == []
+    assert first["calls"] == [{"status": "success"}, {"status": "malformed"}]
 
 
 def test_an_evaluations_lines_are_read_alike(tmp_path):
@@ -169,7 +150,7 @@ def test_the_oldest_files_leave_first(tmp_path):
 def test_a_broken_file_is_named(tmp_path, content):
     path = tmp_path / "step_000001.parquet"
     path.write_bytes(content)
-    for read in (lambda: read_step(path), lambda: index(tmp_path)):
+    for read in (lambda: read_step(path), lambda: read_columns(path, ["step"])):
         with pytest.raises(UserError, match="step_000001.parquet is not a whole trajectory file"):
             read()
     with pytest.raises(UserError, match="no trajectory file .*step_000009"):

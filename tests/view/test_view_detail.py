@@ -3,7 +3,8 @@ from made_run import BAD, GOOD, record
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from retool_mcore.data.tiny_model import build_tokenizer
-from retool_mcore.view.detail import detail, highlight, roles, timeline, token_pieces
+from retool_mcore.view.detail import detail, roles
+from retool_mcore.view.pieces import highlight, token_pieces
 
 
 def shown(**changes) -> tuple[dict, dict]:
@@ -46,15 +47,8 @@ def test_log_probabilities_stand_on_sampled_tokens_only():
     assert set(page["logprobs"]) == set(page["trainer_logprobs"]) == {None}
 
 
-def test_times_in_order_and_no_tool_where_none_ran():
-    bars = timeline(record(1, 0))
-    assert [(bar["what"], bar["turn"]) for bar in bars] == [
-        ("generate", 0),
-        ("tool", 0),
-        ("generate", 1),
-        ("tool", 1),
-        ("generate", 2),
-    ]
+def test_the_seconds_of_every_turn_are_those_that_it_waited():
+    assert shown()[1]["waits"] == [[0.5, 0.25], [0.5, 0.25], [0.5, 0.0]]
 
 
 def test_a_turn_with_prose_before_its_program_has_both_roles():

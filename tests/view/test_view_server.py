@@ -1,23 +1,23 @@
 import asyncio
 import json
-import re
 import shutil
-import subprocess
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from made_run import make_run, record
+from made_run import add_evaluation, add_metrics, make_run, record
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.records import index_step, write_step
-from retool_mcore.view.server import application, export
+from retool_mcore.metrics.records import write_step
+from retool_mcore.view.columns import Columns
+from retool_mcore.view.server import application
 from retool_mcore.view.source import Source
 
 
-def ask(run, *paths: str) -> list[tuple[int, object]]:
+def ask(runs, *paths: str, default: str = "rl") -> list[tuple[int, object]]:
     async def answers():
-        async with TestClient(TestServer(application(Source(run)))) as client:
+        app = application(runs if isinstance(runs, list) else [runs], default=default)
+        async with TestClient(TestServer(app)) as client:
             found = []
             for path in paths:
                 reply = await client.get(path)
@@ -28,124 +28,140 @@ def ask(run, *paths: str) -> list[tuple[int, object]]:
     return asyncio.run(answers())
 
 
-def test_index_has_one_value_a_trajectory_in_every_column(tmp_path):
-    ((status, columns),) = ask(make_run(tmp_path / "run"), "/api/index")
-    assert status == 200 and columns.pop("run") == "run"
-    assert {len(values) for values in columns.values()} == {16}
-    assert columns["row"] == [*range(8)] * 2 and columns["seconds"] == [2.0] * 16
-    assert columns["index"][:5] == [0, 0, 0, 0, 1]
+def places(source: Source, **query: str) -> list[tuple[int, int]]:
+    """(step, row) of what the list shows."""
+    columns, chosen = source.data()[0], source.select(query)
+    return list(zip(columns["step"][chosen].tolist(), columns["row"][chosen].tolist(), strict=True))
+
+
+def test_the_list_comes_in_pages_the_newest_step_first(tmp_path):
+    run = make_run(tmp_path / "run")
+    ((_, one), (_, two), (_, some)) = ask(
+        run, "/api/list?count=3", "/api/list?first=7&count=2", "/api/list?step=1&sort=-row&count=1"
+    )
+    assert (one["total"], one["of"], one["unread"], one["sources"]) == (16, 16, 0, ["arithmetic"])
+    assert [(row["step"], row["row"]) for row in one["rows"]] == [(2, 0), (2, 1), (2, 2)]
+    assert [(row["step"], row["row"]) for row in two["rows"]] == [(2, 7), (1, 0)] and two["first"] == 7
+    assert [(row["step"], row["row"]) for row in some["rows"]] == [(1, 7)] and some["total"] == 8
+    assert some["statuses"] == ["answer", "error", "success"]
+    assert some["errors"] == [{"error": "error: SyntaxError: … was never closed", "trajectories": 8, "right": 4}]
+
+
+def test_the_neighbours_of_a_trajectory_are_those_of_the_list_that_led_to_it(tmp_path):
+    run = make_run(tmp_path / "run")
+    paths = [f"/api/list?answer=right&count=3&near={near}" for near in ("1/2", "2/0", "1/1")]
+    ((_, middle), (_, first), (_, none)) = ask(run, *paths)
+    assert [(row["step"], row["row"]) for row in middle["rows"]] == [(1, 0), (1, 2), (1, 4)] and middle["first"] == 4
+    assert [(row["step"], row["row"]) for row in first["rows"]][:2] == [(2, 0), (2, 2)] and first["first"] == 0
+    assert none["rows"] == []
 
 
 def test_a_trajectory_and_places_that_are_not_there(tmp_path):
     run = make_run(tmp_path / "run")
-    answers = ask(run, "/api/trajectory/2/7", "/api/trajectory/3/0", "/api/trajectory/2/8", "/api/trajectory/x/1")
-    assert [status for status, _ in answers] == [200, 404, 404, 404]
-    assert answers[0][1]["calls"][0]["status"] == "error"
+    paths = ["trajectory/2/7", "trajectory/3/0", "trajectory/2/8", "trajectory/x/1", "list?sort=x", "list?step=x"]
+    answers = ask(run, *(f"/api/{path}" for path in paths), "/api/list?run=1", "/api/list?part=eval/../../run")
+    assert [status for status, _ in answers] == [200, 404, 404, 404, 404, 404, 404, 404]
+    assert answers[0][1]["calls"][0]["status"] == "error" and answers[0][1]["entry"]["row"] == 7
+    assert [entry["row"] for entry in answers[0][1]["group"]] == [4, 5, 6, 7]
     assert "no trajectories of step 3: it has 1, 2" in answers[1][1]
+    assert "there is no run 1" in answers[6][1] and "it has rl" in answers[7][1]
 
 
-def test_what_a_policy_wrote_cannot_end_the_script_of_the_exported_page(tmp_path):
-    run = make_run(tmp_path / "run")
-    write_step(run / "rl" / "trajectories", 3, [record(3, 0, pred="</script><script>alert(1)</script>")])
-    html = export(Source(run), [(3, 0)])
-    assert "</script><script>alert" not in html
-    assert html.count("</script>") == 3
-
-
-def test_a_run_without_trajectories_or_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no trajectories"):
+def test_a_run_without_anything_to_show_or_tokenizer_is_refused(tmp_path):
+    with pytest.raises(UserError, match="whose SFT or RL has begun"):
         Source(tmp_path)
     run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match="no trajectories of eval/rl: it has rl"):
+        Source(run, "eval/rl")
     shutil.rmtree(run / "model")
     with pytest.raises(UserError, match="tokenizer.json"):
         Source(run)
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.mark.e2e
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_exported_page_draws_itself_in_a_browser(tmp_path):
-    file = tmp_path / "two.html"
-    file.write_text(export(Source(make_run(tmp_path / "run")), [(1, 0), (2, 5)]))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
-    done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=250)
-    assert done.stdout.count('<section class="pane">') == 2, done.stdout[-2000:] + done.stderr[-2000:]
-    assert done.stdout.count("call 2, turn 2") == 2
-    assert 'class="t code trained"' in done.stdout and 'class="t error"' in done.stdout
-    assert 'class="t error trained"' not in done.stdout
-    assert "SyntaxError" in done.stdout
+def test_a_run_that_only_begins_has_an_empty_list_until_a_step_ends(tmp_path):
+    run = make_run(tmp_path / "run", steps=0)
+    add_metrics(run, steps=0, sft_steps=3)
+    source = Source(run)
+    source.refresh()
+    assert places(source) == []
+    write_step(run / "rl" / "trajectories", 1, [record(1, 0)])
+    source.refresh()
+    assert places(source) == [(1, 0)]
 
 
 def test_an_evaluation_is_shown_like_a_step(tmp_path):
-    run = make_run(tmp_path / "run")
-    folder = run / "eval" / "rl"
-    folder.mkdir(parents=True)
-    lines = []
-    for row in range(3):
-        made = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in record(0, row).items()}
-        lines.append(json.dumps({k: v for k, v in made.items() if k not in ("step", "uid", "old_log_probs")}))
-    (folder / "trajectories.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "metrics.json").write_text('{"step": 30}')
-    source = Source(run, "eval/rl")
-    shown = source.index()
-    assert shown["step"] == [30] * 3 and shown["row"] == [0, 1, 2] and shown["run"] == "run/eval/rl"
-    assert len(set(shown["uid"])) == 1 and source.detail(30, 2)["calls"][0]["status"] == "error"
-    with pytest.raises(UserError, match="no row 3"):
-        source.detail(30, 3)
-    with pytest.raises(UserError, match="the labels are rl"):
-        Source(run, "eval/sft")
+    run = add_evaluation(make_run(tmp_path / "run"), "rl", step=30)
+    ((_, names), (_, found), (_, one), (status, said)) = ask(
+        run,
+        "/api/runs",
+        "/api/list?part=eval/rl",
+        "/api/trajectory/30/2?part=eval/rl",
+        "/api/trajectory/30/3?part=eval/rl",
+    )
+    assert names[0]["parts"] == ["rl", "eval/rl"] and names[0]["name"] == "run"
+    assert [(row["step"], row["row"]) for row in found["rows"]] == [(30, 0), (30, 1), (30, 2)]
+    assert len({row["uid"] for row in found["rows"]}) == 1 and one["calls"][0]["status"] == "error"
+    assert status == 404 and "no row 3" in said
+    assert ask(run, "/api/list", default="eval/rl")[0][1]["of"] == 3
 
 
-def test_the_list_is_read_once_and_what_is_new_when_a_step_is_written(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run")
-    read = []
-    monkeypatch.setattr("retool_mcore.view.source.index_step", lambda path: read.append(path.name) or index_step(path))
+def test_a_step_file_is_read_once_and_again_when_it_is_written_again(tmp_path, monkeypatch):
+    run, read = make_run(tmp_path / "run"), []
+    of = Columns.of
+    monkeypatch.setattr(Columns, "of", lambda self, table: read.append(len(table)) or of(self, table))
     source = Source(run)
-    assert source.index() == source.index() and read == ["step_000001.parquet", "step_000002.parquet"]
-    state = source.refresh()
-    assert source.refresh() == state
+    for _ in range(2):
+        source.refresh()
+    assert len(places(source)) == 16 and read == [8, 8]
+    version = source.version
     write_step(run / "rl" / "trajectories", 2, [record(2, 0)])
-    write_step(run / "rl" / "trajectories", 3, [record(3, 0)])
+    write_step(run / "rl" / "trajectories", 3, [record(3, 0), record(3, 1)])
     (run / "rl" / "trajectories" / "step_000001.parquet").unlink()
-    assert source.index()["step"] == [2, 3] and read[2:] == ["step_000002.parquet", "step_000003.parquet"]
-    assert source.refresh() != state
+    source.refresh()
+    assert places(source) == [(3, 0), (3, 1), (2, 0)] and sorted(read[2:]) == [1, 2] and source.version > version
 
 
-def test_the_page_holds_the_list_and_a_new_one_after_a_step(tmp_path):
-    run = make_run(tmp_path / "run")
+def test_many_steps_are_read_little_by_little_and_the_newest_is_there_at_once(tmp_path):
+    source = Source(make_run(tmp_path / "run", steps=5, rows=1))
+    counts = []
+    for _ in range(5):
+        source.refresh(budget_s=0)
+        counts.append((source.unread, len(places(source))))
+    assert counts == [(4, 1), (3, 2), (2, 3), (1, 4), (0, 5)]
+    source = Source(tmp_path / "run")
+    source.refresh(budget_s=0)
+    assert places(source) == [(5, 0)]
+    source.refresh(budget_s=0, wanted="2")
+    assert places(source) == [(5, 0), (2, 0)]
+    assert source.shown(1, 0)["entry"]["step"] == 1 and places(source)[2:] == [(1, 0)] and source.unread == 3
 
-    async def answers():
-        async with TestClient(TestServer(application(Source(run)))) as client:
-            pages = [await (await client.get("/")).text()]
-            write_step(run / "rl" / "trajectories", 3, [record(3, 0, pred="</script>", uid="</script>")])
-            pages.append(await (await client.get("/")).text())
-            plain = await client.get("/api/index", headers={"Accept-Encoding": "identity"})
-            return pages, "Content-Encoding" in plain.headers, json.loads(await plain.read())
 
-    pages, encoded, columns = asyncio.run(answers())
-    held = [re.search(r'id="index">(.*?)</script>', page, re.DOTALL)[1] for page in pages]
-    first, second = (json.loads(text) for text in held)
-    assert len(first["step"]) == 16 and len(second["step"]) == 17
-    for name, values in columns.items():
-        sent = second[name]
-        assert values == ([sent["words"][code] for code in sent["codes"]] if isinstance(sent, dict) else sent), name
-    assert not encoded and len(columns["step"]) == 17
+def test_several_runs_are_told_apart_by_their_number(tmp_path):
+    runs = [make_run(tmp_path / name, steps=steps) for name, steps in (("one", 1), ("two", 2))]
+    ((_, names), (_, one), (_, two)) = ask(runs, "/api/runs", "/api/list", "/api/list?run=1")
+    assert [run["name"] for run in names] == ["one", "two"] and (one["of"], two["of"]) == (8, 16)
 
 
 def test_what_the_audit_wrote_is_shown_apart(tmp_path):
     run = make_run(tmp_path / "run")
-    with pytest.raises(UserError, match="mask audit"):
+    with pytest.raises(UserError, match="no trajectories of audit: it has rl"):
         Source(run, "audit")
     write_step(run / "rl" / "audit", 2, [record(2, 5)])
-    assert Source(run, "audit").index()["step"] == [2]
+    source = Source(run, "audit")
+    source.refresh()
+    assert places(source) == [(2, 0)]
 
 
 def test_problems_are_found_by_their_text(tmp_path):
     run = make_run(tmp_path / "run")
     ids = build_tokenizer().encode("8+1=", add_special_tokens=False).ids
     write_step(run / "rl" / "trajectories", 3, [record(3, 0, index=9, prompt_ids=ids)])
-    ((_, found), (_, none)) = ask(run, "/api/problems?text=8%2B1", "/api/problems?text=xyz")
-    assert (found, none) == (["arithmetic #9"], [])
+    ((_, found), (_, none)) = ask(run, "/api/list?text=8%2B1", "/api/list?text=xyz")
+    assert [row["problem"] for row in found["rows"]] == ["arithmetic #9"] and none["total"] == 0
+
+
+def test_a_broken_evaluation_is_one_sentence(tmp_path):
+    run = add_evaluation(make_run(tmp_path / "run"), "rl", step=30)
+    (run / "eval" / "rl" / "trajectories.jsonl").write_text(json.dumps({"index": 1}) + "\n")
+    with pytest.raises(UserError, match="does not hold trajectories of `retool eval`"):
+        Source(run, "eval/rl")
