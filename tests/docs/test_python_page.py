@@ -25,8 +25,8 @@ def test_every_name_is_there_and_documented():
     assert set(retool_mcore.__all__) == set(retool_mcore._NAMES)
     for name in retool_mcore.__all__:
         assert getattr(retool_mcore, name).__doc__, name
-    with pytest.raises(AttributeError, match="has no attribute 'train'; it has compose, evaluate"):
-        retool_mcore.train  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'; it has compose, evaluate"):
+        retool_mcore.nothing  # noqa: B018
 
 
 def test_what_is_refused_is_refused_in_python_too(tmp_path):
