@@ -41,7 +41,7 @@ REPORT = """const seen = setInterval(() => {
 }, 2);"""
 ASKED = {  # name in the result -> query of the list
     "page_s": {"first": "500000"},
-    "search_s": {"text": "ab"},
+    "search_s": {"text": ""},  # filled by a text that is there
     "filter_s": {"status": "timeout", "score_min": "1", "answer": "wrong"},
     "error_s": {"error": "error: NameError: name … is not defined"},
     "sort_s": {"sort": "score"},
@@ -138,13 +138,15 @@ async def answers(run: Path, repeats: int) -> dict:
         found["first_list_processor_s"].append(clock.processor)
     before = memory_mb()
     async with TestClient(TestServer(application([run]))) as client:
-        slowest, unread = 0.0, 1
+        slowest, answer = 0.0, {"unread": 1}
         with Clock() as whole:
-            while unread:
+            while answer["unread"]:
                 with Clock() as clock:
-                    unread = (await (await client.get("/api/list")).json())["unread"]
-                slowest = max(slowest, clock.seconds)
-        found |= {"all_read_s": whole.seconds, "all_read_processor_s": whole.processor, "slowest_answer_s": slowest}
+                    answer = await (await client.get("/api/list")).json()
+                slowest = max(slowest, clock.processor)
+        found |= {"all_read_s": whole.seconds, "all_read_processor_s": whole.processor}
+        found["slowest_answer_processor_s"] = slowest
+        ASKED["search_s"]["text"] = answer["rows"][0]["text"][:3]
         found["memory_mb"] = memory_mb() - before
         for name, query in ASKED.items():
             times, processor = [], []

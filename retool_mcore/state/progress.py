@@ -60,18 +60,22 @@ class Steps:
         steps: dict[int, dict[str, float]] = {}
         for attempt, path in attempt_files(self.folder).items():
             fresh, position = self.attempts.setdefault(attempt, {}), self.positions.get(attempt, 0)
-            with path.open("rb") as file:
-                file.seek(position)
-                added = file.read()
-            self.positions[attempt] = position + added.rfind(b"\n") + 1  # half a line is read again
-            for line in added.splitlines():
-                step, data = parse(line)
+            found, self.positions[attempt] = parse_added(path, position)
+            for step, data in found:
                 if data:
                     kept = data if self.names is None else {name: data[name] for name in self.names if name in data}
                     fresh.setdefault(step, {}).update(kept)
             if fresh:
                 steps = {step: data for step, data in steps.items() if step < min(fresh)} | fresh
         return dict(sorted(steps.items()))
+
+
+def parse_added(path: Path, position: int) -> tuple[list[tuple[int, dict[str, float]]], int]:
+    """`parse` of the lines after `position`, and where to go on: what was half a line is to be read again."""
+    with path.open("rb") as file:
+        file.seek(position)
+        added = file.read()
+    return list(map(parse, added.splitlines())), position + added.rfind(b"\n") + 1
 
 
 def parse(line: bytes) -> tuple[int, dict[str, float]]:
@@ -135,12 +139,8 @@ class Progress:
     def _read(self) -> None:
         if not self.path.exists():
             return
-        with self.path.open("rb") as file:
-            file.seek(self.position)
-            whole = file.read().rpartition(b"\n")
-        self.position += len(whole[0]) + len(whole[1])
-        for line in whole[0].splitlines():
-            step, data = parse(line)
+        found, self.position = parse_added(self.path, self.position)
+        for step, data in found:
             self.step = max(self.step, step)
             for label, name in SHOWN:
                 value = metric(data, name)

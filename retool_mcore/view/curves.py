@@ -24,13 +24,8 @@ class Curves:
         self.stages = {stage: Steps(run / stage, names) for stage in STAGES}
 
     def read(self) -> dict:
-        """All of them as they are now.
-
-        {"stages": {"sft" or "rl": {"steps": [...], "metrics": {name: [value of every step or None]}, "attempts":
-        [[attempt, its first step], ...], "alarms" and "backs" as in state/alarms.py, "complete", "heartbeat": what the
-        trainer said last}}, "evaluations": {label: metrics.json}, "configuration": equal for runs that differ in seed
-        and name alone}
-        """
+        """All as they are now: {"stages": {"sft" or "rl": `_stage`}, "evaluations": {label: metrics.json},
+        "configuration": equal for runs that differ in seed and name alone}."""
         results = {path.parent.name: json.loads(path.read_text()) for path in self.run.glob("eval/*/metrics.json")}
         return {
             "stages": {stage: found for stage, steps in self.stages.items() if (found := _stage(steps))},
@@ -40,12 +35,10 @@ class Curves:
 
 
 def _stage(source: Steps) -> dict | None:
+    """Metrics are {name: [value of every step or None]}, attempts [[number, first step], ...]; None before a step."""
     steps, folder = source.read(), source.folder
     if not steps:
         return None
-    for data in steps.values():
-        if (value := alarms.held_back(data)) is not None:
-            data["val/accuracy"] = value
     return {
         "steps": list(steps),
         "metrics": {name: [_short(data.get(name)) for data in steps.values()] for name in source.names},

@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -19,7 +18,7 @@ from aiohttp import web
 
 from retool_mcore.errors import UserError
 from retool_mcore.view.curves import CHARTS, Curves
-from retool_mcore.view.query import by_error, entries
+from retool_mcore.view.query import by_error, entries, select
 from retool_mcore.view.source import Source, parts
 
 PAGE = Path(__file__).with_name("page")
@@ -95,21 +94,21 @@ def application(
     async def listed(request: web.Request) -> web.Response:
         source, query = source_of(request), dict(request.query)
         source.refresh(wanted=query.get("step", ""))
-        places = source.select(query)
-        columns, words = source.data()
+        columns, words = data = source.data()
+        places = select(data, query)
         first, count = int(query.get("first", 0)), int(query.get("count", 100))
         if near := re.fullmatch(r"(\d+)/(\d+)", query.get("near", "")):  # from the one before this trajectory
             step, row = map(int, near.groups())
             at = np.flatnonzero((columns["step"][places] == step) & (columns["row"][places] == row))
             first = max(int(at[0]) - 1, 0) if len(at) else len(places)
-        found: dict[str, Any] = {
+        found: dict = {
             "total": len(places),
             "of": len(columns["step"]),
             "unread": source.unread,
             "version": source.version,
         }
-        found |= {"first": first, "rows": entries((columns, words), places[first : first + min(count, MOST)])}
-        found |= {"sources": sorted(words["data_source"]), "errors": by_error((columns, words), places)}
+        found |= {"first": first, "rows": entries(data, places[first : first + min(count, MOST)])}
+        found |= {"sources": sorted(words["data_source"]), "errors": by_error(data, places)}
         return _json(found | {"statuses": sorted({*words["finish"], *itertools.chain(*words["statuses"])})})
 
     async def trajectory(request: web.Request) -> web.Response:
@@ -118,6 +117,7 @@ def application(
     html, opened, curves = page(), functools.cache(Source), {run: Curves(run) for run in runs}
     for run in runs:
         opened(run, default)
+        curves[run].read()  # so that the first request finds them parsed
     app = web.Application(middlewares=[answer])
     app.router.add_get("/", show_page)
     app.router.add_get("/api/runs", names)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from retool_mcore.metrics.records import read_columns, read_step, step_files
 from retool_mcore.state.progress import attempt_files
 from retool_mcore.view.columns import READ, Columns
 from retool_mcore.view.detail import detail
-from retool_mcore.view.query import Data, entries, select
+from retool_mcore.view.query import Data, entries
 
 TOKENIZER = "tokenizer.json"
 PARTS = {"rl": "rl/trajectories", "audit": "rl/audit"}  # what a run holds as step files
@@ -38,7 +38,6 @@ class Source:
         self._joined: tuple[int, dict[str, np.ndarray]] = (-1, {})
         self._tokenizer: Tokenizer | None = None
         self._columns = Columns(self._decode)
-        self._selected: tuple[tuple, np.ndarray] = ((), np.empty(0, np.int64))
         self.folder = self.run / PARTS.get(part, part)
         if part not in (known := parts(self.run)):
             if part != "rl" or not any(attempt_files(self.run / stage) for stage in ("sft", "rl")):
@@ -54,7 +53,8 @@ class Source:
         """Read new step files, that of the step `wanted` and then the newest first, in this time; `unread` are left."""
         if self.evaluated is not None:
             return
-        files, end = step_files(self.folder), time.monotonic() + budget_s
+        # The first answer is to come at once.
+        files, end = step_files(self.folder), time.monotonic() + (budget_s if self._steps else budget_s / 4)
         for step in self._steps.keys() - files.keys():
             del self._steps[step]
             self.version += 1
@@ -76,13 +76,6 @@ class Source:
             own = [self._steps[step][1] for step in sorted(self._steps)] or [self._columns.of(schema.to_table([]))]
             self._joined = self.version, {name: np.concatenate([part[name] for part in own]) for name in own[0]}
         return self._joined[1], self._columns.words
-
-    def select(self, query: Mapping[str, str]) -> np.ndarray:
-        """view/query.py's, made again only when the filters or what is read have changed."""
-        key = self.version, tuple(sorted((k, v) for k, v in query.items() if k not in ("first", "count", "near")))
-        if key != self._selected[0]:
-            self._selected = key, select(self.data(), query)
-        return self._selected[1]
 
     def shown(self, step: int, row: int) -> dict:
         """view/detail.py of a trajectory, its `entry` in the list and those of its `group`.

@@ -10,6 +10,7 @@ from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.records import write_step
 from retool_mcore.view.columns import Columns
+from retool_mcore.view.query import select
 from retool_mcore.view.server import application
 from retool_mcore.view.source import Source
 
@@ -30,7 +31,7 @@ def ask(runs, *paths: str, default: str = "rl") -> list[tuple[int, object]]:
 
 def places(source: Source, **query: str) -> list[tuple[int, int]]:
     """(step, row) of what the list shows."""
-    columns, chosen = source.data()[0], source.select(query)
+    columns, chosen = source.data()[0], select(source.data(), query)
     return list(zip(columns["step"][chosen].tolist(), columns["row"][chosen].tolist(), strict=True))
 
 

@@ -1,0 +1,9 @@
+import pytest
+
+from retool_mcore.view.source import Source
+
+
+@pytest.fixture(autouse=True)
+def all_steps_are_read_at_once(monkeypatch):
+    """However busy the machine is; how they are read little by little has a test of its own."""
+    monkeypatch.setattr(Source.refresh, "__defaults__", (600.0, ""))
