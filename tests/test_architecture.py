@@ -33,7 +33,7 @@ EDGES = {
     "environments": "data sandbox tools",
     "view": "metrics sandbox state",
     "tools": "data sandbox",
-    "planner": "config sandbox",
+    "planner": "sandbox",
     "metrics": "sandbox",
     "data": "sandbox",
     "state": "",

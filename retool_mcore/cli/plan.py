@@ -102,6 +102,7 @@ def judge(
         known = measured(lengths_of) if lengths_of else Batch.spread(sequences, longest, mean_length or 1)
         problem = run.read(config, shape, card, known)
         told = f"those of {lengths_of}" if lengths_of else "--mean-length"
+    plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
     most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
@@ -110,7 +111,7 @@ def judge(
         kept = config.train.keep_checkpoints + (config.train.keep_best is not None)
         size = machine.checkpoint_bytes(shape.parameters) * (1 + ("critic" in problem.beside)) / 1e9
         beside += [f"Disk: {size * (kept + 1):,.0f} GB, {kept} checkpoints of {size:,.0f} and one that is written."]
-    verdict.report(config, problem, run.present(config, problem), lengths=told, beside=beside)
+    verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 
 def measured(folder: Path) -> "Batch":

@@ -61,7 +61,10 @@ def test_the_planners_verdict_is_in_a_dry_run(capsys):
     assert "a checkpoint every" in said[1] and "GPU-hours" in said[1]
     assert "parallel.gpu_memory_utilization=" in said[2] and len(said) == 3
     small = [*words, "parallel=2gpu", "parallel.gpu=H100-80"]
-    assert re.search("does not fit: .* GiB", next(dry_run.plan(compose("sft", [*small, "parallel.tp=1"]))))
+    assert re.search(
+        "does not fit: .* GiB",
+        next(dry_run.plan(compose("sft", [*small, "parallel.tp=1", "parallel.sequence_parallel=false"]))),
+    )
     (said,) = dry_run.plan(compose("rl", [*words, "parallel=2x8-80g"]))
     assert "none: parallel.tp=8 does not divide the model's 28 attention heads" in said
     assert "not known" in next(dry_run.plan(compose("rl")))

@@ -231,7 +231,7 @@ def test_an_a100_is_refused_before_it_is_taken_and_a_plan_is_told(prepared, monk
     STAGES["rl"](config("rl", prepared, *fused))
     assert "plan: fits 1 x 2 H100-80" in capsys.readouterr().out
     assert "compute capability 8" in refusal("rl", prepared, *fused, "parallel.gpu=A100-80")
-    monkeypatch.setattr(machine, "gpu_values", lambda field: [8.0, 9.0] if field == "compute_cap" else [])
+    monkeypatch.setattr(machine, "compute_capabilities", lambda: [8.0, 9.0])
     assert "compute capability 8" in refusal("sft", prepared, *fused)
     flash = [*gpu, "parallel.megatron.override_transformer_config.attention_backend=flash"]
     assert "needs flash-attn" in refusal("sft", prepared, *flash)
