@@ -4,15 +4,11 @@ import asyncio
 import base64
 import hashlib
 import re
-import sys
-from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
+from made_run import make_run
 
 from retool_mcore.view import server
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "view"))
-from made_run import make_run  # noqa: E402
 
 
 def test_only_who_knows_the_token_looks_and_only_by_this_machines_name(tmp_path):
