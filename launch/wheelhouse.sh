@@ -19,7 +19,7 @@ index=()
 "${pip[@]}" wheel --quiet --quiet --no-deps --no-build-isolation "${index[@]}" --wheel-dir "$folder" -r "$folder/requirements.txt"
 # In an environment of its own pip builds this package with it.
 "${pip[@]}" wheel --quiet --quiet --no-deps --wheel-dir "$folder" 'setuptools>=77'
-read -r _ extra <"$venv/.retool-setup"
-cat pyproject.toml "launch/constraints-$extra.txt" | sha256sum | cut -d' ' -f1 >"$folder/OF"
+read -r _ asked <"$venv/.retool-setup"
+echo "$asked" >"$folder/OF"
 (cd "$folder" && sha256sum -- *.whl requirements.txt >SHA256SUMS)
 echo "wheelhouse: $(wc -l <"$folder/requirements.txt") packages, $(du -sh "$folder" | cut -f1), in $folder"

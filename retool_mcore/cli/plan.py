@@ -63,7 +63,14 @@ def plan(
         )
     else:
         search_all(
-            *(model, gpus, gpu_memory, max_length, gpu, sequences, updates, mean_length),
+            model,
+            gpus,
+            gpu_memory,
+            max_length,
+            gpu=gpu,
+            sequences=sequences,
+            updates=updates,
+            mean_length=mean_length,
             rl=not sft,
             top=top,
             write=write,
@@ -76,8 +83,8 @@ def judge(
     overrides: list[str],
     lengths_of: Path | None,
     mean_length: int | None,
-    gpu: str | None = None,
-    gpu_memory: float | None = None,
+    gpu: str | None,
+    gpu_memory: float | None,
 ) -> None:
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
     from retool_mcore.planner import Batch, run, verdict
@@ -133,11 +140,11 @@ def search_all(
     gpus: str,
     gpu_memory: float,
     max_length: int,
+    *,
     gpu: str | None = None,
     sequences: int = 512,
     updates: int = 1,
     mean_length: int | None = None,
-    *,
     rl: bool = True,
     top: int = 10,
     write: Path | None = None,

@@ -218,8 +218,9 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
     srun = partial(step, site)
-    port = choose_port(stage, allocation)
-    ports = ray_service_ports(port, network.places(allocation.nodes)) if stage == "rl" else [port]
+    places = network.places(allocation.nodes) if stage == "rl" else []
+    port = choose_port(allocation, places)
+    ports = ray_service_ports(port, places) if places else [port]
     with ExitStack() as stack:
         env, _ = stack.enter_context(template.forked(stage_env(config), []))  # it imports while the nodes are checked
         os.environ.update({name: env[name] for name in template.VARIABLES if name in env})
@@ -235,7 +236,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
             raise ClusterFailed(nccl_check.FAILED)
         command = None
         if stage == "rl":
-            cluster = stack.enter_context(start_ray(config, allocation, srun, address, port))
+            cluster = stack.enter_context(start_ray(config, allocation, srun, address, port, places))
             os.environ.update(cluster.stage_env())
             stack.enter_context(interrupt_at_fault(cluster))
             say(f"rl: Ray is up on {len(allocation.nodes)} nodes at {cluster.address}")
@@ -254,11 +255,14 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         )
 
 
-def choose_port(stage: str, allocation: Allocation) -> int:
-    """The first of the ports that the stage's processes meet on, free on this node; another one at every start."""
-    given = os.environ.get("RETOOL_RAY_PORT") if stage == "rl" else None
+def choose_port(allocation: Allocation, places: Sequence[int]) -> int:
+    """The first of the ports that the stage's processes meet on, free on this node; another one at every start.
+
+    places: of Ray's nodes (network.places); empty for a stage without Ray.
+    """
+    given = os.environ.get("RETOOL_RAY_PORT") if places else None
     if given is None:
-        count = ports_needed(network.places(allocation.nodes)) if stage == "rl" else 1
+        count = ports_needed(places) if places else 1
         return network.free_base_port(allocation.job_id + allocation.restart, count)
     if network.busy_ports([int(given)]):
         raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
@@ -278,13 +282,16 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
     return srun(options, node_command("stage", mark=allocation.mark, stage=stage, config=str(path), others=[address]))
 
 
-def start_ray(config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int):
+def start_ray(
+    config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int, places: Sequence[int]
+):
     parallel = config.parallel
     return ray_cluster(
         allocation.nodes,
         Resources(parallel.gpus_per_node, parallel.ray.num_cpus, parallel.ray.object_store_bytes),
         head_address=address,
         base_port=port,
+        places=places,
         deadline_s=float(
             os.environ.get("RETOOL_RAY_DEADLINE_S") or RAY_DEADLINE_S + RAY_DEADLINE_S_A_NODE * len(allocation.nodes)
         ),

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from retool_mcore.cluster import network
 from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
@@ -86,6 +85,7 @@ def ray_cluster(
     *,
     head_address: str,
     base_port: int,
+    places: Sequence[int],
     deadline_s: float,
     srun: Callable[[Sequence[str], Sequence[str]], list[str]],
     env: Mapping[str, str],
@@ -97,6 +97,7 @@ def ray_cluster(
     Args:
         head_address: this node's address on the interface that all nodes share.
         base_port: first of `ports_needed` free ports.
+        places: network.places of all nodes.
         srun: (options of a step, command) -> the command line.
         env: environment of Ray on every node.
         mark: unique word of the job, with which its processes and folders are found again.
@@ -110,7 +111,7 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources), "places": network.places(nodes)}
+    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources), "places": [*places]}
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s

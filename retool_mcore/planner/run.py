@@ -12,7 +12,7 @@ from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import GPUS, MACHINES, Machine
 from retool_mcore.planner.memory import BF16, memory, optimizer_bytes, stage_parameters
 from retool_mcore.planner.search import Plan, Problem, generation, planned
-from retool_mcore.planner.settings import layout_of, switches
+from retool_mcore.planner.settings import checked_layout, switches
 from retool_mcore.planner.shape import SHAPES, Shape
 
 MEAN_SHARE = 1 / 3  # of the longest sequence, where nothing tells the mean
@@ -29,7 +29,7 @@ def shape_of(config: DictConfig) -> Shape | None:
 
 
 def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
-    """The GPU that is `here`, in nvidia-smi's lines, else the one that parallel.gpu names, else an H100."""
+    """The GPU that is `here`, by its name, else the one that parallel.gpu names, else an H100."""
     known = [machine for line in here for name, machine in GPUS.items() if name in line]
     found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
     return found.replace(gpus_per_node=config.parallel.gpus_per_node)
@@ -64,9 +64,7 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
 def present(config: DictConfig, problem: Problem) -> Plan:
     """The layout of the configuration, whether it fits or not. Raises UserError when it does not divide the model."""
     group, model = config.parallel, problem.model
-    sizes = {name: group[name] for name in ("nodes", "gpus_per_node", "tp", "pp", "ep", "sequence_parallel")}
-    alone = layout_of(group, dp=1)
-    layout = layout_of(group, dp=parallel.check_layout(model, **sizes, cp=alone.cp, vpp=alone.vpp))
+    layout = checked_layout(model, group)
     tokens = layout.micro_batch_tokens
     parallel.check_micro_batch(longest=problem.batch.longest, micro_batch_tokens=tokens, cp=layout.cp)
     engine = None

@@ -6,6 +6,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from retool_mcore.planner.layout import Layout
+from retool_mcore.planner.parallel import check_layout
+from retool_mcore.planner.shape import Model
 
 # Fields of Layout and their keys below `parallel`; recomputation's are several.
 KEYS = {
@@ -50,22 +52,36 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
     }
 
 
+def sizes(parallel: DictConfig) -> dict[str, Any]:
+    """Fields of Layout that the group `parallel` sets itself, as check_layout takes them, too."""
+    megatron = parallel.megatron
+    return {
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "vpp": megatron.get("virtual_pipeline_model_parallel_size") or 1,
+        "cp": megatron.get("context_parallel_size") or 1,
+        "ep": parallel.get("ep", 1),
+        "sequence_parallel": parallel.sequence_parallel,
+    }
+
+
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
     """The layout that the group `parallel` describes, with `dp` data-parallel ranks."""
     megatron = parallel.megatron
     return Layout(
-        tp=parallel.tp,
-        pp=parallel.pp,
-        vpp=megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        cp=megatron.get("context_parallel_size") or 1,
         dp=dp,
-        ep=parallel.get("ep", 1),
-        sequence_parallel=parallel.sequence_parallel,
         micro_batch_tokens=parallel.micro_batch_tokens,
         param_offload=megatron.get("param_offload", False),
         optimizer_offload=megatron.get("optimizer_offload", False),
+        **sizes(parallel),
         **switches(megatron),
     )
+
+
+def checked_layout(model: Model, parallel: DictConfig) -> Layout:
+    """The same over all devices of the group. Raises UserError when it does not divide them or the model."""
+    world = {"nodes": parallel.nodes, "gpus_per_node": parallel.gpus_per_node}
+    return layout_of(parallel, dp=check_layout(model, **world, **sizes(parallel)))
 
 
 def overrides(before: Layout, after: Layout) -> list[str]:

@@ -17,7 +17,7 @@ from retool_mcore.planner.table import memory_table
 def lines(config: DictConfig, here: Sequence[str] = (), shape: Shape | None = None) -> list[str]:
     """Whether it fits, how long it takes, and the change that gains most. [] for what the planner does not know.
 
-    here: GPUs of this machine, in nvidia-smi's lines. Raises UserError for a layout that does not divide the model.
+    here: names of this machine's GPUs. Raises UserError for a layout that does not divide the model.
     """
     shape = shape or (shape_of(config) if config.parallel.device == "cuda" else None)
     if "train" not in config or config.parallel.device != "cuda" or shape is None:

@@ -11,6 +11,7 @@ from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
+from retool_mcore.environments.gym import ABILITY as ACTED
 from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.verdict import CALLS, ENVIRONMENT, TESTS
@@ -99,7 +100,7 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
                 f"are {'' if repository else 'no '}repository tasks (ability {ability!r}): recipe=skyrl goes with "
                 "data=repo_bugs, and with no other."
             )
-        if (recipe["answer"] == ENVIRONMENT) != (ability == ENVIRONMENT):
+        if (recipe["answer"] == ENVIRONMENT) != (ability == ACTED):
             raise UserError(
                 f"recipe.answer={recipe['answer']} does not fit {file} (ability {ability!r}): rows of an environment "
                 "(environments/gym.py::write_rows) go with recipe.answer=environment, and with no other."

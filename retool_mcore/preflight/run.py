@@ -12,6 +12,7 @@ from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel, verdict
+from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
 from retool_mcore.preflight import data, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
@@ -209,17 +210,7 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
     )
     if layout.device == "cuda":
         check_attention(layout)
-    return parallel.check_layout(
-        model,
-        nodes=layout.nodes,
-        gpus_per_node=layout.gpus_per_node,
-        tp=layout.tp,
-        pp=layout.pp,
-        sequence_parallel=layout.sequence_parallel,
-        cp=layout.megatron.get("context_parallel_size") or 1,
-        vpp=layout.megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        ep=layout.get("ep", 1),
-    )
+    return checked_layout(model, layout).dp
 
 
 def check_attention(layout: DictConfig) -> None:

@@ -124,6 +124,7 @@ def cluster(tmp_path, mark: str, step, base: int):
         Resources(gpus=2, cpus=2, object_store_bytes=100_000_000),
         head_address=network.main_address(),
         base_port=base,
+        places=network.places(["here", "localhost"]),
         deadline_s=300,
         srun=step,
         env=os.environ | {"SLURMD_NODENAME": "here"},
