@@ -68,6 +68,7 @@ VERL_FREE = (
 FREE = (
     "parallel.megatron",
     "model.apply_chat_template_kwargs",
+    "data.toolmath.mix",
     "recipe.reward.args",
     "recipe.group_reward.args",
     "correction.rollout_is_threshold",

@@ -81,6 +81,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Positive, "data", "held_back program_timeout_s"),
     (PartialShare, "data", "test_share sft_validation_share"),
     (Share, "data", "arithmetic.tool_share arithmetic.failed_share functions.right_share"),
+    (Share, "data", "toolmath.code_share toolmath.failed_share"),
     (Literal["grpo", "rloo", "reinforce_plus_plus_baseline", "gae"], "recipe", "advantage"),
     (
         Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"],

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from retool_mcore.config.schema import own_files
+from retool_mcore.data import toolmath
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
@@ -29,6 +30,8 @@ def run(config) -> None:
         make_arithmetic(config)
     elif config.data.name == "functions":
         make_functions(config)
+    elif config.data.name == "toolmath":
+        make_toolmath(config)
     elif config.data.name == "repo_bugs":
         repositories.make(config)
     else:
@@ -48,6 +51,36 @@ def make_arithmetic(config) -> None:
     problems = f"{len(made.train)} + {len(made.validation)} problems"
     print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
     print(f"held back: {len(made.held_back)} more problems in {data.held_back_files}")
+
+
+def make_toolmath(config) -> None:
+    """The sets of a seed, and for each family what shows that neither solution is given away (lengths in characters)."""
+    data, size = config.data, config.data.toolmath
+    made = {s: toolmath.items(size.get(s, 0), config.seed, s, size.mix) for s in ("held_back", "test")}
+    train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
+    made["train"], shown = train[: size.train], train[size.train :]
+    for split, path in (
+        ("train", data.train_files),
+        ("held_back", data.held_back_files),
+        ("test", data.validation_files),
+    ):
+        problems = [toolmath.problem(item, index) for index, item in enumerate(made[split])]
+        write_problems(problems, Path(path), template=data.prompt, split=split)
+    traces_ = toolmath.traces(shown, config.seed, size.code_share, size.failed_share)
+    held_out = max(1, len(traces_) // 20)
+    write_traces(traces_[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
+    write_traces(traces_[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    counts = ", ".join(f"{len(part)} {split}" for split, part in made.items())
+    print(
+        f"toolmath: {counts} problems, {len(traces_) - held_out} + {held_out} traces in {Path(data.train_files).parent}"
+    )
+    for family in size.mix:
+        part = [item for item in train if item.family == family]
+        means = [sum(map(len, texts)) / max(1, len(part)) for texts in zip(*((i.scratchpad, i.program) for i in part))]
+        pasted = sum(map(toolmath.pasted_solves, part)) / max(1, len(part))
+        print(
+            f"  {family}: scratchpad {means[0]:.0f}, program {means[1]:.0f} characters; pasted, {pasted:.0%} are solved"
+        )
 
 
 def make_functions(config) -> None:

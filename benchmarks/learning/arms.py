@@ -1,0 +1,110 @@
+"""The runs of plan.yaml, side by side: cold starts, then RL of every arm, base and seed.
+
+    python -m benchmarks.learning.arms sft runs/learning --bases runs/base-1 --gpus 1 --beside 2 parallel=1gpu
+    python -m benchmarks.learning.arms rl runs/learning --bases runs/base-1 --gpus 1 --beside 12 parallel=1gpu
+
+A base's folder ends in its number. The task's files are made once, in RUNS/task. A run is a run folder as of any
+command: RUNS/b1-code holds base 1's cold start on code, RUNS/b1-A-s2 arm A from it with seed 2. What is complete
+already is not run again. `report.py` reads them.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from retool_mcore.backends.env import stage_env
+from retool_mcore.runner.template import forked
+
+PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
+RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
+# Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
+# no sleep, after which it would take their memory for its own.
+SHARED = [
+    "parallel.agent_workers=1", "parallel.reward_workers=1", "parallel.storage_units=1", "parallel.loader_workers=0",
+    "parallel.gpu_memory_utilization=0.1", "parallel.rollout.max_num_batched_tokens=4096", "sandbox.workers=2",
+    "parallel.rollout.enable_sleep_mode=false", "parallel.rollout.free_cache_engine=false",
+    "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=1500000000",
+]  # fmt: skip
+
+
+def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
+    return [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", "data=toolmath", *words]
+
+
+def jobs(
+    stage: str, runs: Path, bases: list[Path], seeds: list[int], words: list[str]
+) -> list[tuple[str, list[list[str]]]]:
+    """(name of the run, its commands), those of one seed in a row."""
+    folder = runs / "task/data"
+    task = [f"data.train_files={folder}/rl_train.parquet", f"data.held_back_files={folder}/rl_held_back.parquet"]
+    found = []
+    numbered = [(int(base.name.rsplit("-", 1)[1]), base) for base in bases]
+    if stage == "sft":
+        for number, base in numbered:
+            for start, own in PLAN.starts.items():
+                both = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={base}", *own, *words]
+                name = f"b{number}-{start}"
+                found.append((name, [command("prepare", runs, name, both), command("sft", runs, name, both)]))
+        return found
+    for seed in seeds:
+        for number, base in numbered:
+            for arm, what in PLAN.arms.items():
+                own = [f"seed={seed}", f"model={base}", f"init_from={runs}/b{number}-{what.start}/sft/policy"]
+                own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *words]
+                if seed == seeds[0]:  # one measures the start, which all share
+                    own.append("verl.trainer.val_before_train=true")
+                name = f"b{number}-{arm}-s{seed}"
+                found.append((name, [command("rl", runs, name, own)]))
+    return found
+
+
+def run_all(found, runs: Path, gpus: int, beside: int, stagger: float) -> int:
+    """Run them, at most `beside` at once, in turn on the GPUs; returns how many failed."""
+    (runs / "logs").mkdir(parents=True, exist_ok=True)
+    asked = {"parallel": {"device": "cuda" if gpus else "cpu"}}
+    with forked(stage_env(asked) | {"RETOOL_TEMPLATE": "on"}, []) as (env, _):  # the libraries are imported once
+
+        def one(number: int) -> int:
+            name, commands = found[number]
+            if number < beside:
+                time.sleep(stagger * number)  # their starts compete for cores
+            own = env | ({"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {})
+            start = time.monotonic()
+            with (runs / "logs" / f"{name}.log").open("w") as log:
+                code = 0
+                for words in commands:
+                    code = code or subprocess.run(words, env=own, stdout=log, stderr=log).returncode
+            print(f"{name}: exit {code} after {time.monotonic() - start:.0f} s", flush=True)
+            return code
+
+        with ThreadPoolExecutor(beside) as pool:
+            return sum(code != 0 for code in pool.map(one, range(len(found))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["sft", "rl"])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--bases", type=Path, nargs="+", required=True)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--beside", type=int, default=1, help="runs at once")
+    parser.add_argument("--stagger", type=float, default=4.0, help="seconds between the first starts")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(PLAN.seeds), help="100 and above to calibrate")
+    parser.add_argument("--only", help="runs whose name contains this")
+    arguments, words = parser.parse_known_args()
+    runs, bases = arguments.runs.resolve(), [base.resolve() for base in arguments.bases]
+    task = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={bases[0]}"]
+    subprocess.run(command("prepare", runs, "task", task), check=True)
+    found = [
+        job for job in jobs(arguments.stage, runs, bases, arguments.seeds, words) if (arguments.only or "") in job[0]
+    ]
+    return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
