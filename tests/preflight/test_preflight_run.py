@@ -38,6 +38,22 @@ def _large_machine(monkeypatch):
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_start_of_each_sandbox():
+    """A configuration's real one is started and asked once, not by every test; one that does not answer, each time."""
+    check, answers = machine.check_sandbox, {}
+
+    def once(given):
+        named = OmegaConf.to_yaml(given)
+        if named not in answers:
+            answers[named] = check(given)
+        return answers[named]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "check_sandbox", once)
+        yield
+
+
 @functools.cache
 def composed(stage, *overrides):
     return compose(stage, overrides)
