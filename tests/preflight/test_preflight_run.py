@@ -14,6 +14,8 @@ from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine, memory, run
 from retool_mcore.train import prepare
 
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
 SIZES = ["data.arithmetic.sft=96", "data.arithmetic.train=40", "data.arithmetic.validation=40"]
 
 
@@ -36,22 +38,6 @@ def family_folders(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _large_machine(monkeypatch):
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_start_of_each_sandbox():
-    """A configuration's real one is started and asked once, not by every test; one that does not answer, each time."""
-    check, answers = machine.check_sandbox, {}
-
-    def once(given):
-        named = OmegaConf.to_yaml(given)
-        if named not in answers:
-            answers[named] = check(given)
-        return answers[named]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "check_sandbox", once)
-        yield
 
 
 @functools.cache
