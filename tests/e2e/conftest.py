@@ -65,13 +65,16 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def shared_template() -> Iterator[dict[str, str]]:
     """One template that the processes of all stages are forked from, those of the shared runs above too; its variables,
-    which are in the environment meanwhile."""
-    given = {name: value for name, value in stage_env({"parallel": {"device": "cpu"}}).items() if "RETOOL" not in name}
-    with template.forked(given, []) as (env, _), pytest.MonkeyPatch.context() as patch:
-        named = {name: env[name] for name in template.VARIABLES}
-        for name, value in named.items():
-            patch.setenv(name, value)
-        yield named
+    which are in the environment meanwhile. It finds the modules of this folder, as those of a test that breaks a part
+    must: with another PYTHONPATH than the template's they would be started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        environment = stage_env({"parallel": {"device": "cpu"}})
+        with template.forked({name: value for name, value in environment.items() if "RETOOL" not in name}, []) as made:
+            named = {name: made[0][name] for name in template.VARIABLES}
+            for name, value in named.items():
+                patch.setenv(name, value)
+            yield named
 
 
 @pytest.fixture(autouse=True)
