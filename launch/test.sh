@@ -27,7 +27,9 @@ for part in "${parts[@]}"; do
             marker="not e2e and not nightly and not hostile and not cluster and not gpu"
             options=(-n 2 --dist loadfile) # two workers; a file's tests share its fixtures, so they stay together
             "${RETOOL_VENV:-.venv}/bin/python" -m mypy ;;
-        e2e) marker="e2e and not nightly and not cluster and not gpu" ;;
+        e2e)
+            marker="e2e and not nightly and not cluster and not gpu"
+            options=(-n 2 --dist load --maxschedchunk 1) ;; # an engine starts while another waits
         cluster) marker="cluster and not nightly and not gpu" folder=tests/cluster ;;
         hostile) marker="hostile" folder=tests/sandbox/hostile ;;
         nightly) marker="nightly and not gpu" ;;

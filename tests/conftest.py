@@ -1,10 +1,14 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import quick_compose
+from omegaconf import OmegaConf
+
+from retool_mcore.preflight import machine
 
 # A stage of the fast tests is a line of Python: a template that imports torch for it would take longer than they do.
 # The end-to-end tests have one for all their stages (tests/e2e/conftest.py).
@@ -12,7 +16,38 @@ os.environ.setdefault("RETOOL_TEMPLATE", "off")
 quick_compose.remember()
 
 
+@pytest.fixture(scope="module")
+def one_start_of_each_sandbox() -> Iterator[None]:
+    """A configuration's real sandbox is started and asked once, not by every test whose stage checks it before a start;
+    one that does not answer, each time."""
+    check, answers = machine.check_sandbox, {}
+
+    def once(given: Mapping) -> str:
+        named = OmegaConf.to_yaml(given)
+        if named not in answers:
+            answers[named] = check(given)
+        return answers[named]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "check_sandbox", once)
+        yield
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Of the end-to-end tests alone (launch/test.sh e2e), a file without any is not imported: half a minute."""
     alone = config.option.markexpr.startswith("e2e and")
     return True if alone and collection_path.suffix == ".py" and "e2e" not in collection_path.read_text() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the end-to-end tests those first that start the most engines, and those that share no run beside the ones
+    that make it: two workers (launch/test.sh e2e) take one test after another from the front, and end together."""
+
+    def place(item: pytest.Item) -> int:
+        fixtures = getattr(item, "fixturenames", ())
+        if "made_once" not in fixtures:
+            return 1 if "tests/e2e/" in item.path.as_posix() else 3
+        return 0 if "trained" in fixtures else 2
+
+    if any("made_once" in getattr(item, "fixturenames", ()) for item in items):
+        items.sort(key=place)

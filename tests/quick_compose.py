@@ -5,7 +5,9 @@ stages that tests start as processes compose without this.
 """
 
 import functools
+import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import omegaconf.base
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 
+from retool_mcore import config
 from retool_mcore.config import resolve
 
 Plugins.instance()  # registers Hydra's sources
 Files: Any = SourcesRegistry.instance().resolve("file")
-_read, _compose_files = Files.load_config, resolve._compose_files
+_read, _compose_files, _compose = Files.load_config, resolve._compose_files, resolve.compose
 
 
 @functools.cache
@@ -44,8 +47,23 @@ def _compose_files_once(stage: str, choices: dict[str, str], config_dir: Path) -
     return pickle.loads(_pickled_choices(stage, tuple(choices.items())))
 
 
+@functools.cache
+def _pickled(stage: str, overrides: tuple[str, ...], folder: str, home: str | None) -> bytes:
+    return pickle.dumps(_compose(stage, overrides))
+
+
+@functools.wraps(_compose)
+def _compose_once(stage: str, overrides: Sequence[str] = (), config_dir: Path = resolve.CONFIG_DIR) -> Any:
+    overrides = tuple(overrides)
+    # A path may lead to a file that is read, and changes.
+    if config_dir != resolve.CONFIG_DIR or not all(isinstance(text, str) and "/" not in text for text in overrides):
+        return _compose(stage, overrides, config_dir)
+    return pickle.loads(_pickled(stage, overrides, os.getcwd(), os.environ.get("HOME")))
+
+
 def remember() -> None:
-    """From now on a YAML file, the text of an interpolation and a set of choices cost once."""
+    """From now on a YAML file, the text of an interpolation, a set of choices and a whole configuration cost once."""
     Files.load_config = _read_once
     resolve._compose_files = _compose_files_once
+    resolve.compose = config.compose = _compose_once
     omegaconf.base.parse = functools.cache(omegaconf.base.parse)

@@ -52,17 +52,17 @@ def checkpoint(result: dict) -> str:
         ("saving", "a step (s)", "against none", "a save holds the step up (s)", "COMPLETE after (s)"),
         ("---",) * 5,
     ]
-    words = {"none": "none", "sync": "`train.async_save=false`", "async": "`train.async_save=true`"}
-    for mode, word in words.items():
+    words = {"none": "none", "sync": "synchronous", "async": "asynchronous, since removed"}
+    for mode in step:
         against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
         waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
-        lines.append((word, f"{step[mode]:.2f}", against, *waits))
+        lines.append((words[mode], f"{step[mode]:.2f}", against, *waits))
     loads, machine = result["load_before"].values(), result["made"]["machine"]
     where = f"{machine['cores']} cores" if machine["device"] is None else f"{machine['devices']} x {machine['device']}"
     size = f"{result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} MB"
     text = (
         f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {where}, a load of "
-        f"{min(loads):.0f} to {max(loads):.0f} before the three runs."
+        f"{min(loads):.0f} to {max(loads):.0f} before the runs."
     )
     return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

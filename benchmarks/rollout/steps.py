@@ -50,7 +50,7 @@ def overrides(given, out: Path) -> list[str]:
         *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
         *("data.max_prompt_tokens=128", f"data.max_response_tokens={given.response}", "data.max_turns=8"),
         *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", "train.lr=1e-6"),
-        *("verl.trainer.resume_mode=disable", "train.async_save=false"),
+        "verl.trainer.resume_mode=disable",
     ]
     if given.cpu:
         return [*found, "parallel=cpu-tp2", "model=tiny", "model.dtype=float32", *given.override]

@@ -1,10 +1,10 @@
-"""What saving costs a step of SFT: without a save, with verl's synchronous save, and with ours beside the next steps.
+"""What saving costs a step of SFT: without a save, and with one.
 
     python -m benchmarks.train.checkpoint                        # two cores, the tiny model's layout
     python -m benchmarks.train.checkpoint --hidden 2048 --layers 16 parallel=1gpu     # further words go to `retool sft`
 
-Runs `retool sft` three times in one go, with a random Qwen2 policy of a chosen size, and compares seconds a step over
-the same steps, everything in between included: the save, and whatever a write that goes on takes from the steps after.
+Runs `retool sft` twice in one go, with a random Qwen2 policy of a chosen size, and compares seconds a step over
+the same steps, everything in between included.
 The first steps, up to the first save and the one after it, are left out: they start helpers and warm up.
 """
 
@@ -21,11 +21,7 @@ from pathlib import Path
 
 from benchmarks import provenance
 
-MODES = {
-    "none": ("train.save_every=1000000",),
-    "sync": ("train.async_save=false",),
-    "async": ("train.async_save=true",),
-}
+MODES = {"none": ("train.save_every=1000000",), "sync": ()}
 PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
 # Also where the package is not installed.
 RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
@@ -101,21 +97,18 @@ def main() -> None:
             measured[mode] = seconds_of(stage_dir, args.save_every)
             last = stage_dir / f"checkpoints/global_step_{steps}"
             size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
-            shutil.rmtree(stage_dir / "checkpoints")  # three times those of a large policy fill a disk
+            shutil.rmtree(stage_dir / "checkpoints")  # those of a large policy fill a disk
     step, save, complete = (
         {mode: statistics.mean(found[name]) for mode, found in measured.items() if found[name]}
         for name in ("step", "pause", "complete")
     )
-    ratios = {"sync": step["sync"] / step["none"], "async": step["async"] / step["none"]}
+    ratios = {"sync": step["sync"] / step["none"]}
     print(f"{parameters / 1e6:.1f} M parameters, checkpoint of {size / 1e6:.0f} MB every {args.save_every} steps")
     for mode, seconds in step.items():
         print(f"{mode:>5}: {seconds:.3f} s a step")
         if mode in save:
             print(f"       a save holds it up {save[mode]:.2f} s, COMPLETE after {complete[mode]:.2f} s")
-    print(f"a step against one without saves: sync {ratios['sync']:.2f} x, async {ratios['async']:.2f} x")
-    print(f"a save holds the step up {save['sync'] / save['async']:.1f} x shorter than verl's synchronous one")
-    if complete["async"] - save["async"] > args.save_every * step["none"]:
-        print("each asynchronous save waited for the one before it, whose writing took longer than the steps between")
+    print(f"a step against one without saves: {ratios['sync']:.2f} x")
     result = {
         "load_before": load,
         "parameters": parameters,

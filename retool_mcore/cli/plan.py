@@ -113,7 +113,7 @@ def judge(
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
     most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
-    beside = [f"A node's memory: {needs.total / GIB:,.0f} GiB ({most}); {needs.staged / GIB:,.0f} of it in /dev/shm."]
+    beside = [f"A node's memory: {needs.total / GIB:,.0f} GiB ({most})."]
     if config.train.save_every > 0:
         kept = config.train.keep_checkpoints + (config.train.keep_best is not None)
         size = machine.checkpoint_bytes(shape.parameters) * (1 + ("critic" in problem.beside)) / 1e9

@@ -138,15 +138,12 @@ def _needs(config: Mapping) -> memory.Needs:
 def _enough(report: Mapping, config: Mapping, needs: memory.Needs) -> Iterator[Row]:
     layout = config["parallel"]
     device, scratch = layout["device"], report.get("scratch", "scratch")
-    shm = (layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES) + needs.staged
-    without = ", or set train.async_save=false" if needs.staged else ""
-    larger = f"give the node or its container a larger /dev/shm{without}"
-    more = f"stop other programs there or ask for more memory{without}"
+    shm = layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES
     for check, key, needed, advice in (
         ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES, "free some space or choose another runs_dir"),
         (f"disk of {scratch}", "scratch_free", MIN_SCRATCH_BYTES[device], "free space, or set TMPDIR to a larger disk"),
-        ("shared memory", "shm_free", shm, larger),
-        ("memory", "memory_available", needs.least, more),
+        ("shared memory", "shm_free", shm, "give the node or its container a larger /dev/shm"),
+        ("memory", "memory_available", needs.least, "stop other programs there or ask for more memory"),
     ):
         if key in report:
             free = report[key]

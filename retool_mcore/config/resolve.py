@@ -58,7 +58,6 @@ VERL_FREE = (
     "ray_kwargs.ray_init",
     "data.format",  # ours, read by our SFT data set
     "data.predict_observations",
-    "checkpoint.async_save",  # a field of CheckpointConfig (trainer/config/config.py) that SFT's YAML leaves out
     "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), as above
     "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word, and a number is verl's default
     "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out

@@ -141,11 +141,8 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Literal["none", "mlflow"], "trace", "backend"),
     (Count, "trace", "prompts?"),
     (Literal["vllm"], "verl.actor_rollout_ref.rollout", "name"),
-    (
-        Literal[0],
-        "verl.actor_rollout_ref.model",
-        "lora_rank lora.rank",
-    ),  # export and push know no adapters
+    (Literal[0], "verl.actor_rollout_ref.model", "lora_rank lora.rank"),  # export and push know no adapters
+    (Literal[False], "verl", "actor_rollout_ref.actor.checkpoint.async_save critic.checkpoint.async_save"),
     (Positive, "recipe", "critic.lr"),  # follows train.lr, whose sentence comes first
 )
 EXPECTED = {

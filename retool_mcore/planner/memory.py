@@ -20,11 +20,8 @@ GIB = 2**30
 BF16, FP32 = 2, 4
 ADAM = 3 * FP32  # main parameter and two moments; megatron/core/optimizer/distrib_optimizer.py shards them over DP x CP
 LOGIT_PEAK = 2 * FP32  # the softmax, and the gradient that the division by the temperature makes of it
-LOGIT_PEAK_IN_PLACE = (
-    FP32 + BF16
-)  # backends/megatron/fused_log_probs.py: the gradient over the logits, and its bf16 copy
+LOGIT_PEAK_IN_PLACE = FP32 + BF16  # fused_log_probs.py: the gradient over the logits, and its bf16 copy
 LOGIT_PEAK_HALF = BF16  # the same without the float32 copy: the logits, later the gradient over them
-LOGIT_PEAK_FORWARD = 4 * FP32  # old log-probs: logits, their clone, and exp() and product inside the entropy
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
 # Workspaces of cuBLAS (32 MiB on Hopper) and Transformer Engine, and what is too small to be named.
@@ -109,11 +106,7 @@ def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, floa
 
 def staying(parts: Mapping[str, float], layout: Layout) -> float:
     """Of a model's bytes those that stay on the GPU while another one is at work."""
-    away = {
-        "weights": layout.param_offload,
-        "gradients": layout.param_offload,
-        "optimizer": layout.optimizer_offload,
-    }
+    away = {"weights": layout.param_offload, "gradients": layout.param_offload, "optimizer": layout.optimizer_offload}
     return sum(size for part, size in parts.items() if not away[part])
 
 

@@ -16,8 +16,7 @@ from retool_mcore.planner.settings import checked_layout, switches
 from retool_mcore.planner.shape import SHAPES, Shape
 
 MEAN_SHARE = 1 / 3  # of the longest sequence, where nothing tells the mean
-# Bytes/s of a checkpoint that one rank serialises to memory, and to a disk that keeps up: docs/measured/cluster.md.
-SERIALISED, WRITTEN = 1.4e9, 1.1e9
+WRITTEN = 1.1e9  # bytes/s of a checkpoint that one rank writes to a disk that keeps up: docs/measured/cluster.md
 SAVING_SHARE = 0.05  # of the time, which saves by the clock take at most (state/schedule.py)
 
 
@@ -88,7 +87,7 @@ class Course:
 
 def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
     train = config.train
-    save = save_seconds(problem, plan.layout, train.async_save)
+    save = save_seconds(problem, plan.layout)
     every = max(train.save_every, 0)
     if every and train.save_minutes is not None:
         every = min(every, math.ceil(max(60 * train.save_minutes, save / SAVING_SHARE) / plan.step))
@@ -105,8 +104,8 @@ def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
     return Course(plan.step, save, every * plan.step, validation, hours)
 
 
-def save_seconds(problem: Problem, layout: Layout, in_memory: bool) -> float:
+def save_seconds(problem: Problem, layout: Layout) -> float:
     """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
     parameters = max(stage_parameters(problem.shape, layout, stage) for stage in range(layout.pp))
     size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
-    return size * (1 + ("critic" in problem.beside)) / (SERIALISED if in_memory else WRITTEN)
+    return size * (1 + ("critic" in problem.beside)) / WRITTEN

@@ -145,7 +145,7 @@ def checkpoint_disk_bytes(*, parameters: int, keep_checkpoints: int) -> int:
 def tell_write_time(run_dir: str | Path, size: int) -> None:
     """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, beside the run's files.
 
-    Never refused: ranks of several nodes write at once, and what the step waits for is `train.async_save`'s matter.
+    Never refused: ranks of several nodes write at once.
     """
     if size < LARGE_CHECKPOINT_BYTES:
         return

@@ -98,10 +98,9 @@ PROCESS_BYTES = 8 * GIB
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of the fullest node, by what they are for; `staged` of them lie in /dev/shm."""
+    """Bytes of the fullest node, by what they are for."""
 
     parts: Mapping[str, float]
-    staged: float
 
     @property
     def total(self) -> float:
@@ -162,7 +161,7 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
     parallel, cuda = config.parallel, config.parallel.device == "cuda"
     base = {"processes": machine.MIN_CPU_MEMORY_BYTES + cuda * parallel.gpus_per_node * PROCESS_BYTES}
     if "train" not in config or shape is None:
-        return Needs(base, 0.0)
+        return Needs(base)
     megatron, recipe = parallel.megatron, config.get("recipe", {})
     cp = megatron.get("context_parallel_size") or 1
     dp = parallel.nodes * parallel.gpus_per_node // (parallel.tp * parallel.pp * cp)
@@ -173,7 +172,7 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
         base["trajectories"] = config.train.batch * config.train.n * longest * TOKEN_BYTES / parallel.nodes
     nodes = []
     for node in range(parallel.nodes):
-        parts, staged = dict(base), 0.0
+        parts = dict(base)
         for rank in range(node * parallel.gpus_per_node, (node + 1) * parallel.gpus_per_node):
             stage = rank // (layout.tp * layout.cp * layout.dp)  # pipeline stages are the outermost groups
             for name, size in trained(shape, layout, stage, megatron).items() if cuda else ():
@@ -181,28 +180,17 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
             if cuda and recipe.get("kl_loss") and megatron.get("param_offload", False):
                 reference = BF16 * stage_parameters(shape, layout, stage)  # pageable
                 parts["reference"] = parts.get("reference", 0.0) + reference
-            staged += optimizer_bytes(shape, layout, stage_parameters(shape, layout, stage))
-        if config.train.async_save:
-            # Rank 0 gathers and writes the Hugging Face weights.
-            staged = trained_models * (staged + (BF16 if cuda else FP32) * shape.parameters * (node == 0))
-            parts["checkpoint on its way to the disk"] = staged
-        nodes.append(Needs(parts, staged * bool(config.train.async_save)))
+        nodes.append(Needs(parts))
     return max(nodes, key=lambda needs: needs.total)
 
 
-def check(needs: Needs, *, memory: float, shm: float) -> None:
-    """Refuse a node with `memory` bytes available and `shm` free in /dev/shm. Raises UserError."""
-    if needs.staged > shm:
-        raise UserError(
-            f"A checkpoint lies in /dev/shm first ({needs.staged / GIB:.0f} GiB a node), which has {shm / GIB:.0f} GiB "
-            "free: give the node or its container a larger /dev/shm, or set train.async_save=false."
-        )
+def check(needs: Needs, *, memory: float) -> None:
+    """Refuse a node with `memory` bytes available. Raises UserError."""
     if needs.least > memory:
         most = sorted(needs.parts.items(), key=lambda part: -part[1])[:3]
         told = ", ".join(f"{name} {size / GIB:.0f} GiB" for name, size in most)
         raise UserError(
             f"A node needs about {needs.total / GIB:.0f} GiB of memory ({told}) and {memory / GIB:.0f} GiB are "
             "available: take nodes with more memory"
-            + (", set train.async_save=false" if needs.staged else "")
             + (", or keep more on the GPUs (parallel.megatron.*_offload=false)." if "optimizer" in needs.parts else ".")
         )

@@ -279,7 +279,7 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
     train = config.train
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
     needs = memory.node_needs(config, model.folder)
-    memory.check(needs, memory=machine.available_memory_bytes(), shm=machine.free_bytes("/dev/shm"))
+    memory.check(needs, memory=machine.available_memory_bytes())
     if train.save_every > 0:
         machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(model.parameters * (1 + critic)))
 

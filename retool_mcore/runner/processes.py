@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from retool_mcore.state import staging
-
 STAGE_ID = "RETOOL_STAGE_ID"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Loaded here: between fork and exec it is too late.
@@ -125,7 +123,6 @@ def stop(
     if leader is not None:
         _signal_group(leader.pid, signal.SIGKILL)
         leader.wait()
-    staging.sweep()
 
 
 def end(children: Sequence[subprocess.Popen], grace_s: float) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ def mark_complete(checkpoint: Path) -> None:
     sync_tree(checkpoint)
     write_atomically(checkpoint / MARK, "")
     sync_tree(checkpoint, folders_only=True)
+
+
+def declare_whole(checkpoint: Path, started: float, written: float | None = None) -> dict[str, float]:
+    """mark_complete, and say so. `started`: time.monotonic() when the step began to wait for it; `written`: when it
+    went on, None: it waits until now. Returns checkpoint/pause_s (what it waited), /bytes and /complete_s."""
+    mark_complete(checkpoint)
+    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+    seconds = time.monotonic() - started
+    pause = seconds if written is None else written - started
+    told = f"{size / 1e9:.3g} GB, the step waited {pause:.1f} s, COMPLETE after {seconds:.1f} s"
+    print(f"{checkpoint.name} is whole: {told}", flush=True)
+    return {"checkpoint/pause_s": pause, "checkpoint/bytes": float(size), "checkpoint/complete_s": seconds}
 
 
 def step_of(checkpoint: Path) -> int:

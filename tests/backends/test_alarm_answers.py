@@ -33,9 +33,6 @@ class Engine:
     def load_checkpoint(self, *_, **__):
         pass
 
-    def finish_saves(self, blocking):
-        pass
-
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Stopping at a step, in verl's own training loops and data loaders, with a stand-in for the engine."""
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from verl.trainer import sft_trainer
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
-from retool_mcore.backends.verl.async_save import WRITTEN
+from retool_mcore.backends.megatron import engine
 from retool_mcore.backends.verl.sft_trainer import ColdStart, MarkingHandler
 from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
 from retool_mcore.state import checkpoints, schedule, stop
@@ -36,6 +37,7 @@ class Journal:
         self.stage_dir = Path()
         self.now = 0.0  # seconds; what the schedule reads where a test lets it
         self.step_s = 0.0
+        self.flush = lambda: None  # waits for the trajectories
 
     def __eq__(self, other) -> bool:
         return (self.trained, self.logged) == (other.trained, other.logged)
@@ -54,16 +56,7 @@ class Journal:
 
 
 class Engine:
-    """One rank, and verl's worker group; its checkpoints hold no weights.
-
-    With async_save the writes of one end at the second poll, or when they are waited for.
-    """
-
-    world_size = 1
-
-    def __init__(self, async_save: bool):
-        self.async_save, self.checkpoint_mananager = async_save, self
-        self.written, self.polls = None, 0
+    """One rank, and verl's worker group; its checkpoints hold no weights."""
 
     def is_mp_src_rank_with_outputs(self):
         return True
@@ -78,21 +71,7 @@ class Engine:
         return None
 
     def save_checkpoint(self, local_path, *_, **__):
-        assert self.written is None, "one save at a time"
         (Path(local_path) / "model/huggingface").mkdir(parents=True)
-        if self.async_save:
-            self.written, self.polls = Path(local_path), 0
-
-    def finish(self, blocking):
-        self.polls += 1
-        if self.written is not None and (self.polls >= 2 or blocking):
-            checkpoint = self.written if self.written.name != "actor" else self.written.parent
-            assert not (checkpoint / checkpoints.MARK).exists(), "declared whole before its writes ended"
-            (self.written / f"{WRITTEN}0").touch()
-            self.written = None
-
-    def finish_saves(self, blocking):
-        self.finish(blocking)
 
     def load_checkpoint(self, *_, **__):
         pass
@@ -107,7 +86,7 @@ def _one_rank():
         torch.distributed.destroy_process_group()
 
 
-def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
+def cold_start(folder: Path, journal: Journal, patch) -> None:
     """One attempt at SFT, as train/sft.py's main does it."""
     for name in ("aggressive_empty_cache", "log_gpu_memory_usage"):
         patch.setattr(sft_trainer, name, lambda *_, **__: None)
@@ -127,7 +106,7 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     }
     trainer.config = OmegaConf.create(config)
     trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
-    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine(async_save)
+    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine()
     trainer.val_dataloader = None
     trainer.train_sampler = DistributedSampler(range(12), num_replicas=1, rank=0, drop_last=True)
     trainer.train_dataloader = StatefulDataLoader(
@@ -146,7 +125,7 @@ def cold_start(folder: Path, journal: Journal, patch, async_save: bool) -> None:
     trainer.ckpt_handler = MarkingHandler(
         trainer.engine, trainer.train_dataloader, default_local_dir=str(folder / "checkpoints"), max_ckpt_to_keep=2
     )
-    trainer.ckpt_handler.rotation, trainer.ckpt_handler.async_save = ROTATION, async_save
+    trainer.ckpt_handler.rotation = ROTATION
     trainer.resume_global_step = trainer.ckpt_handler.load_checkpoint()
     trainer.fit()
 
@@ -155,7 +134,7 @@ def collate(items: list[int]) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.nested.as_nested_tensor([torch.tensor([i]) for i in items], layout=torch.jagged)}
 
 
-def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
+def reinforce(folder: Path, journal: Journal, patch) -> None:
     """One attempt at RL, from a trainer that is set up."""
     patch.setattr(trainer_base, "Tracking", journal.tracking)
     patch.setattr(trainer_base.SkipManager, "init", lambda config: None)
@@ -175,10 +154,10 @@ def reinforce(folder: Path, journal: Journal, patch, async_save: bool) -> None:
             "del_local_ckpt_after_load": False,
         },
         "retool": {"rotation": ROTATION, "save_minutes": journal.save_minutes},
-        "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": async_save}}},
     }
     manager = surround(trainer, folder, config)
-    trainer.actor_rollout_wg = Engine(async_save)
+    trainer.actor_rollout_wg = Engine()
+    trainer.observer.flush = journal.flush
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
     trainer.checkpoint_callback = MarkComplete()
     order = torch.utils.data.SequentialSampler(range(12))
@@ -205,10 +184,7 @@ def endless(trainer):
         yield from trainer.train_dataloader
 
 
-@pytest.fixture(
-    params=[(stage, async_save) for stage in (cold_start, reinforce) for async_save in (False, True)],
-    ids=lambda param: f"{param[0].__name__}-{'async' if param[1] else 'sync'}",
-)
+@pytest.fixture(params=[cold_start, reinforce], ids=lambda stage: stage.__name__)
 def attempt(request, tmp_path, monkeypatch):
     """Runs one attempt of a stage in tmp_path with a journal; returns the step that it stopped at, None at the end."""
 
@@ -216,8 +192,7 @@ def attempt(request, tmp_path, monkeypatch):
         journal.stage_dir = tmp_path / name
         (journal.stage_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         try:
-            stage, async_save = request.param
-            stage(journal.stage_dir, journal, monkeypatch, async_save)
+            request.param(journal.stage_dir, journal, monkeypatch)
         except stop.StopRequested as stopped:
             stop.honour(journal.stage_dir, stopped.step)
             return stopped.step
@@ -287,8 +262,7 @@ def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, un
     assert journal == undisturbed
 
 
-@pytest.mark.parametrize("async_save", [False, True])
-def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch, async_save):
+def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path, monkeypatch):
     """A run that was killed in between would go on behind a step that nobody knows the figures of."""
     journal, early = Journal(), []
     journal.stage_dir = tmp_path
@@ -301,9 +275,48 @@ def test_a_checkpoint_of_rl_counts_only_once_its_step_is_in_the_record(tmp_path,
 
     monkeypatch.setattr(journal, "tracking", lambda **_: SimpleNamespace(log=log))
     (tmp_path / "checkpoints").mkdir()
-    reinforce(tmp_path, journal, monkeypatch, async_save)
+    reinforce(tmp_path, journal, monkeypatch)
     assert journal.logged == ALL_STEPS and not any(early)
     assert journal.last_saved() == STEPS
+
+
+def test_a_checkpoint_of_rl_counts_only_once_its_trajectories_are_on_the_disk(tmp_path, monkeypatch):
+    """Which the next step does not wait for; what cannot be declared whole is told at the step after."""
+    journal, early = Journal(), []
+    journal.stage_dir = tmp_path
+    (tmp_path / "checkpoints").mkdir()
+
+    def flush():
+        time.sleep(0.2)
+        early.append(checkpoints.unfinished(tmp_path / "checkpoints") is None)
+
+    journal.flush = flush
+    reinforce(tmp_path, journal, monkeypatch)
+    assert early == [False] * (STEPS // SAVE_EVERY) and journal.last_saved() == STEPS
+
+    def full(path):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoints, "mark_complete", full)
+    (tmp_path / "full/checkpoints").mkdir(parents=True)
+    with pytest.raises(OSError, match="No space left"):
+        reinforce(tmp_path / "full", journal, monkeypatch)
+    assert checkpoints.latest(tmp_path / "full/checkpoints") is None
+
+
+@pytest.mark.parametrize("kind", [engine.Engine, engine.CriticEngine])
+def test_what_verl_wrote_is_on_the_disk_when_a_save_returns(tmp_path, monkeypatch, kind):
+    """The rank that writes the Hugging Face weights syncs them: the trainer may be on another node."""
+    folder, synced, sync = tmp_path / "global_step_4", set(), os.fsync
+
+    def save(self, local_path, *_, **__):
+        Path(local_path).mkdir()
+        (Path(local_path) / "model.safetensors").write_bytes(b"w")
+
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.add(Path(os.readlink(f"/proc/self/fd/{file}"))), sync(file)))
+    monkeypatch.setattr(engine.transformer_impl.MegatronEngine, "save_checkpoint", save)
+    object.__new__(kind).save_checkpoint(str(folder), None, 4, max_ckpt_to_keep=1)
+    assert {folder, folder / "model.safetensors"} <= synced
 
 
 def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):

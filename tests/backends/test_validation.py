@@ -28,9 +28,6 @@ class Engine:
     def load_checkpoint(self, *_, **__):
         pass
 
-    def finish_saves(self, blocking):
-        pass
-
 
 class Loader(list):
     def state_dict(self):

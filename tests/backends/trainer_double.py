@@ -19,7 +19,7 @@ def surround(trainer, folder: Path, config: dict) -> KeepingManager:
     defaults = {
         "retool": retool | {"save_minutes": None, "stop_after_worse": None},
         "actor_rollout_ref": {
-            "actor": {"checkpoint": {"async_save": False}, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
+            "actor": {"ppo_mini_batch_size": 4, "ppo_epochs": 1},
             "model": {"path": str(folder)},
             "rollout": {"agent": {"agent_loop_config_path": str(folder / "agent_loop.yaml")}},
         },

@@ -10,6 +10,8 @@ from retool_mcore.cli import dry_run, main
 from retool_mcore.config import compose
 from retool_mcore.runner import launch
 
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
 STAGES = ["prepare", "sft", "rl", "eval", "export", "doctor"]
 
 

@@ -15,6 +15,8 @@ from retool_mcore.runner import launch
 from retool_mcore.train import prepare
 from retool_mcore.train.eval import check_finished
 
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
 SHORT = ("data.max_prompt_tokens=64", "data.max_response_tokens=320", "data.max_observation_tokens=192")
 
 

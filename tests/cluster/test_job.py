@@ -30,6 +30,8 @@ from retool_mcore.runner import processes
 from retool_mcore.runner.launch import AlarmStop, StageFailed, Stopped, WentBack
 from retool_mcore.state import stop
 
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
 ONE = Allocation(7, 0, ("n1",), 8)
 TWO = Allocation(7, 1, ("n1", "n2"), 8)
 

@@ -139,6 +139,7 @@ REFUSED = [
     ("rl", ["foo=1"], "unknown key foo; none is near it."),
     ("rl", ["lora.rank=8"], "unknown key lora.rank; none is near it."),
     ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
+    ("rl", ["train.async_save=true"], "unknown key train.async_save; every save is synchronous, so leave it out."),
     ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),
     ("rl", ["train.leraning_rate=3"], "unknown key train.leraning_rate; none is near it."),
 ]

@@ -1,8 +1,9 @@
-"""One small cold-started run that the end-to-end tests start from."""
+"""One small cold-started run that the end-to-end tests start from, whichever of pytest's workers they run in."""
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,45 @@ from retool_mcore.runner import template
 
 
 @pytest.fixture(scope="session")
-def cold_started(tmp_path_factory) -> Path:
-    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format."""
-    runs = tmp_path_factory.mktemp("runs")
-    succeed("prepare", runs)
-    succeed("sft", runs)
-    return runs
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Function name, make -> folder of that name that `make` filled, in the first worker that asked; others wait."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def get(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = root / name, root / f"{name}.made"
+        with open(root / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker in which it failed
+                make(folder)
+                done.touch()
+        return folder
+
+    return get
 
 
 @pytest.fixture(scope="session")
-def trained(cold_started, tmp_path_factory) -> Path:
+def cold_started(made_once) -> Path:
+    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format."""
+
+    def make(runs: Path) -> None:
+        succeed("prepare", runs)
+        succeed("sft", runs)
+
+    return made_once("cold_started", make)
+
+
+@pytest.fixture(scope="session")
+def trained(cold_started, made_once) -> Path:
     """A runs folder whose run `t` went on to the end of RL, RESUMABLE and undisturbed, in the layout of the cold start.
     Tests may add evaluations and exports to it, and change nothing else."""
-    runs = tmp_path_factory.mktemp("trained") / "runs"
-    shutil.copytree(cold_started, runs, symlinks=True)
-    succeed("rl", runs, *RESUMABLE)
-    return runs
+
+    def make(runs: Path) -> None:
+        shutil.copytree(cold_started, runs, symlinks=True)
+        succeed("rl", runs, *RESUMABLE)
+
+    return made_once("trained", make)
 
 
 @pytest.fixture
@@ -41,13 +65,16 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def shared_template() -> Iterator[dict[str, str]]:
     """One template that the processes of all stages are forked from, those of the shared runs above too; its variables,
-    which are in the environment meanwhile."""
-    given = {name: value for name, value in stage_env({"parallel": {"device": "cpu"}}).items() if "RETOOL" not in name}
-    with template.forked(given, []) as (env, _), pytest.MonkeyPatch.context() as patch:
-        named = {name: env[name] for name in template.VARIABLES}
-        for name, value in named.items():
-            patch.setenv(name, value)
-        yield named
+    which are in the environment meanwhile. It finds the modules of this folder, as those of a test that breaks a part
+    must: with another PYTHONPATH than the template's they would be started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        environment = stage_env({"parallel": {"device": "cpu"}})
+        with template.forked({name: value for name, value in environment.items() if "RETOOL" not in name}, []) as made:
+            named = {name: made[0][name] for name in template.VARIABLES}
+            for name, value in named.items():
+                patch.setenv(name, value)
+            yield named
 
 
 @pytest.fixture(autouse=True)

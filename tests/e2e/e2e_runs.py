@@ -40,7 +40,6 @@ RESUMABLE = (
     "recipe.overlong_buffer=150",
     f"data.rl.steps={RL_STEPS}",
     "data.rl.save_every=1",
-    "train.async_save=true",
     "data.rl.eval_every=1",
     "train.eval_samples=2",
     "train.eval_share=1",

@@ -1,6 +1,6 @@
 """`retool rl`'s process with one thing broken: the agent loop's mask stands one token too early.
 
-`python shifted_mask.py CONFIG`, with this folder in PYTHONPATH, since Ray's workers import the loop from here.
+`python shifted_mask.py CONFIG`, with this folder in PYTHONPATH (conftest.py): Ray's workers import the loop from here.
 """
 
 import sys

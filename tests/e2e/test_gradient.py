@@ -6,7 +6,6 @@ Of every model family, whose Megatron model is also compared with transformers' 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from families import FAMILIES, write_family
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from retool_mcore.backends.env import stage_env
+from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.train.hf_log_probs import probe_batch
 
@@ -40,8 +41,9 @@ def test_only_policy_tokens_reach_the_gradient(family, layout, tmp_path):
     make = make_tiny_model if family == "tiny" else lambda folder, seed: write_family(folder, family, seed)
     model = make(tmp_path / "model", seed=1)
     probe = Path(__file__).with_name("gradient_probe.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
+    # Forked from the session's template, as the ranks of a stage are.
+    torchrun = [os.environ[PYTHON], "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = stage_env({"parallel": {"device": "cpu"}})
     done = subprocess.run(
         [*torchrun, str(probe), str(model), str(tp), str(pp), str(output), *overrides],
         capture_output=True,

@@ -21,9 +21,8 @@ SENTENCE = re.compile(
 )
 
 
-def test_a_shifted_mask_stops_at_step_1(fork_of_cold_start, monkeypatch):
+def test_a_shifted_mask_stops_at_step_1(fork_of_cold_start):
     here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", str(here))
     config = compose("rl", ["name=t", f"runs_dir={fork_of_cold_start}", *SMALL])
     with pytest.raises(launch.StageFailed) as stopped:
         launch.run_attempt(

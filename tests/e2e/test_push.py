@@ -50,7 +50,6 @@ def test_a_push_over_two_engine_ranks_is_verified_and_told(run):
 def test_one_element_that_differs_stops_the_run(run, monkeypatch, tp, push, element, tensor):
     monkeypatch.setenv("CORRUPTED_PUSH", str(push))
     monkeypatch.setenv("CORRUPTED_ELEMENT", element)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     extension = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls"
     done = rl(run, f"parallel.rollout_tp={tp}", f"{extension}=corrupted_push.CorruptedExtension")
     assert done.returncode == 1

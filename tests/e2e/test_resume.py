@@ -1,7 +1,8 @@
-"""kill -9 in the middle of an asynchronous save of RL and of the next step's generation: the next start goes on from
-the last whole checkpoint as if nothing had happened, and generates nothing that was finished."""
+"""kill -9 before a save of RL is declared whole and in the middle of the next step's generation: the next start goes on
+from the last whole checkpoint as if nothing had happened, and generates nothing that was finished."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from e2e_runs import RESUMABLE, SMALL, metrics_of, started, succeed
 
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.unfinished import Unfinished
-from retool_mcore.state import checkpoints, staging
+from retool_mcore.state import checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -58,12 +59,12 @@ def test_killed_while_saving_resumes_and_continues_alike(trained, tmp_path):
         (runs / "t" / part).symlink_to(undisturbed_runs / "t" / part)
     root, log = runs / "t/rl/checkpoints", runs / "t/rl/log.txt"
     with started("rl", runs, *SMALL, *RESUMABLE) as process:
-        wait_for(lambda: log.exists() and "RL starts at step 0" in log.read_text(), process)  # what it cleans is clean
-        # Where the optimizer's first shard belongs: opening it for writing waits for a reader, for ever.
-        half = root / "global_step_2/actor/optimizer/dist_ckpt"
-        half.mkdir(parents=True)
-        os.mkfifo(half / "__0_0.distcp")
-        wait_for(lambda: 2 in metrics_of(runs / "t/rl"), process)  # the step is over, the write is not
+        wait_for(lambda: log.exists() and re.search(r"Runner pid=\d+", log.read_text()), process)  # it has cleaned up
+        trainer = re.search(r"Runner pid=(\d+)", log.read_text())[1]
+        # Where files.replacing writes COMPLETE first: opening it for writing waits for a reader, for ever.
+        (root / "global_step_2").mkdir(parents=True)
+        os.mkfifo(root / f"global_step_2/.COMPLETE.{trainer}.part")
+        wait_for(lambda: 2 in metrics_of(runs / "t/rl"), process)  # the step is over, its save is not whole
         wait_for(lambda: finished(runs / "t/rl", 3) > 0, process)
         assert checkpoints.step_of(checkpoints.latest(root)) == 1
         assert checkpoints.unfinished(root) == root / "global_step_2" and (root / "global_step_2/data.pt").exists()
@@ -73,6 +74,7 @@ def test_killed_while_saving_resumes_and_continues_alike(trained, tmp_path):
             os.kill(pid, signal.SIGKILL)
         process.wait()
         (root / "latest_checkpointed_iteration.txt").write_text("2")  # as verl leaves it when it is killed in between
+        os.truncate(root / "global_step_2/actor/optimizer/dist_ckpt/__0_0.distcp", 100)  # as in the middle of a write
 
     kept = {step: finished(runs / "t/rl", step) for step in (1, 2, 3, 4)}  # now that the last worker is gone
     assert kept[1] == kept[4] == 0 and kept[2] == 16 and kept[3] > 0  # the checkpoint covers step 1
@@ -94,4 +96,3 @@ def test_killed_while_saving_resumes_and_continues_alike(trained, tmp_path):
     assert checkpoints.unfinished(root) is None and best["metric"] == "val/accuracy"
     theirs = checkpoints.best(undisturbed_runs / "t/rl/checkpoints")
     assert best["step"] == theirs["step"] and best["value"] == pytest.approx(theirs["value"], rel=1e-6)
-    assert not list(staging.ROOT.glob("retool-checkpoint-*"))  # the killed run's save lay there

@@ -68,7 +68,6 @@ def test_hours_between_saves_are_the_clocks_or_the_steps():
     config, problem, plan = read()
     clocked = run.course(config, problem, plan)
     assert clocked.between < 2 * plan.step + 3600 and clocked.hours > found.hours
-    assert run.course(*read("train.async_save=false")).save > clocked.save
 
 
 def test_engines_of_their_own_generate_beside_the_training():

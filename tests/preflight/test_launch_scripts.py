@@ -161,7 +161,7 @@ def test_tests_run_in_parts(checkout):
         f"python -m pytest {folder} -m {marker} and not gpu{workers}"
         for folder, marker, workers in (
             ("tests", "not e2e and not nightly and not hostile and not cluster", " -n 2 --dist loadfile"),
-            ("tests", "e2e and not nightly and not cluster", ""),
+            ("tests", "e2e and not nightly and not cluster", " -n 2 --dist load --maxschedchunk 1"),
             ("tests/cluster", "cluster and not nightly", ""),
         )
     )

@@ -17,6 +17,8 @@ from retool_mcore.runner import launch as launching
 from retool_mcore.runner import processes
 from retool_mcore.runner.launch import StageFailed, launch, run_attempt, stage_command, stage_dir
 
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
 PATIENCE_S = 60.0
 
 

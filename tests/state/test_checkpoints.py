@@ -74,6 +74,17 @@ def test_killed_while_rotating(tmp_path, function):
     assert steps(tmp_path) == [3]
 
 
+def test_a_whole_checkpoint_is_told_with_its_size_and_what_the_step_waited(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "checkpoints/global_step_3"
+    (folder / "model/huggingface").mkdir(parents=True)
+    (folder / "model/huggingface/model.safetensors").write_bytes(b"w" * 5000)
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: 18.0)
+    found = checkpoints.declare_whole(folder, started=10.0, written=12.0)
+    assert found == {"checkpoint/pause_s": 2.0, "checkpoint/bytes": 5000.0, "checkpoint/complete_s": 8.0}
+    assert latest(folder.parent) == folder and "the step waited 2.0 s" in capsys.readouterr().out
+    assert checkpoints.declare_whole(folder, started=10.0)["checkpoint/pause_s"] == 8.0
+
+
 def test_without_a_whole_checkpoint_the_tracker_goes(tmp_path):
     (tmp_path / "global_step_5/model").mkdir(parents=True)
     (tmp_path / "global_step_5_of_mine").mkdir()

@@ -3,8 +3,7 @@ from made_run import BAD, GOOD, record
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from retool_mcore.data.tiny_model import build_tokenizer
-from retool_mcore.view.detail import detail, roles
-from retool_mcore.view.pieces import highlight, token_pieces
+from retool_mcore.view.detail import detail, highlight, roles, token_pieces
 
 
 def shown(**changes) -> tuple[dict, dict]:

@@ -19,6 +19,7 @@ where verl looks engines up; with all switches off it is verl's.
 
 import contextlib
 import functools
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -31,6 +32,7 @@ from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngin
 
 from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed_layout  # noqa: F401  registers
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
+from retool_mcore.files import sync_tree
 
 INITS = ("checkpoint", "random")
 
@@ -41,6 +43,11 @@ class _Packs(GuardedUpdate):
     @functools.cached_property
     def _beats(self):
         return beats.MicroBatches()
+
+    def save_checkpoint(self, local_path, *arguments, **named):
+        super().save_checkpoint(local_path, *arguments, **named)
+        if torch.distributed.get_rank() == 0:  # Megatron syncs its own files, and nobody the Hugging Face weights
+            sync_tree(Path(local_path))
 
     def _switch(self, name: str, default: bool | str = False) -> bool | str | float:
         return (self.engine_config.override_mcore_model_config or {}).get(name, default)

@@ -11,7 +11,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.metric import AggregationType, Metric
 
 from retool_mcore.backends.megatron.token_positions import token_positions
-from retool_mcore.backends.verl.async_save import SavingWorker
+from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
 from retool_mcore.metrics.audit import MaskAuditError
 
 # The column of TransferQueue that says what each response token is, (samples, tokens) int8, written from the spans.
@@ -36,7 +36,7 @@ class AuditedLoss:
         return loss, metrics
 
 
-class AuditingWorker(SavingWorker):
+class AuditingWorker(GpuWatchingWorker):
     """The RL worker whose actor's loss is audited."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -8,8 +8,6 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.tensordict_utils import assign_non_tensor
 from verl.workers.engine_workers import TrainingWorker
 
-from retool_mcore.backends.verl.async_save import StagedCheckpointManager
-
 
 class NonEmptyLoss:
     """`loss(model_output, data, dp_group)`; a mini-batch whose samples are all left out has loss 0 instead of 0/0."""
@@ -25,16 +23,6 @@ class NonEmptyLoss:
 
 class CriticWorker(TrainingWorker):
     """The worker that trains the critic."""
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def reset(self):
-        super().reset()  # builds the engine
-        StagedCheckpointManager.take_over(self.engine)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def finish_saves(self, blocking: bool) -> None:
-        """StagedCheckpointManager.finish."""
-        self.engine.checkpoint_mananager.finish(blocking)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def set_loss_fn(self, loss_fn):

@@ -15,7 +15,6 @@ from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
 from retool_mcore.backends.megatron import engine
-from retool_mcore.backends.verl.async_save import Save, StagedCheckpointManager
 from retool_mcore.state import checkpoints, heartbeat, stop
 from retool_mcore.state.schedule import Schedule
 
@@ -33,33 +32,19 @@ class MarkingHandler(CheckpointHandler):
     """verl's handler; a checkpoint is declared whole after every rank has written its part."""
 
     rotation: dict  # arguments of checkpoints.rotate
-    async_save = False
-    being_written: Save | None = None  # on rank 0
-    saved: Mapping[str, float] = {}  # on rank 0: metrics of the checkpoint that has become whole since they were taken
+    saved: Mapping[str, float] = {}  # on rank 0: metrics of the last checkpoint until they are taken
     save_seconds = 0.0  # what saving has cost the steps since the last one that was logged
 
     def save_checkpoint(self, step):
         start = time.monotonic()
         if self.rank == 0:
             heartbeat.beat(heartbeat.TRAINER, heartbeat.SAVE)
-        self.finish(blocking=True)
         super().save_checkpoint(step)  # ends with a barrier
         self.saved_step = step
         if self.rank == 0:
-            parts = torch.distributed.get_world_size() if self.async_save else 0
-            self.being_written = Save(Path(self.default_local_dir) / f"global_step_{step}", start, parts)
-        self.finish(blocking=not self.async_save)
-        self.save_seconds += time.monotonic() - start
-
-    def finish(self, blocking: bool) -> None:
-        """Rotate the whole checkpoints (blocking: after the one in the making). Raises what the rank could not write.
-
-        All ranks call it.
-        """
-        self.engine.checkpoint_mananager.finish(blocking)
-        if self.being_written is not None and (found := self.being_written.ended(blocking)):
-            self.saved, self.being_written = found, None
+            self.saved = checkpoints.declare_whole(Path(self.default_local_dir) / f"global_step_{step}", start)
             checkpoints.rotate(Path(self.default_local_dir).parent, **self.rotation)
+        self.save_seconds += time.monotonic() - start
 
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
@@ -76,19 +61,16 @@ class ColdStart(SFTTrainer):
             needed = math.ceil(self.config.trainer.total_training_steps / len(self.train_dataloader))
             self.config.trainer.total_epochs = max(needed, 1)
         super()._init_engine()
-        StagedCheckpointManager.take_over(self.engine)
 
     def _build_ckpt_handler(self):
         super()._build_ckpt_handler()
         self.ckpt_handler.__class__ = MarkingHandler
         self.ckpt_handler.rotation = self.config.retool.rotation
-        self.ckpt_handler.async_save = self.checkpoint_config.async_save
 
     def fit(self):
         self.step, self.save_every = self.resume_global_step, self.save_freq
         self.schedule = Schedule(OmegaConf.select(self.config, "retool.save_minutes"), self.save_every)
         super().fit()
-        self.ckpt_handler.finish(blocking=True)
 
     def _build_engine(self):
         engine.register_engines()
@@ -103,7 +85,6 @@ class ColdStart(SFTTrainer):
     def _train_batch(self, train_batch, data):
         """One step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
         if self.stopping:
-            self.ckpt_handler.finish(blocking=True)
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
         if self.ckpt_handler.save_seconds:
@@ -114,7 +95,6 @@ class ColdStart(SFTTrainer):
         output = train_batch(data=data)
         if self.rank == 0:
             heartbeat.beat(heartbeat.TRAINER, heartbeat.VALIDATION)  # and the step's line in the log
-        self.ckpt_handler.finish(blocking=False)
         seconds = time.monotonic() - start
         self.stopping, due, saved = self._said_by_first_rank()
         if self.engine.is_mp_src_rank_with_outputs():

@@ -2,9 +2,9 @@
 # The mix-ins use attributes of verl's classes, which they are mixed into.
 # mypy: disable-error-code="attr-defined"
 
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import ray
@@ -16,7 +16,6 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from retool_mcore.backends.verl import mini_batches
-from retool_mcore.backends.verl.async_save import Save
 from retool_mcore.backends.verl.audited_loss import AuditingWorker
 from retool_mcore.backends.verl.critic import CriticWorker
 from retool_mcore.backends.verl.observer import StepObserver
@@ -50,21 +49,14 @@ class WorkerGroup(RayWorkerGroup):
 
 
 class MarkComplete(CheckpointCallback):
-    """Called by verl after the last file of a checkpoint is written or, with async_save, lies in memory.
+    """Called by verl after the last file of a checkpoint is written.
 
     It counts once the step's metrics and trajectories are on the disk as well: a run that is killed in between makes
     the step again, from trajectories that it has, instead of going on behind a step that nobody has a record of.
     """
 
-    def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
-        parts = sum(group.world_size for group in trainer.saving_groups()) if async_save else 0
-        trainer.recorded = recorded = threading.Event()
-
-        def until() -> None:
-            recorded.wait()
-            trainer.observer.flush()
-
-        trainer.being_written = Save(Path(checkpoint_dir), trainer.save_started, parts, until)
+    def on_save(self, trainer, global_step, checkpoint_dir, **kwargs):
+        trainer.unrecorded = Path(checkpoint_dir), time.monotonic()
 
 
 class RetoolTrainerMixin(Phases):
@@ -74,8 +66,8 @@ class RetoolTrainerMixin(Phases):
     of checkpoints.rotate.
     """
 
-    being_written: Save | None = None
-    recorded = threading.Event()  # set once the step of `being_written` is logged
+    unrecorded: tuple[Path, float] | None = None  # a checkpoint whose step is not logged yet, and when it was written
+    being_marked: Future[dict[str, float]] | None = None  # gives its metrics once it counts
     saved: Mapping[str, float] = {}  # metrics of the checkpoint that has become whole since the last step was logged
     fetched = 0  # prompts since the last checkpoint
     ending: alarms.Ended | None = None  # by an alarm that was known only after the step
@@ -132,7 +124,7 @@ class RetoolTrainerMixin(Phases):
 
     def fit(self, agent_loop_manager):
         super().fit(agent_loop_manager)
-        self.recorded.set()
+        self._mark_saved()
         self.finish_saves(blocking=True)
 
     def on_train_begin(self):
@@ -146,7 +138,7 @@ class RetoolTrainerMixin(Phases):
     def on_step_begin(self):
         """Raises StopRequested where it is asked for and nothing would be lost: the last step is saved and logged."""
         super().on_step_begin()
-        self.recorded.set()
+        self._mark_saved()
         if self.ending is not None:
             self._end(self.ending)
         self.schedule.begin_step(self.global_steps, parts=optimizer_steps(self))
@@ -201,16 +193,23 @@ class RetoolTrainerMixin(Phases):
             alarms.go_back(stage_dir, self.global_steps, self.saved_step, self.fetched, str(ending))
         raise ending
 
-    def saving_groups(self) -> list:
-        return [self.actor_rollout_wg, *([self.critic_wg] if self.use_critic else [])]
+    def _mark_saved(self) -> None:
+        """The last step is logged: its checkpoint is to count as soon as its trajectories are on the disk."""
+        if self.unrecorded is not None:
+            (checkpoint, written), self.unrecorded = self.unrecorded, None
+
+            def mark() -> dict[str, float]:
+                self.observer.flush()
+                return checkpoints.declare_whole(checkpoint, self.save_started, written)
+
+            with_thread = ThreadPoolExecutor(1)
+            self.being_marked = with_thread.submit(mark)
+            with_thread.shutdown(wait=False)
 
     def finish_saves(self, blocking: bool) -> None:
-        """Rotate the whole checkpoints (blocking: after the one in the making). Raises what a rank could not write."""
-        if self.being_written is not None:
-            for group in self.saving_groups():
-                group.finish_saves(blocking)
-            if found := self.being_written.ended(blocking):
-                self.saved, self.being_written = found, None
+        """Rotate the whole checkpoints (blocking: after the one in the making). Raises OSError where it has no room."""
+        if self.being_marked is not None and (blocking or self.being_marked.done()):
+            self.saved, self.being_marked = self.being_marked.result(), None
         checkpoints.rotate(Path(self.config.retool.stage_dir), **self.config.retool.rotation)
 
     def step(self, metrics, timing_raw):

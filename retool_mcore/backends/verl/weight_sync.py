@@ -17,8 +17,8 @@ from contextlib import contextmanager
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
 
-from retool_mcore.backends.verl.async_save import SavingWorker
 from retool_mcore.backends.verl.fingerprint import Whole, fingerprint
+from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
 
 _FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
 
@@ -27,7 +27,7 @@ class PushError(Exception):
     """The rollout engine holds other weights than the trainer exported; training must not go on."""
 
 
-class VerifyingWorker(SavingWorker):
+class VerifyingWorker(GpuWatchingWorker):
     """verl's RL worker that remembers the fingerprints of a push until they are compared."""
 
     exported: dict[str, Whole] | None = None
