@@ -160,14 +160,15 @@ EXPECTED = {
     "list_type": "a list: [a,b]",
     "literal_error": "{expected}",
     "value_error": "{error}",
-    "extra_forbidden": "one of the keys path, name, weight, question, answer, messages, subset and split",
+    "extra_forbidden": "one of the keys path, name, weight, question, answer, messages, tools, subset and split",
     "missing": "a value",
 }
 
 
 class OwnFile(BaseModel):
     """An entry of data.file.train, eval or sft. `name` is the data source's in metrics; a problem occurs `weight` times
-    in an epoch; question, answer and messages stand in for the columns of data.file; subset and split are the hub's."""
+    in an epoch; question, answer, messages and tools stand in for the columns of data.file; subset and split are the
+    hub's."""
 
     model_config = ConfigDict(extra="forbid")
     path: str
@@ -176,6 +177,7 @@ class OwnFile(BaseModel):
     question: str | None = None
     answer: str | None = None
     messages: str | None = None
+    tools: str | None = None
     subset: str | None = None
     split: str = "train"
 
