@@ -19,6 +19,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 
+LORA = (
+    "LoRA is not supported: neither export nor the verified push of the weights knows adapters, so all weights are "
+    "trained (docs/models.md); leave the key out."
+)
+
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 
@@ -128,7 +133,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            raise UserError(f"unknown key {prefix}{key}; {near}.")
+            raise UserError(LORA if "lora" in key.lower() else f"unknown key {prefix}{key}; {near}.")
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
         except OmegaConfBaseException:

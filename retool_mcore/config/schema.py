@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from retool_mcore.config.overrides import LORA
 from retool_mcore.errors import UserError
 
 
@@ -140,11 +141,6 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Literal["none", "mlflow"], "trace", "backend"),
     (Count, "trace", "prompts?"),
     (Literal["vllm"], "verl.actor_rollout_ref.rollout", "name"),
-    (
-        Literal[0],
-        "verl.actor_rollout_ref.model",
-        "lora_rank lora.rank",
-    ),  # export and push know no adapters
     (Positive, "recipe", "critic.lr"),  # follows train.lr, whose sentence comes first
 )
 EXPECTED = {
@@ -210,6 +206,9 @@ def check(config: Mapping[str, Any]) -> None:
                 left_open = isinstance(value, str) and ("${" in value or value == "???")
                 if not left_open and (value is not None or not key.endswith("?")):
                     validate(kind, value, full)
+    for model in (found for key in ("verl.actor_rollout_ref.model", "verl.model") for found in _at(config, key)):
+        if model.get("lora_rank") or (model.get("lora") or {}).get("rank"):
+            raise UserError(LORA)
     loggers, verls = ([*_at(config, key)] for key in ("train.loggers", "verl.trainer.logger"))
     if loggers and verls and verls[0] != [*loggers[0], "file"]:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")
