@@ -86,9 +86,8 @@ def own_call_problems(
 def own_call_traces(row: dict, data_source: str, index: int, *, messages: str, tools: str) -> list[Trace]:
     """As `own_call_problems` of a chat: a trace for each assistant message, what it says and calls, on those before."""
     schemas, said = _chat(row, messages, tools)
-    listed = json.dumps(schemas, ensure_ascii=False)
-    question = next((text for role, text, _ in said if role == "user"), "")
-    shown = _shown(said)
+    shown, listed = _shown(said), json.dumps(schemas, ensure_ascii=False)
+    question = next((text for role, text in shown if role == "user"), "")
     traces = [
         Trace(data_source, question, (Segment("text", shown[n][1]),), index * TURNS + n, listed, tuple(shown[:n]))
         for n, (role, _, _) in enumerate(said)
@@ -113,22 +112,16 @@ def _chat(row: dict, messages: str, tools: str) -> tuple[list[dict], list[_Said]
             raise MalformedRow(f"{where} is of the role {role!r}, expected system, user, assistant or tool")
         made = (turn.get("tool_calls") or []) if role == "assistant" else []
         content = "" if made and turn.get("content") is None else field(turn, "content", where)
-        text, calls = text_field(content, f"the content of {where}").strip(), []
-        if made:
-            if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
-                raise MalformedRow(f"tool_calls of {where} is no list of calls")
-            calls = _calls([_own_call(call.get("function", call), where) for call in made], where, schemas)
+        text = text_field(content, f"the content of {where}").strip()
+        if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
+            raise MalformedRow(f"tool_calls of {where} is no list of calls")
+        calls = _calls([call.get("function", call) for call in made], where, schemas) if made else []
         if not text and not calls and role != "tool":
             raise MalformedRow(f"{where} is empty")
         if role == "assistant" and not any(before == "user" for before, _, _ in said):
             raise MalformedRow("nothing is asked before the assistant's first message")
         said.append((role, text, calls))
     return schemas, said
-
-
-def _own_call(function: Any, where: str) -> dict:
-    name, given = (field(function, key, f"a call of {where}") for key in ("name", "arguments"))
-    return {"name": name, "arguments": _json(given, f"the arguments of a call of {where}")}
 
 
 def _shown(said: Sequence[_Said]) -> list[tuple[str, str]]:
@@ -227,7 +220,8 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
     parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
     found = []
     for call in calls:
-        name, arguments = field(call, "name", f"a call of {where}"), field(call, "arguments", f"a call of {where}")
+        name, arguments = (field(call, key, f"a call of {where}") for key in ("name", "arguments"))
+        arguments = _json(arguments, f"the arguments of a call of {where}")
         if not isinstance(arguments, dict):
             raise MalformedRow(f"the arguments of a call of {where} are no object")
         if name not in parameters:

@@ -121,7 +121,7 @@ def preflight(stage: str, config: DictConfig) -> None:
     check(stage, config)
     if stage == "prepare":
         parts_of(config)
-    elif stage == "export":
+    elif stage == "export" and config.push is not None:
         check_push(config.push)
     elif config.get("prepare"):
         evaluation_parts(config)

@@ -36,18 +36,13 @@ Log-probabilities of the training engine (Megatron) and of this folder in transf
 """
 
 
-def check_push(repository: str | None) -> None:
-    """Raises UserError unless the hub can be reached with a token that may write to `repository` ("org/name") as far as
-    can be told before an upload; None asks for none."""
-    if repository is None:
-        return
-    from huggingface_hub import HfApi, constants
+def check_push(repository: str) -> None:
+    """Raises UserError unless the hub takes the token, whose owner is the org of `repository` ("org/name") or in it."""
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import get_token
 
     if not isinstance(repository, str) or not _NAME.fullmatch(repository):
         raise UserError(f"push={repository}: expected org/name, the model's repository on the hub.")
-    if constants.HF_HUB_OFFLINE:
-        raise UserError(f"push={repository} needs the hub, and HF_HUB_OFFLINE is set: unset it, or leave push out.")
     if not get_token():
         raise UserError(f"push={repository} needs a token of the hub: run `hf auth login`, or set HF_TOKEN.")
     try:
