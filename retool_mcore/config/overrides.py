@@ -133,7 +133,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            raise UserError(LORA if "lora" in key.lower() else f"unknown key {prefix}{key}; {near}.")
+            raise UserError(LORA if ".lora" in f".{key.lower()}" else f"unknown key {prefix}{key}; {near}.")
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
         except OmegaConfBaseException:

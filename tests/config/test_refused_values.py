@@ -139,6 +139,7 @@ REFUSED = [
     ("rl", ["foo=1"], "unknown key foo; none is near it."),
     ("rl", ["lora.rank=8"], "LoRA is not supported: "),
     ("sft", ["model.lora_rank=8"], "LoRA is not supported: "),
+    ("sft", ["exploration=8"], "unknown key exploration; "),
     ("sft", ["verl.model.lora.rank=8"], "LoRA is not supported: "),
     ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
     ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),
