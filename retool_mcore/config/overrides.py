@@ -20,6 +20,11 @@ from omegaconf.errors import OmegaConfBaseException
 from retool_mcore.errors import UserError
 
 GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")}
+LORA = (
+    "LoRA is not supported: neither export nor the verified push of the weights knows adapters, so all weights are "
+    "trained (docs/models.md); leave the key out."
+)
+
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 
@@ -129,7 +134,8 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            raise UserError(f"unknown key {prefix}{key}; {GONE.get(prefix + key, near)}.")
+            sentence = f"unknown key {prefix}{key}; {GONE.get(prefix + key, near)}."
+            raise UserError(LORA if ".lora" in f".{key.lower()}" else sentence)
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
         except OmegaConfBaseException:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from retool_mcore.config.overrides import LORA
 from retool_mcore.errors import UserError
 
 
@@ -141,7 +142,6 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Literal["none", "mlflow"], "trace", "backend"),
     (Count, "trace", "prompts?"),
     (Literal["vllm"], "verl.actor_rollout_ref.rollout", "name"),
-    (Literal[0], "verl.actor_rollout_ref.model", "lora_rank lora.rank"),  # export and push know no adapters
     (Literal[False], "verl", "actor_rollout_ref.actor.checkpoint.async_save critic.checkpoint.async_save"),
     (Positive, "recipe", "critic.lr"),  # follows train.lr, whose sentence comes first
 )
@@ -158,14 +158,15 @@ EXPECTED = {
     "list_type": "a list: [a,b]",
     "literal_error": "{expected}",
     "value_error": "{error}",
-    "extra_forbidden": "one of the keys path, name, weight, question, answer, messages, subset and split",
+    "extra_forbidden": "one of the keys path, name, weight, question, answer, messages, tools, subset and split",
     "missing": "a value",
 }
 
 
 class OwnFile(BaseModel):
     """An entry of data.file.train, eval or sft. `name` is the data source's in metrics; a problem occurs `weight` times
-    in an epoch; question, answer and messages stand in for the columns of data.file; subset and split are the hub's."""
+    in an epoch; question, answer, messages and tools stand in for the columns of data.file; subset and split are the
+    hub's."""
 
     model_config = ConfigDict(extra="forbid")
     path: str
@@ -174,6 +175,7 @@ class OwnFile(BaseModel):
     question: str | None = None
     answer: str | None = None
     messages: str | None = None
+    tools: str | None = None
     subset: str | None = None
     split: str = "train"
 
@@ -206,6 +208,9 @@ def check(config: Mapping[str, Any]) -> None:
                 left_open = isinstance(value, str) and ("${" in value or value == "???")
                 if not left_open and (value is not None or not key.endswith("?")):
                     validate(kind, value, full)
+    for model in (found for key in ("verl.actor_rollout_ref.model", "verl.model") for found in _at(config, key)):
+        if model.get("lora_rank") or (model.get("lora") or {}).get("rank"):
+            raise UserError(LORA)
     loggers, verls = ([*_at(config, key)] for key in ("train.loggers", "verl.trainer.logger"))
     if loggers and verls and verls[0] != [*loggers[0], "file"]:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")

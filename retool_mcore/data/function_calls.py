@@ -8,11 +8,12 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from retool_mcore.data.function_schema import argument_error, tool_schemas
-from retool_mcore.data.records import CallProblem, MalformedRow, field, text_field
+from retool_mcore.data.records import CallProblem, MalformedRow, Segment, Trace, at, field, text_field
 from retool_mcore.errors import UserError
 
 ABILITY = "function_calling"  # the column `ability` of such rows
@@ -54,10 +55,88 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
         calls = _calls(read_calls(text), "a turn", schemas)
         replies = _replies(calls, said[number + 1] if number + 1 < len(said) else None)
         problems.append(_problem(data_source, index * TURNS + number, messages, schemas, calls, replies))
-        messages.append((role, "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)))
+        messages.append((role, "\n".join(map(_written, calls))))
     if not problems:
         raise MalformedRow("no turn calls a function")
     return problems
+
+
+def own_call_problems(
+    row: dict, data_source: str, index: int, *, question: str, answer: str, messages: str, tools: str
+) -> list[CallProblem]:
+    """A row of the user's own whose functions are under `tools`; the other names are columns, too (dotted paths).
+
+    With a chat under `messages` each assistant message that calls is a problem on the messages before it. A row without
+    that column has a text under `question` and its calls under `answer`, as xLAM's. Raises MalformedRow.
+    """
+    if not isinstance(row, dict) or messages.partition(".")[0] not in row:
+        xlam = {"query": at(row, question), "tools": at(row, tools), "answers": at(row, answer)}
+        return [xlam_problem(xlam, data_source, index)]
+    schemas, said = _chat(row, messages, tools)
+    problems = [
+        _problem(data_source, index * TURNS + n, _shown(said[:n]), schemas, calls, _own_replies(calls, said[n + 1 :]))
+        for n, (role, _, calls) in enumerate(said)
+        if calls
+    ]
+    if not problems:
+        raise MalformedRow("no assistant message calls a function")
+    return problems
+
+
+def own_call_traces(row: dict, data_source: str, index: int, *, messages: str, tools: str) -> list[Trace]:
+    """As `own_call_problems` of a chat: a trace for each assistant message, what it says and calls, on those before."""
+    schemas, said = _chat(row, messages, tools)
+    shown, listed = _shown(said), json.dumps(schemas, ensure_ascii=False)
+    question = next((text for role, text in shown if role == "user"), "")
+    traces = [
+        Trace(data_source, question, (Segment("text", shown[n][1]),), index * TURNS + n, listed, tuple(shown[:n]))
+        for n, (role, _, _) in enumerate(said)
+        if role == "assistant"
+    ]
+    if not traces:
+        raise MalformedRow("no message is the assistant's")
+    return traces
+
+
+_Said = tuple[str, str, list[dict]]  # role, text, calls
+
+
+def _chat(row: dict, messages: str, tools: str) -> tuple[list[dict], list[_Said]]:
+    schemas, turns = tool_schemas(_json(at(row, tools), tools), tools), at(row, messages)
+    if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
+        raise MalformedRow(f"{messages} is no list of 1 to {TURNS} messages")
+    said: list[_Said] = []
+    for number, turn in enumerate(turns):
+        role, where = field(turn, "role", f"message {number}"), f"message {number}"
+        if role not in ("system", "user", "assistant", "tool"):
+            raise MalformedRow(f"{where} is of the role {role!r}, expected system, user, assistant or tool")
+        made = (turn.get("tool_calls") or []) if role == "assistant" else []
+        content = "" if made and turn.get("content") is None else field(turn, "content", where)
+        text = text_field(content, f"the content of {where}").strip()
+        if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
+            raise MalformedRow(f"tool_calls of {where} is no list of calls")
+        calls = _calls([call.get("function", call) for call in made], where, schemas) if made else []
+        if not text and not calls and role != "tool":
+            raise MalformedRow(f"{where} is empty")
+        if role == "assistant" and not any(before == "user" for before, _, _ in said):
+            raise MalformedRow("nothing is asked before the assistant's first message")
+        said.append((role, text, calls))
+    return schemas, said
+
+
+def _shown(said: Sequence[_Said]) -> list[tuple[str, str]]:
+    """(role, text) of each message, its calls as the hermes format writes them."""
+    return [(role, "\n".join([*([text] if text else []), *map(_written, calls)])) for role, text, calls in said]
+
+
+def _written(call: Mapping) -> str:
+    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+
+
+def _own_replies(calls: Sequence[dict], after: Sequence[_Said]) -> list[dict]:
+    """The messages of the tool right after the calls, one for each in their order; else none."""
+    told = [text for _, text, _ in takewhile(lambda message: message[0] == "tool", after)]
+    return [call | {"reply": text} for call, text in zip(calls, told, strict=True)] if len(told) == len(calls) else []
 
 
 def bfcl_problem(row: dict, data_source: str, index: int) -> CallProblem:
@@ -141,7 +220,8 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
     parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
     found = []
     for call in calls:
-        name, arguments = field(call, "name", f"a call of {where}"), field(call, "arguments", f"a call of {where}")
+        name, arguments = (field(call, key, f"a call of {where}") for key in ("name", "arguments"))
+        arguments = _json(arguments, f"the arguments of a call of {where}")
         if not isinstance(arguments, dict):
             raise MalformedRow(f"the arguments of a call of {where} are no object")
         if name not in parameters:

@@ -108,7 +108,7 @@ def prepare_sft(
     for record in _progress(source, location):
         if isinstance(record, Malformed):
             malformed.append(record)
-        elif traces.setdefault((normalise_question(record.question), record.segments), record) is not record:
+        elif traces.setdefault(_trace_key(record), record) is not record:
             duplicates += 1
     kept = list(traces.values())
     return _write(source_name, source, kept, duplicates, malformed, output_dir, template, validation_fraction, seed)
@@ -178,6 +178,10 @@ def _progress(source: Source, location: str | Path | None) -> Iterable[Any]:  # 
     return tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None)
 
 
+def _trace_key(trace: Trace) -> tuple:
+    return normalise_question(trace.question), trace.messages, trace.tools, trace.segments
+
+
 def _same_answer(a: str, b: str) -> bool:
     # "073" and "73" are one AIME answer.
     return a == b or (a.isdecimal() and b.isdecimal() and int(a) == int(b))
@@ -243,12 +247,13 @@ def _rl_row(problem: Problem, template: str, split: str) -> dict:
 
 
 def _sft_row(trace: Trace, template: str, split: str) -> dict:
-    segments = trace.segments if get_template(template).answer_tags else without_answer_tags(trace.segments)
+    as_they_are = trace.tools or get_template(template).answer_tags
+    segments = trace.segments if as_they_are else without_answer_tags(trace.segments)
     own = {"tools": trace.tools, "replies": "[]"} if trace.tools else {}
     return {
         "data_source": trace.data_source,
         "question": trace.question,
-        "prompt": render(template, trace.question),
+        "prompt": render_conversation(template, trace.messages or [("user", trace.question)]),
         "segments": [{"kind": s.kind, "text": s.text} for s in segments],
         "extra_info": {"index": trace.index, "split": split} | own,
     }

@@ -55,7 +55,8 @@ class Segment:
 class Trace:
     """A worked solution with code. Each code segment is followed by its observation; the last segment is text.
 
-    `tools` is a JSON list of function schemas that the last text may call, "" for none of its own.
+    `tools` is a JSON list of function schemas that the last text may call, "" for none of its own. `messages` are
+    (role, content) of the conversation that the segments go on with; () where that is the question alone.
     """
 
     data_source: str
@@ -63,6 +64,7 @@ class Trace:
     segments: tuple[Segment, ...]
     index: int
     tools: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

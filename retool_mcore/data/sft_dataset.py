@@ -53,7 +53,7 @@ class ReToolSFTDataset(Dataset):
         dropped = 0
         for name, row_number, row in _rows(files, max_samples):
             try:
-                tools = row_tools(row.get("extra_info")) if fmt.name == "hermes" else None
+                tools = row_tools(row.get("extra_info"))
                 prompt = fmt.prompt_ids(row["prompt"], tools)
                 response, mask, _ = render_segments(fmt, tokenizer, row["segments"], tools)
             except UserError as error:

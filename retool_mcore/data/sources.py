@@ -76,7 +76,8 @@ def own_problem(row: dict, data_source: str, index: int, *, question: str, answe
 
 @dataclass(frozen=True)
 class Source:
-    """A data set. `columns` are those the parser reads; `split` is what its rows are for ("test" is never trained on).
+    """A data set. `columns` are those the parser reads, None: any; `split` is what its rows are for ("test" is never
+    trained on).
 
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
@@ -87,8 +88,8 @@ class Source:
     hub_name: str
     purpose: Literal["rl", "sft"]
     split: Literal["train", "test"]
-    columns: tuple[str, ...]
-    parse: Callable[[dict, str, int], Problem | Trace | Sequence[Problem]]
+    columns: tuple[str, ...] | None
+    parse: Callable[[dict, str, int], Problem | Trace | Sequence[Problem | Trace]]
     complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None
     subset: str | None = None
     hub_split: str = "train"

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,15 @@ class GymEnvironment(Tool):
 
 
 def write_rows(
-    environment: GymEnvironment, path: Path | str, *, seeds: Iterable[int], instructions: str, split: str = "train"
-) -> None:
+    environment: GymEnvironment, path: Path | str, *, seeds: Iterable[int], instructions: str,
+    split: str = "train", beside: Sequence[Tool] = (),
+) -> None:  # fmt: skip
     """Write an RL parquet of `environment`: a row a seed, whose prompt is `instructions` and the first observation.
 
-    The data source is the tool's name, and the row lists that tool alone: files of several environments may be trained
-    on together. Runs the environments; for a script, not inside an event loop.
+    The data source is the tool's name, and the row lists that tool and those `beside` it, no others of the run: files
+    of several environments may be trained on together. Runs the environments; for a script, not inside an event loop.
     """
+    listed = json.dumps([tool.schema for tool in (environment, *beside)])
 
     def row(seed: int) -> dict:
         made, seen = asyncio.run(environment.begin(seed))
@@ -97,8 +99,7 @@ def write_rows(
             "prompt": [{"role": "user", "content": question}],
             "ability": ABILITY,
             "reward_model": {"style": "rule", "ground_truth": ABILITY},
-            "extra_info": {"index": seed, "split": split, "question": question}
-            | {"tools": json.dumps([environment.schema]), "replies": "[]"},
+            "extra_info": {"index": seed, "split": split, "question": question} | {"tools": listed, "replies": "[]"},
             "agent_name": "retool",
         }
 

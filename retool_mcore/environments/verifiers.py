@@ -7,7 +7,7 @@ Not installed with this project, and imported only where one is named. An enviro
 import asyncio
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,15 @@ class VerifiersTools:
         self.name, self.environment = name, _load(name, json.dumps(dict(args or {}), sort_keys=True))
         self.tools = [_VerifiersTool(self.environment, schema) for schema in self.environment.oai_tools or ()]
 
-    def write_rows(self, path: Path | str, *, count: int = -1, split: str = "train") -> None:
+    def write_rows(
+        self, path: Path | str, *, count: int = -1, split: str = "train", beside: Sequence[Tool] = ()
+    ) -> None:
         """Write an RL parquet of the environment's training set, or its evaluation set where `split` is "test"; count:
-        rows, -1 for all. The ground truth holds as JSON what the rubric asks for."""
+        rows, -1 for all. beside: tools of the run that the rows list, too. The ground truth holds as JSON what the
+        rubric asks for."""
         data = self.environment.get_eval_dataset(count) if split == "test" else self.environment.get_dataset(count)
-        listed = {"tools": json.dumps([tool.schema for tool in self.tools]), "replies": "[]"} if self.tools else {}
+        tools = [*self.tools, *beside]
+        listed = {"tools": json.dumps([tool.schema for tool in tools]), "replies": "[]"} if tools else {}
         rows = [
             {
                 "data_source": self.name,
@@ -57,7 +61,7 @@ class VerifiersTools:
             }
             for n, row in enumerate(data)
         ]
-        write_parquet(rows, with_tools(RL_SCHEMA) if self.tools else RL_SCHEMA, Path(path))
+        write_parquet(rows, with_tools(RL_SCHEMA) if tools else RL_SCHEMA, Path(path))
 
 
 class _VerifiersTool(Tool):

@@ -198,12 +198,6 @@ def read_named_policy(config: DictConfig) -> Model:
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
     check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
-    trained = config.verl.get("actor_rollout_ref", config.verl).model
-    if trained.lora_rank or trained.lora.rank:
-        raise UserError(
-            "LoRA is not supported: neither export nor the verified push of the weights knows adapters; set "
-            "lora_rank and lora.rank to 0."
-        )
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     parallel.check_tp_overlap(
         layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel

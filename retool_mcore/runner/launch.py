@@ -116,10 +116,13 @@ def preflight(stage: str, config: DictConfig) -> None:
     """All that can be found wrong before anything starts. Raises UserError."""
     from retool_mcore.preflight.run import check  # reads data and models: not for --help
     from retool_mcore.train.prepare import evaluation_parts, parts_of
+    from retool_mcore.train.push import check_push
 
     check(stage, config)
     if stage == "prepare":
         parts_of(config)
+    elif stage == "export" and config.push is not None:
+        check_push(config.push)
     elif config.get("prepare"):
         evaluation_parts(config)
 

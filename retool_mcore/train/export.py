@@ -27,12 +27,13 @@ from retool_mcore.backends.verl.sft_trainer import process_group
 from retool_mcore.errors import UserError
 from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.train.hf_log_probs import probe_batch
+from retool_mcore.train.push import push, write_card
 
 
 def main(config_path: str) -> None:
     assert_adapters()
     config = OmegaConf.load(config_path)
-    source, output = Path(config.policy_path).resolve(), Path(config.output)
+    source, output, done = Path(config.policy_path).resolve(), Path(config.output), False
     with process_group() as first:
         engine = load_engine(config.verl, source)
         part = output.with_name(output.name + ".part")
@@ -46,6 +47,9 @@ def main(config_path: str) -> None:
         log_probs = megatron_log_probs(engine, probe_batch(vocab_size, **config.probe), vocab_size)
         if log_probs is not None and is_first_of_last_stage():
             finish(config, part, output, log_probs)
+            done = True
+    if done and config.push is not None:  # once no rank waits for another
+        print(f"pushed to {push(output, config.push, config.push_private)}")
 
 
 def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
@@ -64,6 +68,7 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
     step = policy_step(Path(config.policy_path))
     report = {"policy": config.policy, "step": step, "log_prob_difference": difference, "limit": limit}
     (part / "export.json").write_text(json.dumps(report, indent=2))
+    write_card(part, config)
     shutil.rmtree(output, ignore_errors=True)
     os.replace(part, output)
     print(f"exported step {step} of {config.policy} to {output}")

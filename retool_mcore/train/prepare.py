@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from retool_mcore.config.schema import own_files
 from retool_mcore.data import toolmath
 from retool_mcore.data.arithmetic import task
+from retool_mcore.data.function_calls import own_call_problems, own_call_traces
 from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
@@ -116,16 +117,19 @@ def own_parts(section) -> list[Part]:
     parts = []
     for key in ("train", "eval", "sft"):
         for file in own_files(key, OmegaConf.to_container(section)[key]):
-            columns = {name: getattr(file, name) or section[name] for name in ("question", "answer", "messages")}
-            messages = columns.pop("messages")
-            parse: Callable = partial(own_problem, **columns)
+            named = {name: getattr(file, name) or section[name] for name in ("question", "answer", "messages", "tools")}
+            of_trace = {name: named[name] for name in ("messages", "tools") if named[name]}
+            of_problem = named if named["tools"] else {name: named[name] for name in ("question", "answer")}
+            parse: Callable = partial(own_call_problems if named["tools"] else own_problem, **of_problem)
+            # Of rows that call, one file has other columns than the next: what lacks is said of the row.
+            columns = None if named["tools"] else tuple(of_problem.values())
             source = Source(
-                file.name, file.path, "rl", "test" if key == "eval" else "train", tuple(columns.values()), parse,
+                file.name, file.path, "rl", "test" if key == "eval" else "train", columns, parse,
                 subset=file.subset, hub_split=file.split,
             )  # fmt: skip
             if key == "sft":
-                parse = partial(own_trace, messages=messages)
-                source = replace(source, purpose="sft", columns=(messages,), parse=parse)
+                parse = partial(own_call_traces if named["tools"] else own_trace, **of_trace)
+                source = replace(source, purpose="sft", columns=tuple(of_trace.values()), parse=parse)
             role = "rl" if key == "train" else key
             parts.append(Part(role, source, file.path, f"{key}/{file.name}", file.weight))
     if not parts:

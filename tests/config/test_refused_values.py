@@ -59,7 +59,7 @@ REFUSED = [
     (
         "rl",
         ["verl.actor_rollout_ref.model.lora_rank=16"],
-        "verl.actor_rollout_ref.model.lora_rank=16: expected 0.",
+        "LoRA is not supported: neither export nor the verified push",
     ),
     (
         "rl",
@@ -137,7 +137,10 @@ REFUSED = [
     ("prepare", ["data=file", "data.file.train={name: a}"], "data.file.train.path: expected a value"),
     ("prepare", ["data=file", "data.file.train=[a/x.csv,b/x.csv]"], "data.file.train has two files of the name x: "),
     ("rl", ["foo=1"], "unknown key foo; none is near it."),
-    ("rl", ["lora.rank=8"], "unknown key lora.rank; none is near it."),
+    ("rl", ["lora.rank=8"], "LoRA is not supported: "),
+    ("sft", ["model.lora_rank=8"], "LoRA is not supported: "),
+    ("sft", ["exploration=8"], "unknown key exploration; "),
+    ("sft", ["verl.model.lora.rank=8"], "LoRA is not supported: "),
     ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
     ("rl", ["train.async_save=true"], "unknown key train.async_save; every save is synchronous, so leave it out."),
     ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),

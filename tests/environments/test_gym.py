@@ -112,6 +112,10 @@ def test_a_row_sees_only_the_tool_of_its_environment(tmp_path):
     for name in ("guess", "other"):
         (row,) = rows_of(str(tmp_path / f"{name}.parquet"))
         assert list(toolbox.for_row(row["extra_info"]).tools) == [name] and row["data_source"] == name
+    guess, other = toolbox.tools.values()
+    write_rows(guess, tmp_path / "both.parquet", seeds=[1], instructions="Play.", beside=[other])
+    (row,) = rows_of(str(tmp_path / "both.parquet"))
+    assert list(toolbox.for_row(row["extra_info"]).tools) == ["guess", "other"] and row["data_source"] == "guess"
 
 
 @dataclass

@@ -12,7 +12,7 @@ from retool_mcore.data.schema import check_rl
 from retool_mcore.environments import verifiers as adapter
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.trajectory import Call
-from retool_mcore.tools.base import Episode
+from retool_mcore.tools.base import Episode, Tool, function_schema
 from retool_mcore.tools.toolbox import create_toolbox
 from retool_mcore.train.eval import rows_of
 
@@ -75,6 +75,16 @@ def test_rows_tools_and_rubric(sums, tmp_path):
     ended = replace(make_sample(ground_truth=truth), calls=[call], policy_text="It is 3")
     assert adapter.rubric(ended, name=sums) == 1.0
     assert adapter.rubric(replace(ended, policy_text="It is 4"), name=sums) == 0.0
+
+
+class Own(Tool):
+    schema = function_schema("own", "Of the user's.", {"type": "object", "properties": {}})
+
+
+def test_rows_list_tools_of_ones_own_beside_the_environments(sums, tmp_path):
+    adapter.VerifiersTools(sums).write_rows(tmp_path / "rows.parquet", beside=[Own()])
+    listed = json.loads(rows_of(str(tmp_path / "rows.parquet"))[0]["extra_info"]["tools"])
+    assert [tool["function"]["name"] for tool in listed] == ["add", "own"]
 
 
 def test_an_environment_that_answers_texts_is_refused(sums):

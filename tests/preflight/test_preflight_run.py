@@ -92,8 +92,6 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("sft", ["init_from=/nowhere/model"], ["init_from", "/nowhere/model", "retool prepare"]),
         ("sft", ["parallel.tp=3"], ["parallel.tp=3", "attention heads"]),
         ("sft", ["train.max_length=100000"], ["train.max_length=100000"]),
-        ("sft", ["verl.model.lora_rank=8"], ["LoRA", "lora_rank"]),
-        ("rl", ["verl.actor_rollout_ref.model.lora.rank=8"], ["LoRA", "lora_rank"]),
         ("sft", ["data.prompt=retool", "rollout.format=hermes"], ["data.prompt=retool"]),
         ("rl", ["init_from=/nowhere/model"], ["init_from", "retool sft"]),
         ("rl", ["train.batch=41", "train.mini_batch=41"], ["data.train_files holds 40 rows"]),

@@ -14,6 +14,8 @@ import torch
 from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+from retool_mcore.backends.verl import push_socket  # noqa: F401  (it registers what hands them on to vLLM)
+
 TIMEOUT = timedelta(minutes=10)
 
 

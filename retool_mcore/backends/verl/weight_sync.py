@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
 
+from retool_mcore.backends.verl import push_socket  # noqa: F401  (it registers the sender)
 from retool_mcore.backends.verl.fingerprint import Whole, fingerprint
 from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
 

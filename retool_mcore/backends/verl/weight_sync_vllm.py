@@ -1,4 +1,4 @@
-"""The rollout engine's side of the verified weight push: vLLM's worker tells what its parameters hold.
+"""Both ends of the weight push that vLLM is imported for: its socket, and what vLLM's parameters hold after it.
 
 Loaded by vLLM in every worker (`worker_extension_cls`), where it joins verl's own extension. vLLM fuses q, k and v, and
 gate and up, and slices over its tensor-parallel ranks; its layers know how, so each parameter is cut back into slices
@@ -13,16 +13,29 @@ import json
 from collections.abc import Iterator
 
 import torch
+from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
+from retool_mcore.backends.verl import push_socket
 from retool_mcore.backends.verl.fingerprint import Block, Whole, difference, fingerprint, whole
 
 STOPS = "The weight push stops the run"
 PLAIN_EXPERTS = ("CPU", "TRITON")  # backends that keep a checkpoint's own order
 
 
+class OwnSocketAdapter(ServerAdapter):
+    """verl's sending side of a push, on a socket of this run alone."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.zmq_handle = push_socket.own(self.zmq_handle)
+
+
 class VerifyingExtension(vLLMColocateWorkerExtension):
     """verl's worker extension that can compare what it holds with what the trainer exported."""
+
+    def _get_zmq_handle(self) -> str:
+        return push_socket.own(super()._get_zmq_handle())
 
     def verify_weights(self, exported: str, dtype: str) -> None:
         """exported: JSON {name: [elements, fingerprint]} of tensors in `dtype`, a torch name. Raises RuntimeError with
