@@ -75,12 +75,14 @@ def make_toolmath(config) -> None:
     print(
         f"toolmath: {counts} problems, {len(traces_) - held_out} + {held_out} traces in {Path(data.train_files).parent}"
     )
-    for family in size.mix:
+    for family in sorted({item.family for item in train}):
         part = [item for item in train if item.family == family]
-        means = [sum(map(len, texts)) / max(1, len(part)) for texts in zip(*((i.scratchpad, i.program) for i in part))]
-        pasted = sum(map(toolmath.pasted_solves, part)) / max(1, len(part))
+        scratchpad, program = (
+            sum(len(getattr(i, name)) for i in part) / len(part) for name in ("scratchpad", "program")
+        )
+        pasted = sum(map(toolmath.pasted_solves, part)) / len(part)
         print(
-            f"  {family}: scratchpad {means[0]:.0f}, program {means[1]:.0f} characters; pasted, {pasted:.0%} are solved"
+            f"  {family}: scratchpad {scratchpad:.0f}, program {program:.0f} characters; pasted, {pasted:.0%} are solved"
         )
 
 
