@@ -55,7 +55,7 @@ def make_arithmetic(config) -> None:
 
 
 def make_toolmath(config) -> None:
-    """The sets of a seed, and for each family what shows that neither solution is given away (lengths in characters)."""
+    """The sets of a seed, and what shows of each family that neither solution is given away."""
     data, size = config.data, config.data.toolmath
     made = {s: toolmath.items(size.get(s, 0), config.seed, s, size.mix) for s in ("held_back", "test")}
     train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
@@ -81,9 +81,8 @@ def make_toolmath(config) -> None:
             sum(len(getattr(i, name)) for i in part) / len(part) for name in ("scratchpad", "program")
         )
         pasted = sum(map(toolmath.pasted_solves, part)) / len(part)
-        print(
-            f"  {family}: scratchpad {scratchpad:.0f}, program {program:.0f} characters; pasted, {pasted:.0%} are solved"
-        )
+        lengths = f"scratchpad {scratchpad:.0f}, program {program:.0f} characters"
+        print(f"  {family}: {lengths}; pasted, {pasted:.0%} are solved")
 
 
 def make_functions(config) -> None:

@@ -1,12 +1,11 @@
 """Two runs on one machine never share the socket of a weight push, and both ends of one run do."""
 
-import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
+from retool_mcore.backends.env import stage_env
 from retool_mcore.backends.verl import push_socket
 
 VERL = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock"  # of the first job of every Ray
@@ -27,20 +26,29 @@ def test_an_address_that_verl_does_not_make_is_refused():
         push_socket.own("ipc:///tmp/verl-zmq-0.sock")
 
 
-def test_the_engine_listens_where_the_trainer_sends(monkeypatch):
-    from verl.workers.rollout import get_rollout_class
-    from verl.workers.rollout.vllm_rollout import ServerAdapter
+def run(program: str) -> list[str]:
+    """The lines that a process of a stage on this machine prints: vLLM's and verl's parts need its environment."""
+    env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_STAGE_ID": "c" * 32}
+    env |= {"VERL_RAY_JOB_ID": "01000000", "VERL_REPLICA_RANK": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
-    from retool_mcore.backends.verl.weight_sync_vllm import OwnSocketAdapter, VerifyingExtension
 
-    monkeypatch.setenv("RETOOL_STAGE_ID", "c" * 32)
-    monkeypatch.setenv("VERL_RAY_JOB_ID", "01000000")
-    monkeypatch.setenv("VERL_REPLICA_RANK", "0")
-    monkeypatch.delenv("VERL_ZMQ_BASE_TRAINER_RANK", raising=False)
-    monkeypatch.setattr(ServerAdapter, "__init__", lambda self: setattr(self, "zmq_handle", VERL))
-    assert get_rollout_class("vllm", "async") is OwnSocketAdapter
-    worker = type("Worker", (VerifyingExtension,), {"local_rank": 0, "model_runner": SimpleNamespace()})
-    assert worker._get_zmq_handle(worker.__new__(worker)) == OwnSocketAdapter().zmq_handle != VERL
+def test_the_engine_listens_where_the_trainer_sends():
+    program = f"""
+from types import SimpleNamespace
+from verl.workers.rollout import get_rollout_class
+from verl.workers.rollout.vllm_rollout import ServerAdapter
+from retool_mcore.backends.verl.weight_sync_vllm import VerifyingExtension
+
+ServerAdapter.__init__ = lambda self: setattr(self, "zmq_handle", {VERL!r})
+worker = type("Worker", (VerifyingExtension,), {{"local_rank": 0, "model_runner": SimpleNamespace()}})
+print(worker._get_zmq_handle(worker.__new__(worker)))
+print(get_rollout_class("vllm", "async")().zmq_handle)
+"""
+    listens, sends = run(program)[-2:]
+    assert listens == sends == f"ipc:///tmp/retool-push-{'c' * 32}-01000000-replica-0-rank-0.sock"
 
 
 @pytest.mark.parametrize("module", ["weight_sync", "host_weights"])
@@ -51,5 +59,4 @@ import retool_mcore.backends.verl.{module}
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 print(_ROLLOUT_REGISTRY["vllm", "async"])
 """
-    run = subprocess.run([sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines()[-1].endswith("weight_sync_vllm.OwnSocketAdapter")
+    assert run(program)[-1] == "retool_mcore.backends.verl.weight_sync_vllm.OwnSocketAdapter"
