@@ -17,11 +17,11 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from benchmarks.rollout.startup import RETOOL
 from retool_mcore.backends.env import stage_env
 from retool_mcore.runner.template import forked
 
 PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
-RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
 # Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
 # no sleep, after which it would take their memory for its own.
 SHARED = [
@@ -98,8 +98,9 @@ def main() -> int:
     parser.add_argument("--only", help="runs whose name contains this")
     arguments, words = parser.parse_known_args()
     runs, bases = arguments.runs.resolve(), [base.resolve() for base in arguments.bases]
-    task = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={bases[0]}"]
-    subprocess.run(command("prepare", runs, "task", task), check=True)
+    if arguments.stage == "rl":
+        task = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={bases[0]}"]
+        subprocess.run(command("prepare", runs, "task", task), check=True)
     found = [
         job for job in jobs(arguments.stage, runs, bases, arguments.seeds, words) if (arguments.only or "") in job[0]
     ]

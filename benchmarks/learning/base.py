@@ -25,7 +25,7 @@ import numpy as np
 from retool_mcore.data import toolmath
 from retool_mcore.data.formats import TextFormat, render_segments
 from retool_mcore.data.prompts import render
-from retool_mcore.data.tiny_model import EOS, PAD, VOCAB_SIZE, build_tokenizer, make_tiny_model
+from retool_mcore.data.tiny_model import EOS, build_tokenizer, make_tiny_model
 
 MIX = {
     "chain_2_4_2": 0.1, "chain_5_8_3": 0.2, "chain_9_12_3": 0.12, "chainx_2_4_2": 0.16, "chainx_3_6_3": 0.16,
@@ -95,17 +95,14 @@ def corpus(seed: int, tokens: int, processes: int) -> np.ndarray:
     return joined[: len(joined) // ROW * ROW].reshape(-1, ROW)
 
 
-def config_of(layers: int, hidden: int) -> dict:
-    """config.json of a Qwen2 with heads of 64 dimensions, two to a key-value head."""
+def sizes(layers: int, hidden: int) -> dict:
+    """Of a Qwen2 with heads of 64 dimensions, two to a key-value head: what its config.json has other than the tiny
+    model's."""
     heads = hidden // 64
-    tokenizer = build_tokenizer()
     return {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": VOCAB_SIZE, "hidden_size": hidden,
-        "intermediate_size": hidden * 8 // 3 // 16 * 16, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": max(1, heads // 2), "max_position_embeddings": 1024, "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.0,
-        "use_sliding_window": False, "use_cache": True, "initializer_range": 0.02, "torch_dtype": "bfloat16",
-        "bos_token_id": None, "eos_token_id": tokenizer.token_to_id(EOS), "pad_token_id": tokenizer.token_to_id(PAD),
+        "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 16 * 16, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": max(1, heads // 2), "dtype": "bfloat16",
+        "torch_dtype": "bfloat16",
     }  # fmt: skip
 
 
@@ -164,10 +161,11 @@ def main() -> None:
     start = time.monotonic()
     rows = corpus(arguments.seed, arguments.tokens, arguments.processes)
     print(f"corpus: {rows.size:,} tokens in {time.monotonic() - start:.0f} s", flush=True)
-    config = config_of(arguments.layers, arguments.hidden)
+    # Its tokenizer and template; its weights are replaced, and the folder has its name once they are.
+    out = make_tiny_model(arguments.out.with_name(arguments.out.name + ".part"), arguments.seed)
+    config = json.loads((out / "config.json").read_text()) | sizes(arguments.layers, arguments.hidden)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, losses = train(rows, config, arguments.seed, arguments.batch, arguments.lr, device, arguments.eager)
-    out = make_tiny_model(arguments.out, arguments.seed)  # its tokenizer and template; the weights are replaced
     for name in ("tiny_model.json", "model.safetensors"):
         (out / name).unlink()
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -179,6 +177,7 @@ def main() -> None:
     told = {"recipe": recipe, "parameters": sum(p.numel() for p in model.parameters()), "sha256": digest}
     told |= {"losses": losses, "seconds": round(time.monotonic() - start), "torch": torch.__version__}
     (out / "base.json").write_text(json.dumps(told, indent=1) + "\n")
+    out.rename(arguments.out)
     print(json.dumps(told))
 
 

@@ -20,11 +20,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import provenance
+from benchmarks.rollout.startup import RETOOL
 
 MODES = {"none": ("train.save_every=1000000",), "sync": ()}
 PACKAGES = ("torch", "megatron-core", "verl", "mbridge", "safetensors")
 # Also where the package is not installed.
-RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
 
 
 def make_policy(tiny: Path, folder: Path, hidden: int, layers: int) -> int:

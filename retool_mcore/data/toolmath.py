@@ -15,6 +15,7 @@ the numbers), so that no structure of the evaluation occurs in a training set or
 """
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,10 +97,9 @@ def traces(made: list[Item], seed: int, code_share: float, failed_share: float) 
     rng = random.Random(f"toolmath-traces-{seed}")
     coded = [rng.random() < code_share for _ in made]
     fails = [
-        code and item.family.startswith("chain") and item.pasted != item.program and _fails(item.pasted)
-        and rng.random() < failed_share
+        code and item.pasted != "" and not pasted_solves(item) and rng.random() < failed_share
         for item, code in zip(made, coded, strict=True)
-    ]  # fmt: skip
+    ]
     said = iter(observations([item.pasted for item, failed in zip(made, fails, strict=True) if failed]))
     shown = []
     for index, (item, code, failed) in enumerate(zip(made, coded, fails, strict=True)):
@@ -115,7 +115,7 @@ def traces(made: list[Item], seed: int, code_share: float, failed_share: float) 
 
 def pasted_solves(item: Item) -> bool:
     """True if the question needs no thought: written down as it stands, it prints the answer."""
-    return bool(item.pasted) and not (item.family.startswith("chain") and _fails(item.pasted))
+    return item.pasted != "" and not (item.family.startswith("chain") and _fails(item.pasted))
 
 
 def _fails(program: str) -> bool:
@@ -171,8 +171,8 @@ def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
 
 
 def _search(rng: random.Random) -> Item:
-    small, large = sorted(rng.sample((3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25), 2))
-    while any(small % p == large % p == 0 for p in (2, 3, 5)):
+    small = large = 0
+    while math.gcd(small, large) != 1:
         small, large = sorted(rng.sample((3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25), 2))
     first, second = rng.randrange(small), rng.randrange(large)
     candidates = []

@@ -57,7 +57,7 @@ def make_arithmetic(config) -> None:
 def make_toolmath(config) -> None:
     """The sets of a seed, and what shows of each family that neither solution is given away."""
     data, size = config.data, config.data.toolmath
-    made = {s: toolmath.items(size.get(s, 0), config.seed, s, size.mix) for s in ("held_back", "test")}
+    made = {split: toolmath.items(size[split], config.seed, split, size.mix) for split in ("held_back", "test")}
     train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
     made["train"], shown = train[: size.train], train[size.train :]
     for split, path in (
