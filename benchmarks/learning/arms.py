@@ -26,10 +26,17 @@ PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
 # no sleep, after which it would take their memory for its own.
 SHARED = [
     "parallel.agent_workers=1", "parallel.reward_workers=1", "parallel.storage_units=1", "parallel.loader_workers=0",
+    "parallel.ray.num_cpus=16",
     "parallel.gpu_memory_utilization=0.1", "parallel.rollout.max_num_batched_tokens=4096", "sandbox.workers=2",
     "parallel.rollout.enable_sleep_mode=false", "parallel.rollout.free_cache_engine=false",
     "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=1500000000",
 ]  # fmt: skip
+ON_GPU = [  # a decoding step is one CUDA graph: launching its kernels one by one keeps a core busy
+    "parallel.rollout.enforce_eager=false",
+    "verl.actor_rollout_ref.rollout.cudagraph_capture_sizes=[1,8,16,32,64,96,128,160,192,224,256]",
+    "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config="
+    """'{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'""",
+]
 
 
 def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
@@ -37,7 +44,7 @@ def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
 
 
 def jobs(
-    stage: str, runs: Path, bases: list[Path], seeds: list[int], words: list[str]
+    stage: str, runs: Path, bases: list[Path], seeds: list[int], gpus: int, words: list[str]
 ) -> list[tuple[str, list[list[str]]]]:
     """(name of the run, its commands), those of one seed in a row."""
     folder = runs / "task/data"
@@ -54,8 +61,9 @@ def jobs(
     for seed in seeds:
         for number, base in numbered:
             for arm, what in PLAN.arms.items():
-                own = [f"seed={seed}", f"model={base}", f"init_from={runs}/b{number}-{what.start}/sft/policy"]
-                own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *words]
+                start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
+                own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
+                own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
                 if seed == seeds[0]:  # one measures the start, which all share
                     own.append("verl.trainer.val_before_train=true")
                 name = f"b{number}-{arm}-s{seed}"
@@ -73,7 +81,7 @@ def run_all(found, runs: Path, gpus: int, beside: int, stagger: float) -> int:
             name, commands = found[number]
             if number < beside:
                 time.sleep(stagger * number)  # their starts compete for cores
-            own = env | ({"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {})
+            own = env | ({"CUDA_VISIBLE_DEVICES": str(number % gpus), "OMP_NUM_THREADS": "2"} if gpus else {})
             start = time.monotonic()
             with (runs / "logs" / f"{name}.log").open("w") as log:
                 code = 0
@@ -102,7 +110,9 @@ def main() -> int:
         task = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={bases[0]}"]
         subprocess.run(command("prepare", runs, "task", task), check=True)
     found = [
-        job for job in jobs(arguments.stage, runs, bases, arguments.seeds, words) if (arguments.only or "") in job[0]
+        job
+        for job in jobs(arguments.stage, runs, bases, arguments.seeds, arguments.gpus, words)
+        if (arguments.only or "") in job[0]
     ]
     return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger)
 
