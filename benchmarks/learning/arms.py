@@ -9,6 +9,7 @@ already is not run again. `report.py` reads them.
 """
 
 import argparse
+import itertools
 import subprocess
 import sys
 import time
@@ -58,16 +59,15 @@ def jobs(
                 name = f"b{number}-{start}"
                 found.append((name, [command("prepare", runs, name, both), command("sft", runs, name, both)]))
         return found
-    for seed in seeds:
-        for number, base in numbered:
-            for arm, what in PLAN.arms.items():
-                start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
-                own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
-                own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
-                if seed == seeds[0]:  # one measures the start, which all share
-                    own.append("verl.trainer.val_before_train=true")
-                name = f"b{number}-{arm}-s{seed}"
-                found.append((name, [command("rl", runs, name, own)]))
+    for arm, what in PLAN.arms.items():
+        for seed, (number, base) in itertools.product(seeds, numbered):
+            start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
+            own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
+            own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
+            if seed == seeds[0]:  # one measures the start, which all share
+                own.append("verl.trainer.val_before_train=true")
+            name = f"b{number}-{arm}-s{seed}"
+            found.append((name, [command("rl", runs, name, own)]))
     return found
 
 
