@@ -134,6 +134,26 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def behaviours(runs: dict[str, dict]) -> str:
+    """What the policies do, early and late: whether RL moved the share of programs, or the accuracy of either mode."""
+    lines = [
+        "| run, steps | accuracy | share with code | with code right | in text right | calls |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, run in runs.items():
+        pair = [run["early"]["all"], run["late"]["all"]]
+        accuracy = [sum((p[mode] or 0) * share for mode, share in _shares(p)) for p in pair]
+        told = [[p["code_share"] for p in pair], [p["code"] for p in pair], [p["text"] for p in pair]]
+        told = [accuracy, *told, [p["calls"] for p in pair]]
+        cells = [" to ".join("-" if v is None else f"{v:.2f}" for v in values) for values in told]
+        lines.append(f"| {name}, {run['steps']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _shares(told: dict) -> list[tuple[str, float]]:
+    return [("code", told["code_share"]), ("text", 1 - told["code_share"])]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?")
@@ -144,7 +164,10 @@ def main() -> None:
         head = provenance.made(packages, device=provenance.gpus())
         runs = {run.name: read(run) for run in sorted(arguments.runs.glob("b*-?-s*"))}
         provenance.write(arguments.out, head, {"runs": runs, "claims": judge(runs)})
-    print(table(json.loads(arguments.out.read_text())["claims"]))
+    told = json.loads(arguments.out.read_text())
+    print(table(told["claims"]))
+    if any("early" in run for run in told["runs"].values()):
+        print("\n" + behaviours(told["runs"]))
 
 
 if __name__ == "__main__":
