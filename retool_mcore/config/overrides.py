@@ -20,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from retool_mcore.errors import UserError
 
 GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")} | {
-    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out"
+    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
+    "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
 }
 LORA = (
     "LoRA is not supported: neither export nor the verified push of the weights knows adapters, so all weights are "

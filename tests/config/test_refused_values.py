@@ -149,6 +149,12 @@ REFUSED = [
         ["parallel=2gpu", f"{MCORE}.tp_overlap=true"],
         f"unknown key {MCORE}.tp_overlap; it took 0.6 to 2.9 % off an update, so leave it out.",
     ),
+    (
+        "rl",
+        ["sandbox.cache_mb=100"],
+        "unknown key sandbox.cache_mb; programs are no longer cached, since a step hardly waits for them, so leave it "
+        "out.",
+    ),
     ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),
     ("rl", ["train.leraning_rate=3"], "unknown key train.leraning_rate; none is near it."),
 ]
