@@ -27,10 +27,10 @@ def set_memory_limit(memory_mb: int, mapped_bytes: int) -> None:
 
 
 def set_cpu_limit(cpu_s: int) -> None:
-    """Processor seconds from here on, for this process; the hard limit of a session's next run must stay higher."""
+    """Processor seconds from here on, for this process; one that ignores the signal then has one more."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime) + 1 + cpu_s
-    _set(resource.RLIMIT_CPU, soft, resource.RLIM_INFINITY)
+    _set(resource.RLIMIT_CPU, soft, soft + 1)
 
 
 def _set(kind: int, soft: int, hard: int) -> None:

@@ -15,9 +15,8 @@ from retool_mcore.sandbox.local.inits import NamespacePool
 from retool_mcore.sandbox.local.loop import Loop, Timer
 from retool_mcore.sandbox.local.place import Slot
 from retool_mcore.sandbox.local.run import Run
-from retool_mcore.sandbox.local.sessions import Sessions
 from retool_mcore.sandbox.local.watch import WATCH_S, Watch
-from retool_mcore.sandbox.local.wire import encode_reply, frame
+from retool_mcore.sandbox.local.wire import encode_reply
 
 PARENT_CHECK_S = 1.0
 CLOSE_S = 5.0
@@ -50,7 +49,6 @@ class Dispatcher:
         self.of_program: dict[int, Slot] = {}
         self.waiting: deque[Caller] = deque()
         self.running: dict[Slot, Caller] = {}
-        self.sessions = Sessions(self.loop, self.options["session_idle_s"], self._request_place, self._begin)
         self.refill_timer: Timer | None = None
         self.trim_timer: Timer | None = None
         self.closing = False
@@ -82,19 +80,12 @@ class Dispatcher:
             Caller(self.loop, socket.socket(fileno=fd), self._on_request, self._on_hang_up)
 
     def _on_request(self, caller: Caller, header: dict, raw: bytes) -> None:
-        if "end_session" in header:
-            place = self.sessions.end(header["end_session"])
-            if place is not None:
-                place.kill()
-            caller.reply(frame({"ended": place is not None}))
-            return
         caller.run = Run(header, raw, self.options["max_output_bytes"])
         if self.closing:
             caller.close()
-        elif caller.run.session is not None:
-            self.sessions.submit(caller)
         else:
-            self._request_place(caller)
+            self.waiting.append(caller)
+            self._match()
 
     def _on_hang_up(self, caller: Caller) -> None:
         if caller in self.waiting:
@@ -105,14 +96,8 @@ class Dispatcher:
         if place is not None and self.running.get(place) is caller:
             caller.run.stop(Status.KILLED, "the caller hung up")
             place.kill()
-        elif place is None and caller.run.session is not None:
-            self.sessions.withdraw(caller)
 
     # places
-
-    def _request_place(self, caller: Caller) -> None:
-        self.waiting.append(caller)
-        self._match()
 
     def _match(self) -> None:
         while self.waiting and self.spares:
@@ -156,7 +141,7 @@ class Dispatcher:
         for caller in reversed(self.running.values()):
             if caller.run.started < since:
                 break
-            count += caller.run.session is None
+            count += 1
         return count
 
     def _fork(self, place: Slot) -> None:
@@ -195,7 +180,8 @@ class Dispatcher:
         self.places.discard(place)
         caller = self.running.pop(place, None)
         if caller is not None:
-            self._finish(caller)
+            caller.run.timer.cancel()
+            caller.reply(encode_reply(caller.run.finish()))
         elif place in self.spares:
             self.spares.remove(place)
         elif place.starting:
@@ -203,8 +189,7 @@ class Dispatcher:
             self.starting -= 1
             if self.waiting:
                 reason = place.failure or "a place to run in could not be made"
-                self._answer(self.waiting.popleft(), Result.broken(f"the sandbox failed: {reason}"))
-        self.sessions.lost(place)
+                self.waiting.popleft().reply(encode_reply(Result.broken(f"the sandbox failed: {reason}")))
         failed = bool(place.failure)
         place.close()
         if failed:
@@ -243,32 +228,11 @@ class Dispatcher:
             place.kill()
 
     def _on_report(self, place: Slot) -> None:
-        caller = self.running[place]
-        complete, open_still = caller.run.read_report()
+        complete, open_still = self.running[place].run.read_report()
         if not open_still:
             self.loop.forget(place.control.fileno())
-        if not complete or place.killed:
-            return
-        if caller.run.session is None or caller.run.report["status"] == Status.MEMORY:
+        if complete and not place.killed:
             place.clear()
-            return
-        del self.running[place]
-        self._unwatch(place)
-        self._finish(caller)
-        self.sessions.idle(place)
-
-    def _unwatch(self, place: Slot) -> None:
-        for fd in (place.stdout, place.stderr, place.control.fileno()):
-            self.loop.forget(fd)
-
-    def _finish(self, caller: Caller) -> None:
-        caller.run.timer.cancel()
-        self._answer(caller, caller.run.finish())
-
-    def _answer(self, caller: Caller, result: Result) -> None:
-        if caller.run.session is not None:
-            self.sessions.answered(caller)
-        caller.reply(encode_reply(result, caller.run.new_session))
 
     def _check_limits(self) -> None:
         for run in self.watch.look([caller.run for caller in self.running.values()]):
