@@ -25,7 +25,6 @@ def engine_with(switches, kind=engine.Engine, **layout):
     made = kind.__new__(kind)
     made.engine_config = SimpleNamespace(override_mcore_model_config=switches, **WHOLE_SEQUENCES | layout)
     made.tf_config = None
-    made._load = True
     return made
 
 

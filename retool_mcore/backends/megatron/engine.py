@@ -30,8 +30,6 @@ from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
 
-INITS = ("checkpoint", "random")
-
 
 class _Packs(GuardedUpdate):
     """Methods that are overridden, here and below: verl/workers/engine/megatron/transformer_impl.py, release 0.9.1."""
@@ -78,13 +76,6 @@ class _Packs(GuardedUpdate):
 class Engine(_Packs, MegatronEngineWithLMHead):
     """The policy's."""
 
-    def _build_tf_config(self):
-        super()._build_tf_config()
-        init = self._switch("init", "checkpoint")
-        if init not in INITS:
-            raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
-        self._load = init == "checkpoint"
-
     def _build_megatron_module(self):
         modules = self._with_weights()
         if self._switch("fused_log_probs") and self._switch("half_logits"):
@@ -93,7 +84,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
         return modules
 
     def _with_weights(self):
-        if self._load:
+        if self._switch("init") != "random":
             return super()._build_megatron_module()
         if torch.distributed.get_rank() == 0:
             print("The policy's weights are random (model.init=random): no checkpoint is read.")

@@ -111,9 +111,6 @@ class PoolSandbox:
             state.counts["runs"] += 1
             return await self._run(state, request, key)
 
-    async def start(self) -> None:
-        """Nothing to start: the services are there or come."""
-
     async def close(self) -> None:
         """Close this loop's connections; a later run opens new ones."""
         await self._states.get().fleet.close()
