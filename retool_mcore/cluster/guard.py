@@ -78,10 +78,8 @@ def main(given: str) -> int:
         if slurm.timed_out(options.job):
             # The job's own process is ending its stage, and may be killed before it can judge.
             judged = crash_marker.end(options.folder, options.mark) and options.stage in PAUSABLE
-            if (
-                not (judged and no_step(options.folder))
-                or judge(options.folder, TOO_SHORT, options.max_attempts).requeue
-            ):
+            too_short = judged and no_step(options.folder)
+            if not too_short or judge(options.folder, TOO_SHORT, options.max_attempts).requeue:
                 slurm.requeue(options.job)
         return 0
     crash_marker.end(options.folder, options.mark)

@@ -65,5 +65,5 @@ async def probe(sandbox: Sandbox) -> None:
 def describe(sandbox: Sandbox) -> str:
     """What answered a probe, in words."""
     if isinstance(sandbox, PoolSandbox):
-        return sandbox.describe()
+        return f"sandbox service at {sandbox.host_list}"
     return f"isolation: {sandbox.level}"  # type: ignore[attr-defined]

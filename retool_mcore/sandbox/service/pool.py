@@ -137,10 +137,6 @@ class PoolSandbox:
             async with fleet.attempt(fleet.hosts[url], HEALTH_TIMEOUT_S), fleet.http().get(f"{url}/health") as response:
                 return await response.json() if schema.LOAD_HEADER in response.headers else None
 
-    def describe(self) -> str:
-        """In words, for a report."""
-        return f"sandbox service at {self.host_list}"
-
     # --- one run
 
     async def _run(self, state: _State, request: dict, key: str) -> Result:
