@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 MESSAGE_BYTES = {"cuda": 64 * 2**20, "cpu": 4 * 2**20}
-BACKEND = {"cuda": "cpu:gloo,cuda:nccl", "cpu": "gloo"}
+BACKEND = {"cuda": "nccl", "cpu": "gloo"}
 REPEATS = 10
 WARM_UP = 3
 DEADLINE_S = 120.0
@@ -126,8 +126,8 @@ def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    meeting = f"did not meet the others at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    at = [(0, meeting)]  # phases that are done, and where this rank is
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    at = [(0, f"did not meet the others at {address}:{port}")]  # phases that are done, and where this rank is
 
     def end() -> None:
         turn, words = at[-1]
@@ -138,27 +138,29 @@ def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
     timer = threading.Timer(deadline_s, end)
     timer.daemon = True
     timer.start()
-    dist.init_process_group(BACKEND[device], timeout=timedelta(seconds=2 * deadline_s))
+    timeout = timedelta(seconds=2 * deadline_s)
+    dist.init_process_group(BACKEND[device], timeout=timeout)
     at.append((0, "is stuck setting up groups"))
-    names: list[str] = [""] * world
-    dist.all_gather_object(names, name)
-    plan = phases(names[::per_node], per_node)
+    # What is told goes by the store: the first all-reduces must be those that name a link.
+    store = dist.PrefixStore("nccl_check", dist.TCPStore(address, port, is_master=False, timeout=timeout))
+    store.set(f"name/{rank}", name)
+    plan = phases([store.get(f"name/{first}").decode() for first in range(0, world, per_node)], per_node)
     groups = [dist.new_group(ranks) for _, ranks in plan]  # every rank takes part in making every group
-    speeds = {}
     for turn, ((words, ranks), group) in enumerate(zip(plan, groups, strict=True)):
         if rank in ranks:
             at.append((turn, f"is stuck: {words}"))
             try:
-                speeds[words] = measure(group, len(ranks), device)
+                speed = measure(group, len(ranks), device)
             except (ValueError, RuntimeError) as error:  # a wrong sum, or the other end is gone
                 said = str(error).partition("\n")[0]
                 say(f"nccl_check: {words}: {said} on rank {rank} ({name}): exclude the node, or have it looked at")
                 return 1
+            if rank == ranks[0]:
+                store.set(words, repr(speed))
     at.append((len(plan), "waits for the others' figures"))
-    found: list[dict[str, float]] = [{}] * world
-    dist.all_gather_object(found, speeds)
+    measured = {words: float(store.get(words)) for words, _ in plan}
+    dist.barrier()  # nobody leaves, and takes the store with it, while another still reads
     timer.cancel()
-    measured = {words: found[ranks[0]][words] for words, ranks in plan}
     message = verdict(measured, floor_gbs)
     for words, speed in measured.items() if rank == 0 else ():
         say(f"nccl_check: {words}: {speed:.2f} GB/s")
