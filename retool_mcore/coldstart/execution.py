@@ -24,7 +24,7 @@ _ENDED_BADLY = {
 
 
 class Executor:
-    """Runs a trace's programs, each by itself as in a rollout, and replaces the outputs in `segments`.
+    """Runs a trace's programs in order, in one session, and replaces the outputs in `segments`.
 
     A claimed output that disagrees beyond formatting drops the trace, or (`on_mismatch: repair`) is repaired: the real
     output takes its place, and the trace stays unless the text after it uses a number that only the claim had. Raises
@@ -35,17 +35,24 @@ class Executor:
         self.config, self.sandbox = config, sandbox
 
     async def __call__(self, row: Row) -> Row:
+        session = f"coldstart-{row.key}" if self.config.session else None
         segments = [dict(segment) for segment in row.segments]
         row.repaired = row.failed_programs = 0
-        for number, segment in enumerate(segments):
-            if segment["kind"] == "code":
-                self._replace(row, segments, number + 1, await self._run(segment["text"]))
+        try:
+            for number, segment in enumerate(segments):
+                if segment["kind"] == "code":
+                    result = await self._run(segment["text"], session)
+                    self._replace(row, segments, number + 1, result)
+        finally:
+            end = getattr(self.sandbox, "end_session", None)
+            if session and end:
+                await end(session)
         row.segments = segments
         return row
 
-    async def _run(self, code: str) -> Result:
+    async def _run(self, code: str, session: str | None) -> Result:
         for _ in range(_ATTEMPTS):
-            result = await self.sandbox.run(code)
+            result = await self.sandbox.run(code, session=session)
             if result.status is not Status.SANDBOX:
                 return result
         raise UserError(

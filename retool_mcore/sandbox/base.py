@@ -70,10 +70,12 @@ class Sandbox(Protocol):
         stdin: str = "",
         files: Mapping[str, bytes] | None = None,
         fetch_files: Sequence[str] = (),
+        session: str | None = None,
     ) -> Result:
         """Run `code` and wait for its end; `timeout_s` and `memory_mb` replace the sandbox's own limits.
 
-        `files` are put into the program's folder before, `fetch_files` read from it afterwards.
+        `files` are put into the program's folder before, `fetch_files` read from it afterwards. Runs of one `session`
+        share their variables.
 
         Never raises for what the program does; trouble of the sandbox itself is Status.SANDBOX. Raises UserError only
         when this machine cannot give what the configuration asks for.

@@ -11,7 +11,7 @@ from retool_mcore.sandbox.local import LocalSandbox
 from retool_mcore.sandbox.service.pool import PoolSandbox, check_hosts
 
 KINDS: dict[str, Callable[..., Sandbox]] = {"local": LocalSandbox, "fusion": FusionSandbox, "pool": PoolSandbox}
-_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s")
+_POSITIVE = ("timeout_s", "memory_mb", "max_output_bytes", "workers", "concurrency", "patience_s", "session_idle_s")
 PROBE_TIMEOUT_S = 10.0
 # During training a service may be gone for a while and come back; one that is not there at the start never was.
 PROBE_PATIENCE_S = 3.0
@@ -21,7 +21,7 @@ def create_sandbox(config: Mapping) -> Sandbox:
     """The sandbox that `config` describes; keys left out have the back-end's defaults. Starts nothing yet.
 
     Keys: kind ("local", "fusion" or "pool"), timeout_s, memory_mb; local: workers, min_isolation, max_isolation,
-    preload, max_output_bytes; fusion: url, max_output_bytes; pool: hosts, hosts_from; both:
+    preload, max_output_bytes, session_idle_s; fusion: url, max_output_bytes; pool: hosts, hosts_from; both:
     concurrency, patience_s. Raises UserError for an unknown kind or key and for a value that makes no sense.
     """
     options = dict(config)

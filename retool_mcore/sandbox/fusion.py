@@ -9,6 +9,7 @@ import base64
 import re
 from typing import Any
 
+from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.clip import clip
 from retool_mcore.sandbox.display import MAX_PARSED_CHARS, displayed, final_expression, strip_fences
@@ -18,7 +19,7 @@ _MARKER = "value-{}:"
 
 
 class FusionSandbox(PoolSandbox):
-    """Runs programs in one foreign service, which does not know request ids."""
+    """Runs programs in one foreign service, which knows neither request ids nor sessions."""
 
     health_path = "/v1/ping"
 
@@ -37,8 +38,10 @@ class FusionSandbox(PoolSandbox):
         )
         self.max_output_bytes = max_output_bytes
 
-    async def run(self, code: str, **options: Any) -> Result:  # type: ignore[override]
-        """See Sandbox.run."""
+    async def run(self, code: str, *, session: str | None = None, **options: Any) -> Result:  # type: ignore[override]
+        """See Sandbox.run. Raises UserError for a session, which SandboxFusion does not have."""
+        if session is not None:
+            raise UserError("SandboxFusion has no sessions: set sandbox.kind to local or pool.")
         return await super().run(strip_fences(code), **options)
 
     def _identified(self, request: dict, request_id: str, key: str) -> dict:

@@ -52,11 +52,12 @@ def test_programs_that_misbehave_drop_their_trace(execute, code, claim, settings
         execute(traced((code, claim)), **settings)
 
 
-def test_a_program_knows_nothing_of_the_one_before_as_in_a_rollout(execute):
-    programs = (("x = 3\nprint(x)", "3"), ("x = 3\nprint(x + 1)", "4"))
-    assert [s["text"] for s in execute(traced(*programs)).segments if s["kind"] == "observation"] == ["3", "4"]
-    with pytest.raises(Drop, match="NameError"):
-        execute(traced(programs[0], ("print(x + 1)", "4")))
+def test_variables_live_on_in_a_session_alone(execute):
+    programs = (("x = 3\nprint(x)", "3"), ("print(x + 1)", "4"))
+    row = execute(traced(*programs), session=True)
+    assert [s["text"] for s in row.segments if s["kind"] == "observation"] == ["3", "4"]
+    with pytest.raises(Drop, match="NameError"):  # by default each is by itself, as in a rollout
+        execute(traced(*programs))
 
 
 def test_a_wrong_claim_is_repaired_unless_the_text_relies_on_it(execute):
@@ -70,7 +71,7 @@ def test_a_wrong_claim_is_repaired_unless_the_text_relies_on_it(execute):
 
 def test_a_sandbox_that_is_down_stops_the_run():
     class Down:
-        async def run(self, code):
+        async def run(self, code, *, session=None):
             return Result(Status.SANDBOX, "", "no answer\n", None, 0.0)
 
     with pytest.raises(UserError, match="sandbox is down"):

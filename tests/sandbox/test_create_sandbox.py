@@ -28,6 +28,7 @@ def test_all_kinds():
         ({"kind": "local", "memory_mb": "much"}, "sandbox.memory_mb"),
         ({"kind": "local", "min_isolation": "total"}, "total"),
         ({"kind": "local", "max_isolation": "total"}, "max_isolation is 'total'"),
+        ({"kind": "local", "session_idle_s": 0}, "session_idle_s"),
         ({"kind": "fusion"}, "sandbox.url"),
         ({"kind": "pool"}, "sandbox.hosts"),
         ({"kind": "pool", "hosts": []}, "sandbox.hosts_from"),

@@ -8,6 +8,7 @@ import sys
 import pytest
 from aiohttp import web
 
+from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.fusion import FusionSandbox
 
@@ -104,3 +105,8 @@ def test_files_go_both_ways():
     result, requests = exchange(lambda *_: made, run_options={"files": {"in": b"\xff"}, "fetch_files": ["out"]})
     assert requests[0]["files"] == {"in": "/w=="} and requests[0]["fetch_files"] == ["out"]
     assert result.files == {"out": b"\x00made"}
+
+
+def test_sessions_are_refused():
+    with pytest.raises(UserError, match="no sessions"):
+        asyncio.run(FusionSandbox(url="http://x").run("1", session="s"))

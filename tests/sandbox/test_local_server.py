@@ -209,11 +209,14 @@ def test_runs_under_which_the_server_is_killed_are_done_again(box, caplog):
     async def main():
         await box.run("1")
         running = [asyncio.create_task(box.run(f"import time\ntime.sleep(1)\n{i}")) for i in range(4)]
+        kept = asyncio.create_task(box.run("import time\ntime.sleep(1)", session="kept"))
         await asyncio.sleep(0.3)
         os.kill(box._server.process.pid, signal.SIGKILL)
-        return await asyncio.gather(*running)
+        return await asyncio.gather(*running), await kept
 
-    assert [result.value for result in asyncio.run(main())] == ["0", "1", "2", "3"]
+    results, kept = asyncio.run(main())
+    assert [result.value for result in results] == ["0", "1", "2", "3"]
+    assert kept.status is Status.SANDBOX  # its variables are gone
     assert box.stats()["restarts"] == 1 and "SIGKILL" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""The pool against services in this process: choosing, refusals, hosts that come and go."""
+"""The pool against services in this process: choosing, refusals, sessions that move, hosts that come and go."""
 
 import asyncio
 import os
@@ -148,6 +148,43 @@ def test_what_every_host_would_refuse_is_not_asked_again():
 
     result, stats = asyncio.run(main())
     assert result.status is Status.SANDBOX and "at most 1024 MB" in result.stderr and stats["retries"] == 0
+
+
+def test_a_session_stays_on_its_host_and_is_made_again_where_that_dies():
+    async def main():
+        gates = [Gate(), Gate(), Gate()]
+        async with served(gates[1]) as (_, second), served(gates[2]) as (_, third):
+            async with served(gates[0]) as (_, first):
+                box = PoolSandbox(hosts=[first])
+                await box.run("a", session="s" * 16)
+                await box.run("b", session="s" * 16)
+                box._states.get().fleet._take((first, second, third))
+                await box.run("c", session="s" * 16)
+                before = [list(gate.order) for gate in gates]
+            result = await box.run("d", session="s" * 16)
+            await box.end_session("s" * 16)
+            return before, result.stdout, [(gate.order, gate.ended) for gate in gates[1:]], box.stats()
+
+    before, stdout, after, stats = asyncio.run(main())
+    assert before == [["a", "b", "c"], [], []] and stdout == "d\n"
+    assert (
+        sorted(after) == [([], []), (["a", "b", "c", "d"], ["a", "b", "c", "d", "s" * 16])] and stats["replayed"] == 3
+    )
+
+
+def test_a_session_is_made_again_where_the_service_was_started_anew():
+    async def main():
+        old, new = Gate(), Gate()
+        async with served(old) as (_, url):
+            box = PoolSandbox(hosts=[url])
+            await box.run("a", session="s" * 16)
+        await box.close()
+        async with served(new, port=int(url.rpartition(":")[2])):
+            await box.run("b", session="s" * 16)
+            return new.order, box.stats()
+
+    order, stats = asyncio.run(main())
+    assert order == ["a", "b"] and stats["replayed"] == 1
 
 
 def test_hosts_come_and_go_with_the_files_of_a_folder(tmp_path):

@@ -51,7 +51,7 @@ def test_a_service_with_a_token_runs_nothing_without_it():
              {"Authorization": "Bearer \u00fc"}, {"Authorization": aiohttp.BasicAuth(TOKEN, "").encode()}]  # fmt: skip
     assert [status for status, _ in ask(*map(post, right), token=TOKEN)] == [200, 200]
     gate = Gate()
-    found = ask(*map(post, wrong), ("GET", "/metrics", {}), token=TOKEN, gate=gate)
+    found = ask(*map(post, wrong), ("DELETE", "/session/x", {}), ("GET", "/metrics", {}), token=TOKEN, gate=gate)
     assert [status for status, _ in found] == [401] * len(found) and gate.order == []
     assert "token is missing or wrong" in json.loads(found[0][1])["detail"]
     assert [status for status, _ in ask(("GET", "/health", {}), ("GET", "/v1/ping", {}), token=TOKEN)] == [200, 200]
@@ -61,7 +61,7 @@ def test_the_pool_shows_the_token_of_the_address_and_never_prints_it():
     async def main():
         async with served(Gate(), token=TOKEN) as (_, url):
             with_token = url.replace("http://", f"http://retool:{TOKEN}@")
-            good = await PoolSandbox(hosts=[with_token]).run("hello")
+            good = await PoolSandbox(hosts=[with_token]).run("hello", session="s" * 16)
             refused = await PoolSandbox(hosts=[url.replace("http://", "http://retool:wrong@")]).run("hello")
             return good, refused, describe(PoolSandbox(hosts=[with_token]))
 
@@ -96,15 +96,24 @@ def test_counts_and_names_have_limits():
         post(fetch_files=["x" * 1025]),
         post(request_id="x" * 129),
         post(trajectory="x" * 129),
+        post(session="x" * 129),
+        post(session="short"),
     )
-    assert [status for status, _ in found] == [422] * 5
-    assert "at most 128 characters" in json.loads(found[-1][1])["detail"]
+    assert [status for status, _ in found] == [422] * 7
+    assert "at least 16 characters" in json.loads(found[-1][1])["detail"]
 
 
 def test_a_request_id_gives_its_reply_only_to_the_same_request():
     gate = Gate()
     mine, again, other = ask(post(request_id="r"), post(request_id="r"), post(request_id="r", code="2"), gate=gate)
     assert mine[1] == again[1] and gate.order == ["1", "2"] and other[1] != mine[1]
+
+
+def test_sessions_are_bounded(monkeypatch):
+    monkeypatch.setattr(service_app, "MAX_SESSIONS", 2)
+    gate = Gate()
+    ask(*[post(session=f"{n}" * 16) for n in range(4)], gate=gate)
+    assert [end for end in gate.ended if len(end) == 16] == ["0" * 16, "1" * 16]
 
 
 def test_only_this_machine_reaches_a_service_without_a_token(monkeypatch):

@@ -1,5 +1,5 @@
-"""The program's side of a run: a fork of the zygote shuts itself in for good, waits for the program's text, runs it and
-reports.
+"""The program's side of a run: a fork of the zygote shuts itself in for good, waits for the program's text, runs it,
+reports, and, in a session, waits for the next.
 
 All that can be done before the text is known is done while nobody waits for it.
 """
@@ -22,7 +22,7 @@ CONTROL_FD = 3
 def be_program(
     confinement: Confinement, init: int | None, work_dir: str, fds: list[int], mapped_bytes: int, max_value_bytes: int
 ) -> None:
-    """Never returns. `fds`: stdout, stderr and the control socket, over which the request comes as one byte with the
+    """Never returns. `fds`: stdout, stderr and the control socket, over which each request comes as one byte with the
     descriptors of its frame and, if there is any, its standard input."""
     try:
         try:
@@ -32,23 +32,25 @@ def be_program(
             os._exit(1)
         interpreter = Interpreter(os.getcwd(), max_value_bytes)
         program = os.getpid()
-        message, received, _, _ = socket.recv_fds(control, 1, 2)
-        if not message:
-            os._exit(0)
-        try:
-            wanted = _prepare(received, mapped_bytes)
-        except (OSError, ValueError) as error:
-            _send(CONTROL_FD, _failure(error))
-            os._exit(1)
-        # From here on the program may write to the socket: it must not be able to say that the sandbox failed.
-        _send(CONTROL_FD, {"begun": True})
-        report = interpreter.execute(wanted["code"])
-        if os.getpid() == program:
+        while True:
+            message, received, _, _ = socket.recv_fds(control, 1, 2)
+            if not message:
+                os._exit(0)
+            try:
+                wanted = _prepare(received, mapped_bytes)
+            except (OSError, ValueError) as error:
+                _send(CONTROL_FD, _failure(error))
+                os._exit(1)
+            # From here on the program may write to the socket: it must not be able to say that the sandbox failed.
+            _send(CONTROL_FD, {"begun": True})
+            report = interpreter.execute(wanted["code"])
+            if os.getpid() != program:
+                # A fork made by the program that also ran to the end of the text; only the program itself reports.
+                os.write(2, report["traceback"].encode("utf-8", "replace"))
+                os._exit(report["exit_code"])
             _send(CONTROL_FD, report)
-        else:
-            # A fork made by the program that also ran to the end of the text; only the program itself reports.
-            os.write(2, report["traceback"].encode("utf-8", "replace"))
-        os._exit(report["exit_code"])
+            if wanted["session"] is None or report["status"] == Status.MEMORY:
+                os._exit(report["exit_code"])
     finally:
         os._exit(1)
 
@@ -91,7 +93,7 @@ def _prepare(received: list[int], mapped_bytes: int) -> dict:
         os.dup2(received[1], 0)
         os.close(received[1])
     limits.set_memory_limit(wanted["memory_mb"], mapped_bytes)
-    limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1))
+    limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1), last=wanted["session"] is None)
     return wanted
 
 

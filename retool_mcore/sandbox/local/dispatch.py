@@ -15,8 +15,9 @@ from retool_mcore.sandbox.local.inits import NamespacePool
 from retool_mcore.sandbox.local.loop import Loop, Timer
 from retool_mcore.sandbox.local.place import Slot
 from retool_mcore.sandbox.local.run import Run
+from retool_mcore.sandbox.local.sessions import Sessions
 from retool_mcore.sandbox.local.watch import WATCH_S, Watch
-from retool_mcore.sandbox.local.wire import encode_reply
+from retool_mcore.sandbox.local.wire import encode_reply, frame
 
 PARENT_CHECK_S = 1.0
 CLOSE_S = 5.0
@@ -49,6 +50,7 @@ class Dispatcher:
         self.of_program: dict[int, Slot] = {}
         self.waiting: deque[Caller] = deque()
         self.running: dict[Slot, Caller] = {}
+        self.sessions = Sessions(self.loop, self.options["session_idle_s"], self._request_place, self._begin)
         self.refill_timer: Timer | None = None
         self.trim_timer: Timer | None = None
         self.closing = False
@@ -80,12 +82,19 @@ class Dispatcher:
             Caller(self.loop, socket.socket(fileno=fd), self._on_request, self._on_hang_up)
 
     def _on_request(self, caller: Caller, header: dict, raw: bytes) -> None:
+        if "end_session" in header:
+            place = self.sessions.end(header["end_session"])
+            if place is not None:
+                place.kill()
+            caller.reply(frame({"ended": place is not None}))
+            return
         caller.run = Run(header, raw, self.options["max_output_bytes"])
         if self.closing:
             caller.close()
+        elif caller.run.session is not None:
+            self.sessions.submit(caller)
         else:
-            self.waiting.append(caller)
-            self._match()
+            self._request_place(caller)
 
     def _on_hang_up(self, caller: Caller) -> None:
         if caller in self.waiting:
@@ -96,8 +105,14 @@ class Dispatcher:
         if place is not None and self.running.get(place) is caller:
             caller.run.stop(Status.KILLED, "the caller hung up")
             place.kill()
+        elif place is None and caller.run.session is not None:
+            self.sessions.withdraw(caller)
 
     # places
+
+    def _request_place(self, caller: Caller) -> None:
+        self.waiting.append(caller)
+        self._match()
 
     def _match(self) -> None:
         while self.waiting and self.spares:
@@ -138,7 +153,7 @@ class Dispatcher:
     def _young(self) -> int:
         """How many runs have begun so lately that they may soon be over."""
         since = time.monotonic() - YOUNG_S
-        return sum(caller.run.started >= since for caller in self.running.values())
+        return sum(caller.run.started >= since and caller.run.session is None for caller in self.running.values())
 
     def _fork(self, place: Slot) -> None:
         try:
@@ -176,8 +191,7 @@ class Dispatcher:
         self.places.discard(place)
         caller = self.running.pop(place, None)
         if caller is not None:
-            caller.run.timer.cancel()
-            caller.reply(encode_reply(caller.run.finish()))
+            self._finish(caller)
         elif place in self.spares:
             self.spares.remove(place)
         elif place.starting:
@@ -185,7 +199,8 @@ class Dispatcher:
             self.starting -= 1
             if self.waiting:
                 reason = place.failure or "a place to run in could not be made"
-                self.waiting.popleft().reply(encode_reply(Result.broken(f"the sandbox failed: {reason}")))
+                self._answer(self.waiting.popleft(), Result.broken(f"the sandbox failed: {reason}"))
+        self.sessions.lost(place)
         failed = bool(place.failure)
         place.close()
         if failed:
@@ -224,11 +239,32 @@ class Dispatcher:
             place.kill()
 
     def _on_report(self, place: Slot) -> None:
-        complete, open_still = self.running[place].run.read_report()
+        caller = self.running[place]
+        complete, open_still = caller.run.read_report()
         if not open_still:
             self.loop.forget(place.control.fileno())
-        if complete and not place.killed:
+        if not complete or place.killed:
+            return
+        if caller.run.session is None or caller.run.report["status"] == Status.MEMORY:
             place.clear()
+            return
+        del self.running[place]
+        self._unwatch(place)
+        self._finish(caller)
+        self.sessions.idle(place)
+
+    def _unwatch(self, place: Slot) -> None:
+        for fd in (place.stdout, place.stderr, place.control.fileno()):
+            self.loop.forget(fd)
+
+    def _finish(self, caller: Caller) -> None:
+        caller.run.timer.cancel()
+        self._answer(caller, caller.run.finish())
+
+    def _answer(self, caller: Caller, result: Result) -> None:
+        if caller.run.session is not None:
+            self.sessions.answered(caller)
+        caller.reply(encode_reply(result, caller.run.new_session))
 
     def _check_limits(self) -> None:
         for run in self.watch.look([caller.run for caller in self.running.values()]):

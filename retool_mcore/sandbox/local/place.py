@@ -1,6 +1,6 @@
 """A place where a program can run: its processes, pipes and folder, made ready before a program is there.
 
-The server makes it, hands it one run and ends it.
+The server makes it, hands it one run (or, in a session, one run after another) and ends it.
 """
 
 import json

@@ -25,7 +25,7 @@ DISPLAY = "__display__"
 
 
 class Interpreter:
-    """Runs one program as `__main__` in `work_dir`."""
+    """Runs programs as `__main__` in `work_dir`; one after another they share their variables."""
 
     def __init__(self, work_dir: str, max_value_bytes: int):
         self.work_dir = work_dir
@@ -48,6 +48,7 @@ class Interpreter:
         """
         code = strip_fences(code)
         linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+        self.shown.clear()
         self.main.__dict__[DISPLAY] = self._display
         report = {"status": "success", "value": None, "was_cut": False, "traceback": "", "exit_code": 0}
         try:

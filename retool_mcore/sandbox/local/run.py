@@ -26,6 +26,7 @@ class Run:
         self.stdin: str = header["stdin"]
         self.timeout_s: float = header["timeout_s"]
         self.memory_mb: int = header["memory_mb"]
+        self.session: str | None = header["session"]
         self.fetch_files: list[str] = header["fetch_files"]
         self.flood_bytes = FLOOD_FACTOR * max_output_bytes
         self.max_output_bytes = max_output_bytes
@@ -37,6 +38,7 @@ class Run:
         self.report: dict | None = None
         self.stopped: tuple[Status, str] | None = None
         self.place: Slot | None = None
+        self.new_session = False
         self.timer: Timer | None = None
         self.started = time.monotonic()
 
@@ -86,7 +88,7 @@ class Run:
         return self.report is not None, True
 
     def _drain(self) -> None:
-        # Enough to empty what a pipe can hold.
+        # Enough to empty what a pipe can hold; in a session, a process left in the background could write for ever.
         for fd, clip_ in ((self.place.stdout, self.stdout), (self.place.stderr, self.stderr)):
             for _ in range(MAX_CHUNKS):
                 try:

@@ -22,14 +22,16 @@ REPLY_GRACE_S = 60.0
 MAX_REPLY_BYTES = 256 * 2**20
 # Programs that stand ready, shut in and waiting: making one takes longer than most programs run.
 SPARES = 4
+LOST = "the session's state was lost; it begins anew with this run\n"
 
 
 class LocalSandbox:
     """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
-    Runs under which it died are done again once.
+    Runs under which it died are done again once, but not those of a session, whose variables died with it.
 
     `workers` bounds the runs at once in each event loop. `level` and `level_reason` say, once started, how isolated
-    programs are and why not more; `max_isolation` stays at a weaker level than the host allows.
+    programs are and why not more; `max_isolation` stays at a weaker level than the host allows. A session ends after
+    `session_idle_s` without a run.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class LocalSandbox:
         min_isolation: str | None = None,
         max_isolation: str | None = None,
         preload: Sequence[str] = PRELOAD,
+        session_idle_s: float = 600.0,
     ):
         self.timeout_s = timeout_s
         self.memory_mb = memory_mb
@@ -55,11 +58,13 @@ class LocalSandbox:
             "preload": list(preload),
             "max_isolation": max_isolation or LEVELS[-1],
             "spares": min(SPARES, workers),
+            "session_idle_s": session_idle_s,
         }
         self._limit = PerLoopSemaphore(workers)
         self._server: Server | None = None
         self._lock = threading.Lock()
         self._lock_owner = os.getpid()
+        self._sessions: set[str] = set()
         self._runs: Counter[str] = Counter()
         self._starts = self._closes = self._running_now = self._waiting = 0
 
@@ -77,11 +82,13 @@ class LocalSandbox:
         stdin: str = "",
         files: Mapping[str, bytes] | None = None,
         fetch_files: Sequence[str] = (),
+        session: str | None = None,
     ) -> Result:
         """See Sandbox.run. The first run also starts the server; that time is not part of the program's.
 
-        `files` and `fetch_files` are paths below the program's folder; one that is missing, a link or larger than 64 MB
-        is left out of the result. Raises UserError for a path outside.
+        Runs of the same `session` share their variables, one after another; when these were lost, to a limit or to
+        idle time, stderr's first line says so. `files` and `fetch_files` are paths below the program's folder; one
+        that is missing, a link or larger than 64 MB is left out of the result. Raises UserError for a path outside.
         """
         listed, body = pack_files(files or {})
         _check_paths([*(files or {}), *fetch_files])
@@ -91,6 +98,7 @@ class LocalSandbox:
             "stdin": stdin,
             "timeout_s": timeout_s,
             "memory_mb": self.memory_mb if memory_mb is None else memory_mb,
+            "session": session,
             "fetch_files": list(fetch_files),
             "files": listed,
         }
@@ -102,14 +110,14 @@ class LocalSandbox:
             self._waiting -= 1
         self._running_now += 1
         try:
-            result = await self._run(frame(request, body), timeout_s)
+            result = await self._run(frame(request, body), timeout_s, session)
         finally:
             self._running_now -= 1
             slot.release()
         self._runs[result.status.value] += 1
         return result
 
-    async def _run(self, request: bytes, timeout_s: float) -> Result:
+    async def _run(self, request: bytes, timeout_s: float, session: str | None) -> Result:
         closes = self._closes
         for _ in range(2):
             await self.start()
@@ -122,31 +130,61 @@ class LocalSandbox:
                 await asyncio.to_thread(server.process.wait)
                 continue
             try:
-                header, body = await asyncio.wait_for(_exchange(connection, request), timeout_s + REPLY_GRACE_S)
-                return decode_reply(header, body)
+                # In a session, runs ahead of this one take their time first.
+                limit_s = None if session is not None else timeout_s + REPLY_GRACE_S
+                header, body = await asyncio.wait_for(_exchange(connection, request), limit_s)
+                result, is_new = decode_reply(header, body)
             except (OSError, EOFError, TimeoutError) as error:
-                # It can be done again, unless the sandbox was closed.
-                if closes == self._closes and await asyncio.to_thread(server.has_ended):
+                # A run without a state can be done again, unless the sandbox was closed.
+                if session is None and closes == self._closes and await asyncio.to_thread(server.has_ended):
                     continue
                 return Result.broken(f"the sandbox did not answer ({type(error).__name__})")
             finally:
                 # Closing is also what cancels a run: the server sees it and kills the program.
                 connection.close()
+            return self._with_session(result, is_new, session)
         return Result.broken("the sandbox server does not stay alive")
+
+    def _with_session(self, result: Result, is_new: bool, session: str | None) -> Result:
+        if session is None:
+            return result
+        was_lost = is_new and session in self._sessions
+        self._sessions.add(session)
+        if not was_lost:
+            return result
+        return Result(**{**vars(result), "stderr": LOST + result.stderr})
+
+    async def end_session(self, session: str) -> None:
+        """Forget the session's variables and end its process; does nothing for one that does not exist."""
+        self._sessions.discard(session)
+        if not self._running():
+            return
+        try:
+            connection = self._server.connect()
+        except OSError:
+            return
+        try:
+            await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
+        except (OSError, EOFError, TimeoutError):
+            return
+        finally:
+            connection.close()
 
     async def close(self) -> None:
         """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
         self._closes += 1
         server, self._server = self._server, None
+        self._sessions.clear()
         if server is not None and server.owner == os.getpid():
             await asyncio.to_thread(server.end)
 
     def stats(self) -> dict:
-        """{runs: {status: count}, running, waiting, restarts: counts, pids: [server, zygote] or []}"""
+        """{runs: {status: count}, running, waiting, sessions, restarts: counts, pids: [server, zygote] or []}"""
         return {
             "runs": dict(self._runs),
             "running": self._running_now,
             "waiting": self._waiting,
+            "sessions": len(self._sessions),
             "pids": [self._server.process.pid, self._server.zygote] if self._running() else [],
             "restarts": max(0, self._starts - 1),
         }

@@ -3,9 +3,10 @@
 A frame: lengths of a JSON header and of a body (2 x 4 bytes, network order), the header, the body. Requests carry the
 contents of files in the body, replies the output too, so that no escaping can blow them up.
 
-Request header: {code, stdin, timeout_s, memory_mb, fetch_files, files: [[path, bytes], ...]}. Reply header: {status,
-duration_s, exit_code, sizes: [stdout, stderr, value or -1], files: [[path, bytes], ...]}. A program's report has no
-body: {status, value, was_cut, traceback, exit_code}.
+Request header: {code, stdin, timeout_s, memory_mb, session, fetch_files, files: [[path, bytes], ...]}, or
+{end_session: id}. Reply header: {status, duration_s, exit_code, sizes: [stdout, stderr, value or -1],
+files: [[path, bytes], ...], new_session: bool}. A program's report has no body: {status, value, was_cut,
+traceback, exit_code}.
 """
 
 import json
@@ -65,7 +66,7 @@ def unpack_files(listed: list, body: bytes) -> dict[str, bytes]:
     return files
 
 
-def encode_reply(result: Result) -> bytes:
+def encode_reply(result: Result, new_session: bool) -> bytes:
     texts = [
         None if text is None else text.encode("utf-8", "replace")
         for text in (result.stdout, result.stderr, result.value)
@@ -78,15 +79,18 @@ def encode_reply(result: Result) -> bytes:
         "exit_code": result.exit_code,
         "sizes": sizes,
         "files": listed,
+        "new_session": new_session,
     }
     return frame(header, b"".join([*filter(None, texts), body]))
 
 
-def decode_reply(header: dict, body: bytes) -> Result:
+def decode_reply(header: dict, body: bytes) -> tuple[Result, bool]:
+    """(result, whether a session began with this run)"""
     texts, start = [], 0
     for size in header["sizes"]:
         texts.append(None if size < 0 else body[start : start + size].decode())
         start += max(size, 0)
     files = unpack_files(header["files"], body[start:])
     stdout, stderr, value = texts
-    return Result(Status(header["status"]), stdout, stderr, value, header["duration_s"], header["exit_code"], files)
+    result = Result(Status(header["status"]), stdout, stderr, value, header["duration_s"], header["exit_code"], files)
+    return result, header["new_session"]

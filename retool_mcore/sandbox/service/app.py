@@ -1,4 +1,4 @@
-"""The HTTP server: POST /run_code as SandboxFusion has it (schema.py), GET /health, /metrics and /.
+"""The HTTP server: POST /run_code as SandboxFusion has it (schema.py), GET /health, /metrics and /, DELETE /session/ID.
 
 A caller shows the service's token, as `Authorization: Bearer TOKEN` or in the address, http://retool:TOKEN@host:port,
 which every HTTP client turns into a header. A service without one serves this machine's own users, and no web page.
@@ -12,6 +12,7 @@ import logging
 import math
 import socket
 import time
+from collections import OrderedDict
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from retool_mcore.sandbox.service.queue import FairQueue, QueueFull, Runs
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_TIMEOUT_S = 300.0
+MAX_SESSIONS = 1024
 BODY_S = 30.0  # for which a request's body may keep its handler waiting
 HEAD_S = 10.0  # of a connection without a whole request
 MAX_HEADLESS = 1024  # connections without a whole request at once; the oldest go first
@@ -57,10 +59,12 @@ class Service:
         self.draining = False
         self._started = time.time()
         self._mean_run_s = 0.1
+        self._sessions: OrderedDict[str, None] = OrderedDict()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=self.max_body_bytes, middlewares=[self._explain])
         app.router.add_post("/run_code", self._run_code)
+        app.router.add_delete("/session/{id}", self._end_session)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/ping", self._ping)
         app.router.add_get("/metrics", self._metrics)
@@ -128,10 +132,14 @@ class Service:
             return web.json_response(schema.error_reply(message))
         # Who asks for a reply again has the whole request, not only a name that may be guessed.
         request_id = run.request_id and f"{run.request_id} {hashlib.sha256(body).hexdigest()}"
-        if self.draining and not self.runs.knows(request_id):
-            self.metrics.refused("draining")
-            return self._come_back("the service is shutting down and takes no new runs")
-        key = run.trajectory or request.remote
+        if not self.runs.knows(request_id):
+            if self.draining:
+                self.metrics.refused("draining")
+                return self._come_back("the service is shutting down and takes no new runs")
+            if run.session_resume and run.session not in self._sessions:
+                self.metrics.refused("session")
+                return _problem(409, f"session {run.session!r} is not known here; run its programs again")
+        key = run.trajectory or run.session or request.remote
         try:
             reply = await self.runs.reply(request_id, lambda: self._execute(run, key))
         except QueueFull:
@@ -143,6 +151,8 @@ class Service:
         asked = time.monotonic()
         async with self.queue.slot(key):
             started = time.monotonic()
+            if run.session:
+                await self._note_session(run.session)
             try:
                 result = await self.sandbox.run(run.code, **run.options())
             except UserError as error:
@@ -151,6 +161,20 @@ class Service:
         self._mean_run_s += 0.05 * (run_s - self._mean_run_s)
         self.metrics.ended(result.status, started - asked, run_s)
         return json.dumps(schema.reply_of(result, run.display)), result.status is not Status.SANDBOX
+
+    async def _note_session(self, session: str) -> None:
+        self._sessions[session] = None
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            # Each is a process; its owner is told that it is not known here, and makes it again.
+            await self.sandbox.end_session(self._sessions.popitem(last=False)[0])  # type: ignore[attr-defined]
+
+    async def _end_session(self, request: web.Request) -> web.Response:
+        session = request.match_info["id"]
+        if session in self._sessions:
+            del self._sessions[session]
+            await self.sandbox.end_session(session)  # type: ignore[attr-defined]
+        return web.json_response({"session": session})
 
     def _come_back(self, reason: str, status: int = 503) -> web.Response:
         wait_s = self._mean_run_s * self.queue.waiting / self.queue.slots

@@ -136,9 +136,15 @@ class Fleet:
 
     # --- choosing
 
-    def choose(self, avoid: str | None = None) -> Host | None:
-        """The least loaded host that may be asked now, `avoid` only if it is the only one; None: wait for one."""
+    def choose(self, prefer: str | None = None, avoid: str | None = None) -> Host | None:
+        """The least loaded host that may be asked now, `avoid` only if it is the only one; None: wait for one.
+
+        `prefer` is waited for while it is merely busy.
+        """
         now = time.monotonic()
+        preferred = self.hosts.get(prefer)
+        if preferred is not None and preferred.up and not preferred.draining:
+            return preferred if preferred.usable(now) else None
         usable = [host for host in self.hosts.values() if host.usable(now)]
         others = [host for host in usable if host.url != avoid] or usable
         # Many clients that all see two idle hosts must not all take the first.

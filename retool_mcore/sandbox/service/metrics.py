@@ -22,7 +22,7 @@ class ServiceMetrics:
         self._refused = Counter("refused", "Requests that were not run.", ["reason"], **common)
         for status in Status:
             self._runs.labels(status)
-        for reason in ("full", "draining", "invalid"):
+        for reason in ("full", "draining", "invalid", "session"):
             self._refused.labels(reason)
         Gauge("running", "Programs that run.", **common).set_function(lambda: queue.running)
         Gauge("queued", "Runs that wait for a slot.", **common).set_function(lambda: queue.waiting)

@@ -10,9 +10,10 @@ import copy
 import json
 import secrets
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -32,15 +33,28 @@ SANDBOX_ERRORS = 2
 HEALTH_TIMEOUT_S = 10.0
 SAME_HOST_S = 0.05
 WAIT_S = 0.5
-COUNTERS = ("runs", "retries", "failovers", "unhealthy", "busy", "lost")
+MAX_SESSIONS = 20_000
+COUNTERS = ("runs", "retries", "failovers", "unhealthy", "busy", "replayed", "lost")
 
 
 class _Unusable(Exception):
     """This host cannot run it now."""
 
 
+class _Forgotten(_Unusable):
+    """It does not know the session: it was started anew."""
+
+
 class _Refused(Exception):
     """Every host would say the same."""
+
+
+@dataclass
+class _Session:
+    """Where a session lives, and the requests that made its state, to make it again elsewhere."""
+
+    home: str | None = None
+    history: list[dict] = field(default_factory=list)
 
 
 class _State:
@@ -58,8 +72,9 @@ class PoolSandbox:
 
     `patience_s`: for how long a run that no host takes or finishes is tried again before it is a Status.SANDBOX. When
     no host has answered for so long, runs that come later give up within seconds: an outage is waited for once.
-    `concurrency` bounds the runs at once in each event loop; the rest wait, fair between trajectories. The services'
-    own limit of output holds.
+    `concurrency` bounds the runs at once in each event loop; the rest wait, fair between trajectories. A session lives
+    on one host; where that dies, its programs are run again on another (what they printed is not seen twice). The
+    services' own limit of output holds.
     """
 
     health_path = "/health"
@@ -81,6 +96,7 @@ class PoolSandbox:
         self.patience_s = patience_s
         self._past: Counter = Counter()
         self._states = PerLoop(lambda: _State(self), lambda state: self._past.update(state.counts))
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     async def run(
         self,
@@ -91,6 +107,7 @@ class PoolSandbox:
         stdin: str = "",
         files: Mapping[str, bytes] | None = None,
         fetch_files: Sequence[str] = (),
+        session: str | None = None,
     ) -> Result:
         """See Sandbox.run. Asks again, here and there, for `patience_s` when hosts fail, hang, are full or are gone."""
         request = {
@@ -106,10 +123,18 @@ class PoolSandbox:
             request["fetch_files"] = list(fetch_files)
         state = self._states.get()
         # One task is one trajectory: an episode awaits its calls one after another.
-        key = f"{state.name}-{id(asyncio.current_task())}"
+        key = session or f"{state.name}-{id(asyncio.current_task())}"
         async with state.queue.slot(key), state.fleet.in_use():
             state.counts["runs"] += 1
-            return await self._run(state, request, key)
+            return await self._run(state, request, key, session)
+
+    async def end_session(self, session: str) -> None:
+        """Let its host forget it; a host that does not answer has forgotten it already."""
+        known = self._sessions.pop(session, None)
+        if known is not None and known.home is not None:
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with asyncio.timeout(REPLY_GRACE_S):
+                    await (await self._states.get().fleet.http().delete(f"{known.home}/session/{session}")).read()
 
     async def close(self) -> None:
         """Close this loop's connections; a later run opens new ones."""
@@ -123,7 +148,8 @@ class PoolSandbox:
 
     def stats(self) -> dict[str, float]:
         """Counts of this process: runs, retries (asked again), failovers (on another host), unhealthy (hosts found
-        down), busy (turned away), lost (given up); and hosts, hosts_up now."""
+        down), busy (turned away), replayed (programs of moved sessions), lost (given up); and hosts, hosts_up now.
+        """
         states = self._states.all()
         counts = sum((state.counts for state in states), self._past.copy())
         hosts = [host for state in states[-1:] for host in state.fleet.hosts.values()]
@@ -139,13 +165,14 @@ class PoolSandbox:
 
     # --- one run
 
-    async def _run(self, state: _State, request: dict, key: str) -> Result:
-        request = self._identified(request, secrets.token_hex(12), key)
+    async def _run(self, state: _State, request: dict, key: str, session_id: str | None) -> Result:
+        session = None if session_id is None else self._session(session_id)
+        request_id = secrets.token_hex(12)
         started = time.monotonic()
         silence = "no host answers at" if state.fleet.hosts else "no host is known in"
         last, reason, errors = None, f"{silence} {self.host_list}", 0
         while True:
-            host = state.fleet.choose(avoid=last)
+            host = state.fleet.choose(prefer=session.home if session else None, avoid=last)
             if host is not None:
                 if last is not None:
                     state.counts["retries"] += 1
@@ -154,7 +181,10 @@ class PoolSandbox:
                         await asyncio.sleep(SAME_HOST_S)
                 last = host.url
                 try:
-                    result = await self._ask(state, host, request)
+                    if session is None:
+                        result = await self._ask(state, host, self._identified(request, request_id, key))
+                    else:
+                        result = await self._in_session(state, host, request, request_id, session_id, session)
                     if result.status is not Status.SANDBOX or errors == SANDBOX_ERRORS:
                         return result
                     errors, reason = errors + 1, result.stderr.strip()
@@ -166,8 +196,43 @@ class PoolSandbox:
             if waited > self.patience_s or waited > ASKED_AGAIN_S and state.fleet.silent_s() > self.patience_s:
                 state.counts["lost"] += 1
                 return Result.broken(f"no sandbox service ran it within {self.patience_s:g} s ({reason})")
-            if state.fleet.choose() is None:
+            if state.fleet.choose(prefer=session.home if session else None) is None:
                 await state.fleet.wait(min(WAIT_S, self.patience_s))
+
+    async def _in_session(
+        self, state: _State, host: Host, request: dict, request_id: str, session_id: str, session: _Session
+    ) -> Result:
+        if session.home != host.url:
+            await self._replay(state, host, session_id, session)
+        named = request | {"session": session_id}
+        try:
+            asked = named | {"session_resume": bool(session.history)}
+            result = await self._ask(state, host, self._identified(asked, request_id, session_id))
+        except _Forgotten:
+            session.home = None
+            raise
+        # What ended a program from outside has ended its interpreter too: nothing of it is left to make again.
+        if result.status in (Status.TIMEOUT, Status.MEMORY, Status.KILLED):
+            session.history.clear()
+        elif result.status is not Status.SANDBOX:
+            session.history.append(named)
+        return result
+
+    async def _replay(self, state: _State, host: Host, session_id: str, session: _Session) -> None:
+        for place, earlier in enumerate(session.history):
+            again = earlier | {"session_resume": place > 0}
+            result = await self._ask(state, host, self._identified(again, secrets.token_hex(12), session_id))
+            if result.status is Status.SANDBOX:
+                raise _Unusable(result.stderr.strip())
+            state.counts["replayed"] += 1
+        session.home = host.url
+
+    def _session(self, session_id: str) -> _Session:
+        session = self._sessions.setdefault(session_id, _Session())
+        self._sessions.move_to_end(session_id)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
 
     async def _ask(self, state: _State, host: Host, request: dict) -> Result:
         """Raises _Unusable when this host did not run it, _Refused when none will."""
@@ -197,6 +262,8 @@ class PoolSandbox:
             state.counts["busy"] += 1
             state.fleet.rest(host, retry_after_s(response.headers.get("Retry-After")))
             raise _Unusable(reason)
+        if response.status == 409:
+            raise _Forgotten(reason)
         if response.status < 500:
             raise _Refused(reason)
         if response.status == 500:

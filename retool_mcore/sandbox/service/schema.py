@@ -5,8 +5,9 @@ Its own fields (bytedance/SandboxFusion, sandbox/server/sandbox_api.py): code, l
 "Success" | "Failed" | "SandboxError", message, compile_result, run_result: {status: "Finished" | "Error" |
 "TimeLimitExceeded", execution_time (s), return_code, stdout, stderr}, executor_pod_name, files {path: base64}}.
 
-Ours, which SandboxFusion ignores: request_id (a repeated one joins the first), trajectory (key of fairness), display
-(true: the reply has `value`, the repr of a final bare expression, and `ending`, our Status).
+Ours, which SandboxFusion ignores: request_id (a repeated one joins the first), session and session_resume (true: refuse
+with 409 where the session is unknown), trajectory (key of fairness), display (true: the reply has `value`, the repr of
+a final bare expression, and `ending`, our Status).
 """
 
 import base64
@@ -25,7 +26,8 @@ LANGUAGES = ("python",)
 DEFAULT_TIMEOUT_S = 10.0  # SandboxFusion's
 LOAD_HEADER = "X-Sandbox-Load"  # of every reply: "running queued slots", so that a client knows it without asking
 MAX_FILES = 1000  # that a request may bring, and as many that it may fetch
-MAX_NAME = 128  # characters of a request's or trajectory's name
+MAX_NAME = 128  # characters of a session's, request's or trajectory's name
+MIN_SESSION = 16  # a session's name is all that keeps its variables from other callers
 MAX_PATH = 1024
 
 
@@ -65,6 +67,8 @@ class RunRequest(BaseModel):
     files: Annotated[dict[Path, File | None], Field(max_length=MAX_FILES)] = {}
     fetch_files: Annotated[list[Path], Field(max_length=MAX_FILES)] = []
     request_id: Name | None = None
+    session: Annotated[str, Field(min_length=MIN_SESSION, max_length=MAX_NAME)] | None = None
+    session_resume: bool = False
     trajectory: Name | None = None
     display: bool = False
 
@@ -74,7 +78,7 @@ class RunRequest(BaseModel):
         if self.memory_limit_MB != -1:
             options["memory_mb"] = int(self.memory_limit_MB)
         files = {path: data for path, data in self.files.items() if data is not None}
-        given = {"stdin": self.stdin, "files": files, "fetch_files": tuple(self.fetch_files)}
+        given = {"stdin": self.stdin, "files": files, "fetch_files": tuple(self.fetch_files), "session": self.session}
         return options | {name: value for name, value in given.items() if value}
 
 

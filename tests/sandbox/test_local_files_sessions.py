@@ -1,4 +1,4 @@
-"""Files in and out, counters and limits over all of a run's processes."""
+"""Files in and out, sessions, counters and limits over all of a run's processes."""
 
 import asyncio
 
@@ -52,6 +52,39 @@ def test_paths_outside_are_refused(box, path):
         run(box, "1", fetch_files=[path])
 
 
+def test_a_session_keeps_its_variables_and_others_do_not_see_them(box):
+    assert run(box, "x = 5", session="a").status is Status.SUCCESS
+    assert run(box, "x + 1", session="a").value == "6"
+    assert run(box, "1 / 0", session="a").status is Status.ERROR
+    assert run(box, "x", session="a").value == "5"
+    assert run(box, "x", session="b").status is Status.ERROR and run(box, "x").status is Status.ERROR
+    for name in "ab":
+        asyncio.run(box.end_session(name))
+    ended = run(box, "x", session="a")
+    assert ended.status is Status.ERROR and "lost" not in ended.stderr
+    asyncio.run(box.end_session("a"))
+
+
+def test_a_session_that_hit_a_limit_says_so_at_its_next_run(box):
+    run(box, "x = 1", session="c")
+    assert run(box, "while True: pass", session="c", timeout_s=2).status is Status.TIMEOUT
+    following = run(box, "print('on')", session="c")
+    assert following.stdout == "on\n" and "lost" in following.stderr.split("\n")[0]
+    assert run(box, "2", session="c").stderr == ""
+    asyncio.run(box.end_session("c"))
+
+
+def test_runs_of_one_session_take_turns(box):
+    async def main():
+        await box.run("seen = []", session="d")
+        await asyncio.gather(*[box.run(f"seen.append({i}); len(seen)", session="d") for i in range(4)])
+        result = await box.run("sorted(seen)", session="d")
+        await box.end_session("d")
+        return result
+
+    assert asyncio.run(main()).value == "[0, 1, 2, 3]"
+
+
 def test_memory_of_all_processes_together_is_bounded(box):
     code = """
 import os, time
@@ -68,16 +101,6 @@ time.sleep(1000)
 def test_memory_limit_of_a_single_run(box):
     assert run(box, "len(bytearray(50 * 2**20))", memory_mb=20).status is Status.MEMORY
     assert run(box, "len(bytearray(50 * 2**20))", memory_mb=120).status is Status.SUCCESS
-
-
-def test_nothing_of_a_program_is_left_for_the_next(box):
-    assert run(box, "x = 5").status is Status.SUCCESS
-    assert run(box, "x").stderr.endswith("NameError: name 'x' is not defined\n")
-
-
-def test_a_program_that_ignores_the_end_of_its_processor_time_is_killed(box):
-    code = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU)[1] < 100)"
-    assert run(box, code, timeout_s=10).stdout == "True\n"
 
 
 def test_exit_codes_and_counters(box):
