@@ -21,7 +21,8 @@ FILE = CONFIG_DIR.parent / "docs" / "recipe_runs.json"
 # What of each step is kept: the mean reward of its trajectories, the loss, and the norm of the gradient. A loss whose
 # advantages sum up to 0 is nearly 0 where the policy is the one that wrote the trajectories.
 METRICS = {"reward": "critic/score/mean", "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm"}
-STALENESS = "staleness/max"  # updates by which the oldest token of a step lags behind; told where there was any
+# Updates by which the oldest token of a step lags behind; told where there was any.
+STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 KEY = ("recipe", "advantage", "pipeline")
 
 

@@ -14,7 +14,7 @@ KINDS = {
     "good": None,
     "good, output formatted otherwise": None,
     "good, output unused": None,
-    "good, shared variables": None,
+    "shared variables": "execution",
     "tag not closed": "format verification",
     "output without program": "format verification",
     "no box": "format verification",
@@ -130,7 +130,7 @@ def _rewrite(kind: str, boxes: int, each: int, more: int, thing: str) -> str:
         + block(f"print({boxes} / {each}, [{total}, {answer}])", f"{boxes / each:.4f}  [{total},{answer}]")
         + end,
         "good, output unused": start + block(code + "\nprint(2**61 - 1)", f"{answer}\n99999") + end,
-        "good, shared variables": start + shared + end,
+        "shared variables": start + shared + end,
         "tag not closed": (solved + end).replace("</code>", ""),
         "output without program": start + f"<interpreter>\n{answer}\n</interpreter>\n" + end,
         "no box": (solved + end).replace("\\boxed", ""),

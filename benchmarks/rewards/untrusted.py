@@ -39,7 +39,6 @@ from retool_mcore.rollout.episode import cut_observation  # noqa: E402
 from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose  # noqa: E402
 from retool_mcore.rollout.wire import to_wire  # noqa: E402
 from retool_mcore.sandbox.base import Result, Status  # noqa: E402
-from retool_mcore.sandbox.cache import is_deterministic  # noqa: E402
 from retool_mcore.sandbox.display import strip_fences  # noqa: E402
 from retool_mcore.sandbox.fusion import with_marked_value  # noqa: E402
 
@@ -187,7 +186,6 @@ READERS = {
     "python calls of a data set": _rows,
     "fences": strip_fences,
     "displayed value": lambda text: with_marked_value(text, "mark"),
-    "cache": is_deterministic,
     "observation": lambda text: Result(Status.ERROR, text, text, text, 0.0).observation(),
     "observation cut": lambda text: cut_observation(TEXT, TOKENIZER, text[:100_000], 512),  # as sandboxes clip it
     "edits of a repository": _edits,

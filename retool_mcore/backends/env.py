@@ -12,7 +12,7 @@ from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
 
 _SECTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-COMMON, GPU, TP_OVERLAP, CPU = (_SECTIONS[name] for name in ("common", "gpu", "tp_overlap", "cpu"))
+COMMON, GPU, CPU = (_SECTIONS[name] for name in ("common", "gpu", "cpu"))
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
@@ -27,8 +27,6 @@ def stage_env(config: Mapping) -> dict[str, str]:
     needed = COMMON | (CPU if cpu else GPU)
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
-    if (config["parallel"].get("megatron", {}).get("override_mcore_model_config") or {}).get("tp_overlap"):
-        needed |= TP_OVERLAP
     return needed | dict(os.environ)
 
 
@@ -37,7 +35,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *TP_OVERLAP, *CPU, "VERL_FILE_LOGGER_PATH", *LOGGERS}
+    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", *LOGGERS}
     names |= {"RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 

@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.node import node_mark
-from retool_mcore.cluster.retry import Decision, record_failure
+from retool_mcore.cluster.retry import judge
 from retool_mcore.runner import processes
-from retool_mcore.state.progress import attempt_files, read_steps
+from retool_mcore.state.progress import attempt_files
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
@@ -78,7 +78,8 @@ def main(given: str) -> int:
         if slurm.timed_out(options.job):
             # The job's own process is ending its stage, and may be killed before it can judge.
             judged = crash_marker.end(options.folder, options.mark) and options.stage in PAUSABLE
-            if not (judged and no_step(options.folder)) or _fail(options, TOO_SHORT).requeue:
+            too_short = judged and no_step(options.folder)
+            if not too_short or judge(options.folder, TOO_SHORT, options.max_attempts).requeue:
                 slurm.requeue(options.job)
         return 0
     crash_marker.end(options.folder, options.mark)
@@ -87,7 +88,7 @@ def main(given: str) -> int:
         return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
-    decision = _fail(options, KILLED)
+    decision = judge(options.folder, KILLED, options.max_attempts)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
         refusal = slurm.requeue(options.job)
@@ -101,12 +102,6 @@ def no_step(folder: Path) -> bool:
     """Whether the newest attempt has not ended a single step: another might not either."""
     files = attempt_files(folder)
     return bool(files) and files[max(files)].stat().st_size == 0
-
-
-def _fail(options: SimpleNamespace, error: str) -> Decision:
-    folder = options.folder
-    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
-    return record_failure(folder, attempt, step, error, max_attempts=options.max_attempts)
 
 
 if __name__ == "__main__":

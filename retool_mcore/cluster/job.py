@@ -31,7 +31,7 @@ from retool_mcore.cluster.job_signals import PAUSABLE, Signals
 from retool_mcore.cluster.node import FOREIGN, node_command, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
-from retool_mcore.cluster.retry import Decision, record_failure
+from retool_mcore.cluster.retry import judge
 from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
 from retool_mcore.config import compose
@@ -51,7 +51,6 @@ from retool_mcore.runner.launch import (
     run_attempt,
     stage_dir,
 )
-from retool_mcore.state.progress import attempt_files, read_steps
 from retool_mcore.state.stop import EXIT_CODE, JOB_END
 
 say = partial(print, flush=True)
@@ -139,7 +138,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
     if silent := crash_marker.unreported_crash(folder, allocation.job_id):
         say(f"retool: {silent}")
-        decision = decide(folder, silent, site)
+        decision = judge(folder, silent, site.max_attempts)
         say(f"{stage}: {decision.why}")
         if not decision.requeue:
             crash_marker.end(folder)
@@ -198,15 +197,9 @@ def run_attempt_on_nodes(
 def after_failure(stage: str, allocation: Allocation, site: Site, folder: Path, error: str) -> int:
     """Back to the queue if the stage deserves another attempt; the exit code."""
     say(f"retool: {error}")
-    decision = decide(folder, error, site)
+    decision = judge(folder, error, site.max_attempts)
     why = f"{stage}: {decision.why}".removesuffix(".")
     return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
-
-
-def decide(folder: Path, error: str, site: Site) -> Decision:
-    """Writes a failure of the newest attempt down; whether the stage deserves another."""
-    attempt, step = max(attempt_files(folder), default=0), max(read_steps(folder), default=0)
-    return record_failure(folder, attempt, step, error, max_attempts=site.max_attempts)
 
 
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:

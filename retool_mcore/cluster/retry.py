@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from retool_mcore.files import read_json_lines, write_atomically
+from retool_mcore.state.progress import attempt_files, read_steps
 
 FAILURES = "failures.jsonl"
 # What differs between two occurrences of one error, most specific first.
@@ -38,6 +39,12 @@ def error_signature(message: str) -> str:
     for pattern, name in _VARYING:
         text = pattern.sub(name, text)
     return text
+
+
+def judge(stage_dir: Path, error: str, max_attempts: int) -> Decision:
+    """Writes a failure of the newest attempt down; whether the stage deserves another."""
+    attempt, step = max(attempt_files(stage_dir), default=0), max(read_steps(stage_dir), default=0)
+    return record_failure(stage_dir, attempt, step, error, max_attempts=max_attempts)
 
 
 def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, max_attempts: int = 10) -> Decision:

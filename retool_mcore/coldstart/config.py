@@ -105,7 +105,7 @@ class Execution:
 
     on_mismatch: Literal["repair", "drop"] = "repair"
     on_error: Literal["keep", "drop"] = "drop"
-    session: bool = True
+    session: bool = False
     concurrency: Count = 8
     max_output_chars: Count = 4000
     sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})

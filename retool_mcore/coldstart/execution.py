@@ -12,7 +12,6 @@ from retool_mcore.coldstart.config import Execution
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Sandbox, Status
-from retool_mcore.sandbox.create import without_cache
 
 # A service that restarts is back by then; a sandbox that still does not answer stops the run, not the row.
 _ATTEMPTS = 3
@@ -45,7 +44,7 @@ class Executor:
                     result = await self._run(segment["text"], session)
                     self._replace(row, segments, number + 1, result)
         finally:
-            end = getattr(without_cache(self.sandbox), "end_session", None)
+            end = getattr(self.sandbox, "end_session", None)
             if session and end:
                 await end(session)
         row.segments = segments

@@ -19,7 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 
-GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")}
+GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")} | {
+    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
+    "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
+}
 LORA = (
     "LoRA is not supported: neither export nor the verified push of the weights knows adapters, so all weights are "
     "trained (docs/models.md); leave the key out."
@@ -125,6 +128,8 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
     Raises:
         UserError: the key does not exist there, or the value's basic type is another one.
     """
+    if prefix + key in GONE:  # also where any key may stand
+        raise UserError(f"unknown key {prefix}{key}; {GONE[prefix + key]}.")
     if is_free(key, free):
         return None
     node: Any = reference
@@ -134,7 +139,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            sentence = f"unknown key {prefix}{key}; {GONE.get(prefix + key, near)}."
+            sentence = f"unknown key {prefix}{key}; {near}."
             raise UserError(LORA if ".lora" in f".{key.lower()}" else sentence)
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]

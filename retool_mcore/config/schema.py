@@ -112,7 +112,6 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Annotated[int, Field(ge=32)], "sandbox", "memory_mb"),  # Python itself takes about 10
     (Count, "sandbox", "max_output_bytes workers? concurrency"),
     (Literal["none", "process", "landlock", "namespaces"], "sandbox", "min_isolation"),
-    (NotNegative, "sandbox", "cache_mb"),
     (Count, "train", "batch mini_batch epochs steps? max_length eval_samples stop_after_worse? keep_checkpoints"),
     (Count, "train", "text_every?"),
     (Annotated[int, Field(ge=2)], "train", "n"),  # with one trajectory a group every advantage is zero

@@ -6,7 +6,7 @@ not the memory: at most `prepare` environments are made ahead of those that act,
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.concurrency import PerLoopSemaphore
@@ -60,38 +60,3 @@ class Passage:
             self.spans[-1]["end"] = time.time()
             self._held.release()
             self._held = None
-
-
-def overlap(passages: Sequence[Sequence[Mapping]]) -> dict[str, float]:
-    """Figures of one batch's `Passage.spans`. {} without any.
-
-    STAGE_s: mean seconds of a trajectory in it; STAGE_wait_s: mean seconds that it waited to be let in.
-    `overlap`: share of the time with any stage in progress in which at least two different ones were.
-    `speed_up`: the time in progress of every stage, added up, through the time in which any was: 1 is one after the
-    other, 3 is the most.
-    """
-    spans = [span for passage in passages for span in passage if span["end"] is not None]
-    if not spans:
-        return {}
-    figures: dict[str, float] = {}
-    for name in STAGES:
-        own = [span for span in spans if span["stage"] == name]
-        if own:
-            figures[f"{name}_s"] = sum(span["end"] - span["start"] for span in own) / len(own)
-            figures[f"{name}_wait_s"] = sum(span["start"] - span["asked"] for span in own) / len(own)
-    edges = sorted({edge for span in spans for edge in (span["start"], span["end"])})
-    changes = sorted(
-        [(span["start"], 1, span["stage"]) for span in spans] + [(span["end"], -1, span["stage"]) for span in spans]
-    )
-    running, place, any_s, two_s, each_s = dict.fromkeys(STAGES, 0), 0, 0.0, 0.0, 0.0
-    for start, end in zip(edges, edges[1:], strict=False):
-        while place < len(changes) and changes[place][0] <= start:
-            running[changes[place][2]] += changes[place][1]
-            place += 1
-        active = sum(count > 0 for count in running.values())
-        any_s += (end - start) * (active > 0)
-        two_s += (end - start) * (active > 1)
-        each_s += (end - start) * active
-    if any_s > 0:
-        figures |= {"overlap": two_s / any_s, "speed_up": each_s / any_s}
-    return figures

@@ -110,6 +110,25 @@ def chrome_trace(
     }
 
 
+def stage_figures(records: Sequence[Mapping]) -> dict[str, float]:
+    """Of trajectories that pass through stages (environments/stages.py); {} without any.
+
+    stages/STAGE_s: mean seconds of a trajectory in it; stages/STAGE_wait_s: mean seconds that it waited to be let in.
+    stages/speed_up: the time in which every stage was in progress, added up, through the time in which any was: 1 is
+    one after the other, 3 is the most.
+    """
+    spans = [span for record in records for span in record.get("stages", ()) if span["end"] is not None]
+    figures, each_s = {}, 0.0
+    for name in dict.fromkeys(span["stage"] for span in spans):
+        asked, start, end = np.array([(s["asked"], s["start"], s["end"]) for s in spans if s["stage"] == name]).T
+        figures[f"stages/{name}_s"] = float((end - start).mean())
+        figures[f"stages/{name}_wait_s"] = float((start - asked).mean())
+        each_s += _union(np.stack([start, end], axis=1))
+    if any_s := _union(np.array([(span["start"], span["end"]) for span in spans])):
+        figures["stages/speed_up"] = each_s / any_s
+    return figures
+
+
 def write_trace(folder: Path, step: int, trace: Mapping, keep: int) -> Path:
     """Write `folder/step_N.json` whole or not at all, remove all but the `keep` highest steps, return the path."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,6 @@
 
 Each rule is one that Megatron-core, vLLM or verl asserts minutes later, in a worker, in its own words."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from retool_mcore.errors import UserError
 from retool_mcore.planner.shape import Model
 
@@ -76,28 +73,6 @@ def check_layout(
     if model.experts and tp > 1 and not sequence_parallel:
         raise UserError("A model of experts with parallel.tp > 1 needs parallel.sequence_parallel=true.")
     return world // (tp * pp * cp)
-
-
-def check_tp_overlap(megatron: Mapping[str, Any], *, device: str, tp: int, sequence_parallel: bool) -> None:
-    """`megatron`: as parallel.megatron. Whether its tp_overlap, if it is on, can be had
-    (backends/megatron/tp_overlap.py)."""
-    if not (megatron.get("override_mcore_model_config") or {}).get("tp_overlap"):
-        return
-    key = "parallel.megatron.override_mcore_model_config.tp_overlap=true"
-    if device != "cuda" or tp == 1 or not sequence_parallel:
-        raise UserError(
-            f"{key} needs parallel.device=cuda, parallel.tp > 1 and parallel.sequence_parallel=true: there is no "
-            "communication to overlap otherwise."
-        )
-    transformer = megatron.get("override_transformer_config") or {}
-    if transformer.get("fp8"):
-        raise UserError(f"{key} has no buffers for FP8: set parallel.megatron.override_transformer_config.fp8 to null.")
-    kind, modules = transformer.get("recompute_granularity"), transformer.get("recompute_modules") or ["core_attn"]
-    if kind == "full" or (kind == "selective" and list(modules) != ["core_attn"]):
-        raise UserError(
-            f"{key} cannot recompute matrix products: set parallel.megatron.override_transformer_config."
-            "recompute_granularity to null, or recompute_modules to [core_attn]."
-        )
 
 
 def check_attention(backend: str, *, capability: float | None, installed: bool | None) -> None:

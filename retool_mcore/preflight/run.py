@@ -199,9 +199,6 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
     check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
-    parallel.check_tp_overlap(
-        layout.megatron, device=layout.device, tp=layout.tp, sequence_parallel=layout.sequence_parallel
-    )
     if layout.device == "cuda":
         check_attention(layout)
     return checked_layout(model, layout).dp

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
-from retool_mcore.sandbox.cache import CachedSandbox
 from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.isolation import LEVELS
 from retool_mcore.sandbox.local import LocalSandbox
@@ -21,17 +20,16 @@ PROBE_PATIENCE_S = 3.0
 def create_sandbox(config: Mapping) -> Sandbox:
     """The sandbox that `config` describes; keys left out have the back-end's defaults. Starts nothing yet.
 
-    Keys: kind ("local", "fusion" or "pool"), timeout_s, memory_mb, cache_mb (0: no cache); local: workers,
-    min_isolation, max_isolation, preload, max_output_bytes, session_idle_s; fusion: url, max_output_bytes; pool: hosts,
-    hosts_from; both: concurrency, patience_s. Raises UserError for an unknown kind or key and for a value that makes no
-    sense.
+    Keys: kind ("local", "fusion" or "pool"), timeout_s, memory_mb; local: workers, min_isolation, max_isolation,
+    preload, max_output_bytes, session_idle_s; fusion: url, max_output_bytes; pool: hosts, hosts_from; both:
+    concurrency, patience_s. Raises UserError for an unknown kind or key and for a value that makes no sense.
     """
     options = dict(config)
     kind = options.pop("kind", None)
     if kind not in KINDS:
         raise UserError(f"sandbox.kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}.")
     back_end = KINDS[kind]
-    keys = {*inspect.signature(back_end).parameters, "cache_mb"}
+    keys = inspect.signature(back_end).parameters
     if options.get("workers", 0) is None:
         del options["workers"]
     for key, value in options.items():
@@ -42,8 +40,6 @@ def create_sandbox(config: Mapping) -> Sandbox:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if key in _POSITIVE and not (is_number and value > 0):
             raise UserError(f"sandbox.{key} is {value!r}; it must be a number above 0.")
-        if key == "cache_mb" and not (is_number and value >= 0):
-            raise UserError(f"sandbox.cache_mb is {value!r}; it must be a number, 0 for no cache.")
     for key in ("min_isolation", "max_isolation"):
         if options.get(key, "none") not in LEVELS:
             raise UserError(f"sandbox.{key} is {options[key]!r}; it must be one of {', '.join(LEVELS)}.")
@@ -51,17 +47,14 @@ def create_sandbox(config: Mapping) -> Sandbox:
         raise UserError("sandbox.url must be the http:// address of a SandboxFusion service.")
     if kind == "pool":
         check_hosts(options.get("hosts", ()), options.get("hosts_from"))
-    cache_mb = options.pop("cache_mb", 0)
-    sandbox = back_end(**options)
-    return CachedSandbox(sandbox, cache_mb) if cache_mb else sandbox
+    return back_end(**options)
 
 
 async def probe(sandbox: Sandbox) -> None:
     """Run one tiny program. Raises UserError, in one sentence, when the sandbox does not give the right answer."""
-    asked = without_cache(sandbox)
-    if isinstance(asked, PoolSandbox):
-        asked = asked.impatient(PROBE_PATIENCE_S)
-    result = await asked.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
+    if isinstance(sandbox, PoolSandbox):
+        sandbox = sandbox.impatient(PROBE_PATIENCE_S)
+    result = await sandbox.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
     if result.status is not Status.SUCCESS or result.stdout.strip() != "2":
         reason = result.observation().strip().replace("\n", " ") or "no output"
         raise UserError(
@@ -71,11 +64,6 @@ async def probe(sandbox: Sandbox) -> None:
 
 def describe(sandbox: Sandbox) -> str:
     """What answered a probe, in words."""
-    sandbox = without_cache(sandbox)
     if isinstance(sandbox, PoolSandbox):
-        return sandbox.describe()
+        return f"sandbox service at {sandbox.host_list}"
     return f"isolation: {sandbox.level}"  # type: ignore[attr-defined]
-
-
-def without_cache(sandbox: Sandbox) -> Sandbox:
-    return sandbox.inner if isinstance(sandbox, CachedSandbox) else sandbox

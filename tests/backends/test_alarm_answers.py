@@ -41,7 +41,6 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_base.SkipManager, "init", lambda config: None)
     monkeypatch.setattr(trainer_base.tq, "kv_clear", lambda **_: None)
     monkeypatch.setattr(PPOTrainerSync, "_compute_metrics", lambda *_, **__: None)
-    monkeypatch.setattr(trainer, "token_staleness", lambda *_: {})
     (tmp_path / "metrics").mkdir()
     (tmp_path / "checkpoints").mkdir()
 

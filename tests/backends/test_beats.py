@@ -100,7 +100,6 @@ def test_the_engines_count_whether_they_pack_or_not(engine, told, monkeypatch):
         dynamic_context_parallel=False,
         use_remove_padding=True,
     )
-    one._overlap = None
     one.forward_backward_batch(given, None, forward_only=False)
     assert taken == given and told()["rank0"]["done"] == 1 and told()["rank0"]["total"] == 2
 

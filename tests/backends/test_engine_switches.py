@@ -24,8 +24,7 @@ def engine_with(switches, kind=engine.Engine, **layout):
     """An engine of `kind` that no model was loaded into."""
     made = kind.__new__(kind)
     made.engine_config = SimpleNamespace(override_mcore_model_config=switches, **WHOLE_SEQUENCES | layout)
-    made.tf_config = made._overlap = None
-    made._load = True
+    made.tf_config = None
     return made
 
 

@@ -54,9 +54,10 @@ def test_programs_that_misbehave_drop_their_trace(execute, code, claim, settings
 
 def test_variables_live_on_in_a_session_alone(execute):
     programs = (("x = 3\nprint(x)", "3"), ("print(x + 1)", "4"))
-    assert [s["text"] for s in execute(traced(*programs)).segments if s["kind"] == "observation"] == ["3", "4"]
-    with pytest.raises(Drop, match="NameError"):
-        execute(traced(*programs), session=False)
+    row = execute(traced(*programs), session=True)
+    assert [s["text"] for s in row.segments if s["kind"] == "observation"] == ["3", "4"]
+    with pytest.raises(Drop, match="NameError"):  # by default each is by itself, as in a rollout
+        execute(traced(*programs))
 
 
 def test_a_wrong_claim_is_repaired_unless_the_text_relies_on_it(execute):

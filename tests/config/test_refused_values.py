@@ -13,6 +13,7 @@ from retool_mcore.rewards import verdict
 from retool_mcore.sandbox.isolation import LEVELS
 from retool_mcore.state import alarms
 
+MCORE = "parallel.megatron.override_mcore_model_config"
 NAME = "expected letters, digits and ._+- in one or several folders, as in mine or maths/first."
 BEST = (
     "expected a metric that says how good the policy is, as val/accuracy, reward/accuracy, critic/score/mean or, in "
@@ -143,6 +144,17 @@ REFUSED = [
     ("sft", ["verl.model.lora.rank=8"], "LoRA is not supported: "),
     ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
     ("rl", ["train.async_save=true"], "unknown key train.async_save; every save is synchronous, so leave it out."),
+    (
+        "rl",
+        ["parallel=2gpu", f"{MCORE}.tp_overlap=true"],
+        f"unknown key {MCORE}.tp_overlap; it took 0.6 to 2.9 % off an update, so leave it out.",
+    ),
+    (
+        "rl",
+        ["sandbox.cache_mb=100"],
+        "unknown key sandbox.cache_mb; programs are no longer cached, since a step hardly waits for them, so leave it "
+        "out.",
+    ),
     ("rl", ["max_turn=3"], "unknown key max_turn; the nearest valid key is "),
     ("rl", ["train.leraning_rate=3"], "unknown key train.leraning_rate; none is near it."),
 ]

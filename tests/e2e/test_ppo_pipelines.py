@@ -11,6 +11,7 @@ from recipe_cases import REPOSITORIES
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 STEPS = 3
+STALENESS = "training/off_policy/trajectory_staleness_worst"
 # The policy is cold-started for a minute: rewards must differ although no answer is right.
 DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
 ANY_GROUP = ("recipe.filters.accuracy=null", "recipe.filters.refill_limit=50")
@@ -51,8 +52,8 @@ def test_rollouts_run_ahead_within_their_bound(fork_of_cold_start, pipeline):
         finite(values, "actor/pg_loss", "actor/grad_norm", "reward/accuracy")
         assert values["actor/audit/gradient_interpreter_tokens"] == 0
         assert values["push/verified"] == step + 1 and values["push/verify_seconds"] > 0  # one before the first step
-        assert values["staleness/bound"] == bound and 0 <= values["staleness/mean"] <= values["staleness/max"] <= bound
-    assert metrics[1]["staleness/max"] == 0 < metrics[3]["staleness/max"]
+        assert 0 <= values[f"{STALENESS}/mean"] <= values[f"{STALENESS}/max"] <= bound
+    assert metrics[1][f"{STALENESS}/max"] == 0 < metrics[3][f"{STALENESS}/max"]
     rows = [row for path in run.glob("rl/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]
     assert len(rows) == STEPS * 16
 
@@ -75,7 +76,7 @@ def test_skyrl_edits_repositories(tmp_path):
     metrics = metrics_of(run / "rl")
     assert sorted(metrics) == [1, 2, 3]
     for values in metrics.values():
-        finite(values, "actor/pg_loss", "actor/grad_norm", "reward/accuracy", "stages/overlap", "stages/speed_up")
+        finite(values, "actor/pg_loss", "actor/grad_norm", "reward/accuracy", "stages/speed_up")
         assert values["filters/groups/failed"] == 0
     rows = [row for path in run.glob("rl/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]
     assert len(rows) == STEPS * 16

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from retool_mcore.environments.stages import STAGES, Stages, overlap
+from retool_mcore.environments.stages import STAGES, Stages
 from retool_mcore.errors import UserError
+from retool_mcore.metrics.timeline import stage_figures
 
 
 def test_stages_are_bounded_overlap_and_push_back():
@@ -70,12 +71,10 @@ def spans(*times):
     ]
 
 
-def test_overlap_of_a_batch():
-    # One after the other: no overlap. The second trajectory acts while the first is scored.
-    alone = overlap([spans(0, 1, 3, 4)])
-    assert (alone["overlap"], alone["speed_up"]) == (0, 1)
-    assert (alone["act_s"], alone["act_wait_s"]) == (2, 1)
-    both = overlap([spans(0, 1, 3, 5), spans(1, 3, 5, 6)])
+def test_figures_of_a_batch():
+    alone = stage_figures([{"stages": spans(0, 1, 3, 4)}, {}])
+    assert (alone["stages/act_s"], alone["stages/act_wait_s"], alone["stages/speed_up"]) == (2, 1, 1)
     # 0-1 prepare; 1-3 act and prepare; 3-5 score and act; 5-6 score.
-    assert both["overlap"] == pytest.approx(4 / 6) and both["speed_up"] == pytest.approx(10 / 6)
-    assert overlap([]) == {}
+    both = stage_figures([{"stages": spans(0, 1, 3, 5)}, {"stages": spans(1, 3, 5, 6)}])
+    assert both["stages/speed_up"] == pytest.approx(10 / 6)
+    assert stage_figures([{}]) == stage_figures([]) == {}

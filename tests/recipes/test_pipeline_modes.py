@@ -5,7 +5,6 @@ import pytest
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.pipeline import check_pipeline
-from retool_mcore.recipes.staleness import token_staleness
 
 
 def check(*overrides):
@@ -53,21 +52,3 @@ def test_what_does_not_work_is_one_sentence(overrides, words):
     with pytest.raises(UserError, match=words) as caught:
         check(*overrides)
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
-
-
-def record(tokens, *versions):
-    """A response whose tokens 10 to 20 are an observation."""
-    edges = [("policy", 0, 10), ("observation", 10, 20), ("policy", 20, tokens)]
-    return {
-        "response_ids": [0] * tokens,
-        "spans": [dict(zip(("kind", "start", "end"), edge, strict=True)) for edge in edges],
-        "versions": [dict(zip(("version", "start", "end"), version, strict=True)) for version in versions],
-    }
-
-
-def test_staleness_is_of_every_sampled_token_by_the_weights_that_wrote_it():
-    # Step 6 trains version 5. The first trajectory spans a push: 10 + 5 tokens by version 4, 15 by version 5.
-    records = [record(40, (4, 0, 25), (5, 25, 40)), record(30, (3, 0, 30))]
-    found = token_staleness(records, step=6, bound=2)
-    assert found == {"staleness/mean": (15 * 1 + 15 * 0 + 20 * 2) / 50, "staleness/max": 2.0, "staleness/bound": 2.0}
-    assert token_staleness([record(40), {"response_ids": [], "spans": []}], 1, 0) == {}

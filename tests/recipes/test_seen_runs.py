@@ -26,7 +26,7 @@ def run(tmp_path):
                         "critic/score/mean": -1 / step - attempt,
                         "actor/pg_loss": step / 1000,
                         "actor/grad_norm": float(step),
-                        "staleness/max": float(step > 1),
+                        seen.STALENESS: float(step > 1),
                     },
                 }
             )

@@ -5,7 +5,6 @@ import pytest
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox import create
 from retool_mcore.sandbox.base import Result, Status
-from retool_mcore.sandbox.cache import CachedSandbox
 from retool_mcore.sandbox.create import create_sandbox, probe
 from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.local import LocalSandbox
@@ -16,12 +15,6 @@ def test_all_kinds():
     assert isinstance(create_sandbox({"kind": "fusion", "url": "http://localhost:8080"}), FusionSandbox)
     pool = create_sandbox({"kind": "pool", "hosts": ["http://a:1", "http://b:2/run_code"], "hosts_from": None})
     assert pool.host_list.read() == ("http://a:1", "http://b:2")
-
-
-def test_the_cache_is_off_unless_it_has_room():
-    assert isinstance(create_sandbox({"kind": "local", "cache_mb": 0}), LocalSandbox)
-    cached = create_sandbox({"kind": "local", "cache_mb": 1.5})
-    assert isinstance(cached, CachedSandbox) and isinstance(cached.inner, LocalSandbox)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +30,6 @@ def test_the_cache_is_off_unless_it_has_room():
         ({"kind": "local", "max_isolation": "total"}, "max_isolation is 'total'"),
         ({"kind": "local", "session_idle_s": 0}, "session_idle_s"),
         ({"kind": "fusion"}, "sandbox.url"),
-        ({"kind": "local", "cache_mb": -1}, "sandbox.cache_mb"),
         ({"kind": "pool"}, "sandbox.hosts"),
         ({"kind": "pool", "hosts": []}, "sandbox.hosts_from"),
         ({"kind": "pool", "hosts": "http://a:1"}, "must be a list"),

@@ -13,6 +13,7 @@ import pytest
 from retool_mcore.errors import UserError
 from retool_mcore.files import shown
 from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.create import describe
 from retool_mcore.sandbox.service import app as service_app
 from retool_mcore.sandbox.service.hosts import clean_url
 from retool_mcore.sandbox.service.pool import PoolSandbox
@@ -62,7 +63,7 @@ def test_the_pool_shows_the_token_of_the_address_and_never_prints_it():
             with_token = url.replace("http://", f"http://retool:{TOKEN}@")
             good = await PoolSandbox(hosts=[with_token]).run("hello", session="s" * 16)
             refused = await PoolSandbox(hosts=[url.replace("http://", "http://retool:wrong@")]).run("hello")
-            return good, refused, str(PoolSandbox(hosts=[with_token]).describe())
+            return good, refused, describe(PoolSandbox(hosts=[with_token]))
 
     good, refused, described = asyncio.run(main())
     assert (good.status, good.stdout) == (Status.SUCCESS, "hello\n")

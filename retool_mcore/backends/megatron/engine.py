@@ -5,10 +5,7 @@
 - `fused_log_probs: true`: log-probabilities and entropies by backends/megatron/fused_log_probs.py (CUDA only).
 - `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
 - `packing: true`: full micro-batches, planned in milliseconds, by backends/megatron/micro_batches.py, and moved into
-Megatron's
-  buffer and out of it without waiting for the GPU, by backends/megatron/packed_layout.py.
-- `tp_overlap: true`: tensor-parallel communication runs beside the products, by backends/megatron/tp_overlap.py
-(CUDA only).
+  Megatron's buffer and out of it without waiting for the GPU, by backends/megatron/packed_layout.py.
 - `watch_updates` and its four settings: of the section `alarms`, by backends/megatron/guarded_update.py.
 
 verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
@@ -25,7 +22,6 @@ from types import SimpleNamespace
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.module import Float16Module
-from verl.utils import tensordict_utils
 from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
@@ -33,8 +29,6 @@ from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngin
 from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed_layout  # noqa: F401  registers
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
-
-INITS = ("checkpoint", "random")
 
 
 class _Packs(GuardedUpdate):
@@ -82,23 +76,6 @@ class _Packs(GuardedUpdate):
 class Engine(_Packs, MegatronEngineWithLMHead):
     """The policy's."""
 
-    def _build_tf_config(self):
-        self._overlap = None
-        if self._switch("tp_overlap"):
-            from retool_mcore.backends.megatron import tp_overlap
-
-            self.engine_config.override_transformer_config.update(tp_overlap.SETTINGS)
-            self._overlap = tp_overlap.Overlap(
-                self.engine_config,
-                align=micro_batches.alignment(self.engine_config),
-                hidden=self.model_config.hf_config.hidden_size,
-            )
-        super()._build_tf_config()
-        init = self._switch("init", "checkpoint")
-        if init not in INITS:
-            raise ValueError(f"init is {init!r}, expected one of {', '.join(INITS)}")
-        self._load = init == "checkpoint"
-
     def _build_megatron_module(self):
         modules = self._with_weights()
         if self._switch("fused_log_probs") and self._switch("half_logits"):
@@ -107,7 +84,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
         return modules
 
     def _with_weights(self):
-        if self._load:
+        if self._switch("init") != "random":
             return super()._build_megatron_module()
         if torch.distributed.get_rank() == 0:
             print("The policy's weights are random (model.init=random): no checkpoint is read.")
@@ -117,18 +94,6 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             return super()._build_megatron_module()
         finally:
             self.bridge = bridge
-
-    def forward_backward_batch(self, data, loss_function, forward_only=False):
-        if self._overlap:
-            self._overlap.start(tensordict_utils.get_non_tensor_data(data, key="max_token_len_per_gpu", default=None))
-        return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
-
-    def forward_step(self, batch_iter, model, *functions, **named):
-        if not self._overlap:
-            return super().forward_step(batch_iter, model, *functions, **named)
-        batch = next(batch_iter)
-        with self._overlap.chosen(self, model, batch["input_ids"].offsets().diff().tolist()):
-            return super().forward_step(iter([batch]), model, *functions, **named)
 
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")

@@ -14,13 +14,12 @@ from verl.utils.debug import marked_timer
 from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.backends.verl.batch import StepBatch, put_column, read_batch, read_notes
 from retool_mcore.backends.verl.mini_batches import Cut, order_correlation
-from retool_mcore.environments.stages import overlap
 from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import grader_metrics, latencies_s, sandbox_metrics
 from retool_mcore.metrics.text import TABLE, chosen, markdown, speller, table
-from retool_mcore.metrics.timeline import chrome_trace, idle_shares, shares, write_trace
+from retool_mcore.metrics.timeline import chrome_trace, idle_shares, shares, stage_figures, write_trace
 from retool_mcore.metrics.writer import TrajectoryWriter
 from retool_mcore.recipes.columns import real_keys
 
@@ -110,8 +109,7 @@ class StepObserver:
                 board.add_histogram(f"behaviour/{source}/{name}", np.asarray(sample, np.float64), step)
         metrics |= shares(timing, records)
         metrics |= idle_shares(gpus, self.started, self.started + timing["step"])
-        stages = overlap([record["stages"] for record in records if "stages" in record])
-        metrics |= {f"stages/{name}": value for name, value in stages.items()}
+        metrics |= stage_figures(records)
         # Of an average trajectory: the sum over all of them says nothing about the step.
         metrics["timing_s/tools"] = float(np.mean([record["tool_s"] for record in records]))
         if sent := sum(record["resent"][0] for record in records if "resent" in record):

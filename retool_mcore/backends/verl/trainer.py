@@ -27,7 +27,6 @@ from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
 from retool_mcore.recipes.correction import count_rejected
-from retool_mcore.recipes.staleness import token_staleness
 from retool_mcore.recipes.step import RecipeStep
 from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.state import alarms, checkpoints, stop
@@ -267,8 +266,6 @@ class RetoolTrainerMixin(Phases):
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         wandb = self.logger.logger.get("wandb")
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus, wandb)
-        records = [record for seen in self.observer.batches for record in seen.records]
-        metrics |= token_staleness(records, global_steps, self.config.trainer.v1.sampler.max_off_policy_threshold - 1)
         self.ending = self.alarms.judge(global_steps, metrics, ("reward",))
         self.alarms.end_step(global_steps, metrics)
 

@@ -26,11 +26,12 @@ def set_memory_limit(memory_mb: int, mapped_bytes: int) -> None:
     _set(resource.RLIMIT_AS, limit, limit + 64 * 2**20)
 
 
-def set_cpu_limit(cpu_s: int) -> None:
-    """Processor seconds from here on, for this process; the hard limit of a session's next run must stay higher."""
+def set_cpu_limit(cpu_s: int, last: bool) -> None:
+    """Processor seconds from here on, for this process. last: no run follows in it, so that the hard limit closes a
+    second later; that of a session's next run must stay higher."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime) + 1 + cpu_s
-    _set(resource.RLIMIT_CPU, soft, resource.RLIM_INFINITY)
+    _set(resource.RLIMIT_CPU, soft, soft + 1 if last else resource.RLIM_INFINITY)
 
 
 def _set(kind: int, soft: int, hard: int) -> None:

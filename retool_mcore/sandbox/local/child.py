@@ -93,7 +93,7 @@ def _prepare(received: list[int], mapped_bytes: int) -> dict:
         os.dup2(received[1], 0)
         os.close(received[1])
     limits.set_memory_limit(wanted["memory_mb"], mapped_bytes)
-    limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1))
+    limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1), last=wanted["session"] is None)
     return wanted
 
 

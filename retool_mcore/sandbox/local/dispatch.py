@@ -152,12 +152,8 @@ class Dispatcher:
 
     def _young(self) -> int:
         """How many runs have begun so lately that they may soon be over."""
-        count, since = 0, time.monotonic() - YOUNG_S
-        for caller in reversed(self.running.values()):
-            if caller.run.started < since:
-                break
-            count += caller.run.session is None
-        return count
+        since = time.monotonic() - YOUNG_S
+        return sum(caller.run.started >= since and caller.run.session is None for caller in self.running.values())
 
     def _fork(self, place: Slot) -> None:
         try:

@@ -136,9 +136,6 @@ class PoolSandbox:
                 async with asyncio.timeout(REPLY_GRACE_S):
                     await (await self._states.get().fleet.http().delete(f"{known.home}/session/{session}")).read()
 
-    async def start(self) -> None:
-        """Nothing to start: the services are there or come."""
-
     async def close(self) -> None:
         """Close this loop's connections; a later run opens new ones."""
         await self._states.get().fleet.close()
@@ -165,10 +162,6 @@ class PoolSandbox:
         for url in fleet.hosts:
             async with fleet.attempt(fleet.hosts[url], HEALTH_TIMEOUT_S), fleet.http().get(f"{url}/health") as response:
                 return await response.json() if schema.LOAD_HEADER in response.headers else None
-
-    def describe(self) -> str:
-        """In words, for a report."""
-        return f"sandbox service at {self.host_list}"
 
     # --- one run
 

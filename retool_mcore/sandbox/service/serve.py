@@ -17,7 +17,7 @@ from aiohttp import web
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, shown, write_atomically
 from retool_mcore.sandbox.concurrency import default_workers
-from retool_mcore.sandbox.create import create_sandbox, probe, without_cache
+from retool_mcore.sandbox.create import create_sandbox, probe
 from retool_mcore.sandbox.fusion import FusionSandbox
 from retool_mcore.sandbox.service.app import MAX_TIMEOUT_S, Service, end_headless
 from retool_mcore.sandbox.service.schema import Limits
@@ -72,7 +72,7 @@ async def serve(
     try:
         await probe(sandbox)
         limits = Limits(timeout_s=max_timeout_s, memory_mb=config.get("memory_mb", 1024))
-        level = without_cache(sandbox).level  # type: ignore[attr-defined]
+        level = sandbox.level  # type: ignore[attr-defined]
         service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level, token=token)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
         app = service.app()
