@@ -7,9 +7,12 @@ Not installed with this project, and imported only where one is named. An enviro
 import asyncio
 import functools
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from retool_mcore.data.schema import RL_SCHEMA, with_tools, write_parquet
 from retool_mcore.environments.gym import ABILITY
@@ -22,7 +25,10 @@ def _load(name: str, args_json: str) -> Any:
     try:
         import verifiers
 
-        found = verifiers.load_environment(name, **json.loads(args_json))
+        # It sets handlers of signals, which only a main thread may: an episode's is another.
+        main = threading.current_thread() is threading.main_thread()
+        with nullcontext() if main else mock.patch("signal.signal"):
+            found = verifiers.load_environment(name, **json.loads(args_json))
     except (ImportError, AttributeError, ValueError, RuntimeError) as error:
         raise UserError(f"the verifiers environment {name} cannot be loaded ({error}): install it first.") from error
     if isinstance(found, verifiers.StatefulToolEnv) or not isinstance(

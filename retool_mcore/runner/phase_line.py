@@ -65,7 +65,8 @@ def _rollouts(beats: dict[str, dict[str, Any]], since: float) -> str:
     agents = [beat for name, beat in beats.items() if name.startswith("agent-") and beat["time"] >= since]
     if not agents:
         return ""
-    finished, live, speed = (sum(beat[name] for beat in agents) for name in ("finished", "live", "tokens_per_s"))
+    # An agent whose trajectories failed before their first turn has told no speed.
+    finished, live, speed = (sum(beat.get(name, 0) for beat in agents) for name in ("finished", "live", "tokens_per_s"))
     return f"{finished:,} trajectories finished, {live:,} live, {speed:,.0f} tokens/s"
 
 

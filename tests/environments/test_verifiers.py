@@ -56,6 +56,11 @@ def test_without_the_package_it_is_one_sentence(monkeypatch):
         create_toolbox({"use": [{"path": PATH, "args": {"name": "x"}}]})
 
 
+def test_it_is_loaded_outside_of_the_main_thread_as_an_agent_worker_does(sums):
+    (tool,) = asyncio.run(asyncio.to_thread(adapter.VerifiersTools, sums)).tools
+    assert tool.name == "add"
+
+
 def test_rows_tools_and_rubric(sums, tmp_path):
     toolbox = create_toolbox({"use": [{"path": PATH, "args": {"name": sums}}]})
     path = tmp_path / "rows.parquet"

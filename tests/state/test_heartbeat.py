@@ -191,3 +191,10 @@ def test_the_line_of_a_save_compares_with_the_last_checkpoint(told):
     heartbeat.beat("trainer", "save")
     words = phase_line(told, 1010.0).split()
     assert words[0] == "save" and 20 <= int(words[1]) <= 45
+
+
+def test_an_agent_that_failed_before_its_first_turn_has_no_speed_to_tell():
+    from retool_mcore.runner.phase_line import _rollouts
+
+    said = _rollouts({"agent-1": {"time": 5.0, "finished": 3, "live": 1}}, since=0.0)
+    assert said == "3 trajectories finished, 1 live, 0 tokens/s"
