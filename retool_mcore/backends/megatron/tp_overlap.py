@@ -8,8 +8,7 @@ packed trajectories has any number. So a micro-batch that is nearly full is padd
 
 verl 0.9.1 knows neither: the overlap is on where `parallel.megatron.override_mcore_model_config.tp_overlap` is true
 (backends/megatron/engine.py). Adapted places: Transformer Engine 2.16.1, pytorch/module/base.py (`initialize_ub`)
-and the `ub_*`
-switches of linear.py and layernorm_linear.py.
+and the `ub_*` switches of linear.py and layernorm_linear.py.
 """
 
 import contextlib
