@@ -25,7 +25,7 @@ for part in "${parts[@]}"; do
     case $part in
         fast)
             marker="not e2e and not nightly and not hostile and not cluster and not gpu"
-            options=(-n 2 --dist loadfile) # two workers; a file's tests share its fixtures, so they stay together
+            options=(-n 3 --dist loadfile --max-worker-restart 0) # one starts while another waits: tests/file_scheduling.py
             "${RETOOL_VENV:-.venv}/bin/python" -m mypy ;;
         e2e)
             marker="e2e and not nightly and not cluster and not gpu"

@@ -1,18 +1,24 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import file_scheduling
 import pytest
 import quick_compose
 from omegaconf import OmegaConf
+from xdist.workermanage import WorkerController
 
 from retool_mcore.preflight import machine
 
 # A stage of the fast tests is a line of Python: a template that imports torch for it would take longer than they do.
 # The end-to-end tests have one for all their stages (tests/e2e/conftest.py).
 os.environ.setdefault("RETOOL_TEMPLATE", "off")
+# Among a million objects of torch, verl and vLLM, looking for garbage so often takes a seventh of the time.
+gc.set_threshold(50_000, 20, 50)
 quick_compose.remember()
 
 
@@ -33,10 +39,26 @@ def one_start_of_each_sandbox() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput["by_file"] = node.config.getvalue("dist") == "loadfile"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> file_scheduling.FileScheduling | None:
+    return file_scheduling.FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Of the end-to-end tests alone (launch/test.sh e2e), a file without any is not imported: half a minute."""
+    if file_scheduling.is_anothers(collection_path, config):
+        return True
     alone = config.option.markexpr.startswith("e2e and")
     return True if alone and collection_path.suffix == ".py" and "e2e" not in collection_path.read_text() else None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,5 +71,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return 1 if "tests/e2e/" in item.path.as_posix() else 3
         return 0 if "trained" in fixtures else 2
 
+    items.sort(key=lambda item: file_scheduling.place(item.nodeid))
     if any("made_once" in getattr(item, "fixturenames", ()) for item in items):
         items.sort(key=place)

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hydra
 import omegaconf.base
+from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 
 from retool_mcore import config
@@ -20,6 +23,7 @@ from retool_mcore.config import resolve
 
 Plugins.instance()  # registers Hydra's sources
 Files: Any = SourcesRegistry.instance().resolve("file")
+_hydra_compose = hydra.compose
 _read, _compose_files, _compose = Files.load_config, resolve._compose_files, resolve.compose
 
 
@@ -34,6 +38,16 @@ def _read_once(self: Any, config_path: str) -> Any:
         return _read(self, config_path)
     status = file.stat()
     return pickle.loads(_pickled_file(self.path, self.provider, config_path, (status.st_mtime_ns, status.st_size)))
+
+
+def _without_hydras_own(stage: str, overrides: Sequence[str] = (), **more: Any) -> Any:
+    """hydra.compose without the section `hydra`, which it leaves out of its result but composes: half of the time."""
+    if more:
+        return _hydra_compose(stage, [*overrides], **more)
+    loader: Any = GlobalHydra.instance().config_loader()
+    choices, files = loader._parse_overrides_and_create_caching_repo(stage, [*overrides])
+    listed = create_defaults_list(files, stage, choices, prepend_hydra=False, skip_missing=False)
+    return loader._compose_config_from_defaults_list(listed.defaults, files)
 
 
 @functools.cache
@@ -64,6 +78,7 @@ def _compose_once(stage: str, overrides: Sequence[str] = (), config_dir: Path = 
 def remember() -> None:
     """From now on a YAML file, the text of an interpolation, a set of choices and a whole configuration cost once."""
     Files.load_config = _read_once
+    hydra.compose = _without_hydras_own
     resolve._compose_files = _compose_files_once
     resolve.compose = config.compose = _compose_once
     omegaconf.base.parse = functools.cache(omegaconf.base.parse)

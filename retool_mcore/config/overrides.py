@@ -103,9 +103,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def is_free(key: str, free: Iterable[str]) -> bool:
     """Whether `key` or a section that holds it matches one of the patterns, so that any key may stand there."""
-    parts = key.split(".")
-    heads = [".".join(parts[: n + 1]) for n in range(len(parts))]
-    return any(fnmatchcase(head, pattern) for head in heads for pattern in free)
+    return any(fnmatchcase(key, pattern) or fnmatchcase(key, f"{pattern}.*") for pattern in free)
 
 
 def nearest(key: str, valid: Iterable[str]) -> str | None:

@@ -105,12 +105,14 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
         if "${oc.env:" in str(value):
             OmegaConf.update(config, key, keep_environment(value))
     _resolve(config)
-    if "verl" in config:
-        with flag_override(config, "no_deepcopy_set_nodes", True):  # a third of the time otherwise
-            config.verl = _with_verl_defaults(stage, keep_environment(OmegaConf.to_container(config.verl)))
+    plain = OmegaConf.to_container(config)
     from retool_mcore.config.schema import check  # pydantic takes a tenth of a second: not for --help
 
-    check(OmegaConf.to_container(config))
+    check(plain)  # without verl's defaults, which take longer than the rest
+    if "verl" in config:
+        with flag_override(config, "no_deepcopy_set_nodes", True):  # a third of the time otherwise
+            config.verl = _with_verl_defaults(stage, keep_environment(plain["verl"]))
+        check(plain | {"verl": OmegaConf.to_container(config.verl)})
     return config
 
 

@@ -4,6 +4,7 @@ A key that is not named here takes whatever has its default's type (overrides.py
 the machine are preflight's.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -160,6 +161,7 @@ EXPECTED = {
     "extra_forbidden": "one of the keys path, name, weight, question, answer, messages, tools, subset and split",
     "missing": "a value",
 }
+ADAPTER = functools.cache(TypeAdapter)  # made again for every value they take as long as the rest of a check
 
 
 class OwnFile(BaseModel):
@@ -225,7 +227,7 @@ def check(config: Mapping[str, Any]) -> None:
 def validate(kind: Any, value: Any, key: str) -> Any:
     """`value` as `kind` makes it. Raises UserError, which names `key`, where it is none."""
     try:
-        return TypeAdapter(kind).validate_python(value, strict=True)
+        return ADAPTER(kind).validate_python(value, strict=True)
     except ValidationError as errors:
         error = max(errors.errors(), key=lambda one: one["type"] == "extra_forbidden")  # a misspelt key is missing, too
     expected = EXPECTED.get(error["type"], error["msg"]).format(**error.get("ctx", {}))

@@ -57,6 +57,11 @@ class Layout:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def stages(self) -> tuple[int, ...]:
+        """The pipeline's stages of which one holds the most: the first, the last, and the first of those between."""
+        return (*range(min(2, self.pp - 1)), self.pp - 1)
+
+    @property
     def mechanisms(self) -> int:
         """How many of the things are on that can be off, as a measure of what can go wrong."""
         used = (self.cp > 1, self.vpp > 1, self.pp > 1, self.recompute != "none")

@@ -8,7 +8,7 @@ gradient buffer (float32: MegatronEngine._resolve_override_ddp_config) and verl'
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from retool_mcore.errors import UserError
@@ -110,8 +110,8 @@ def staying(parts: Mapping[str, float], layout: Layout) -> float:
     return sum(size for part, size in parts.items() if not away[part])
 
 
-def layer_activations(shape: Shape, layout: Layout) -> float:
-    """Bytes a token of a rank's micro-batch that one layer keeps for its backward."""
+def layer_activations(shape: Shape, layout: Layout, recompute: str = "") -> float:
+    """Bytes a token of a rank's micro-batch that one layer keeps for its backward; `recompute` for the layout's own."""
     tp = layout.tp
     sharded = tp if layout.shards_sequence else 1
     hidden, q, kv, ffn = BF16 * shape.hidden, BF16 * shape.q_width, BF16 * shape.kv_width, BF16 * shape.ffn
@@ -126,7 +126,7 @@ def layer_activations(shape: Shape, layout: Layout) -> float:
         # was sorted by expert, and as it comes back. By Megatron's code (token_dispatcher.py), not measured.
         routed = FP32 * shape.experts + shape.active * (3 * hidden + mlp_width * ffn)
         mlp = (2 * hidden + routed) / sharded
-    match layout.recompute:
+    match recompute or layout.recompute:
         case "none":
             return attention + mlp
         case "selective":
@@ -136,7 +136,7 @@ def layer_activations(shape: Shape, layout: Layout) -> float:
             return attention + hidden / sharded
         case "full":
             return hidden / sharded
-    raise ValueError(layout.recompute)
+    raise ValueError(recompute or layout.recompute)
 
 
 def layers_in_flight(shape: Shape, layout: Layout, stage: int, micro_batches: int) -> float:
@@ -168,9 +168,9 @@ def layer_backward(shape: Shape, layout: Layout) -> float:
     """Bytes a token that one layer's backward needs beside what was kept: recomputed activations and gradients."""
     live = 2 * BF16 * shape.hidden + 3 * BF16 * shape.ffn * (shape.active or 1) / layout.tp
     if layout.recompute == "full":
-        return live + layer_activations(shape, replace(layout, recompute="none"))
+        return live + layer_activations(shape, layout, "none")
     if layout.recompute == "mlp":
-        return live + (layer_activations(shape, replace(layout, recompute="none")) - layer_activations(shape, layout))
+        return live + (layer_activations(shape, layout, "none") - layer_activations(shape, layout))
     return live
 
 
@@ -181,7 +181,7 @@ def memory(shape: Shape, layout: Layout, batch: Batch) -> Memory:
     """
     if shape.layers % (layout.pp * layout.vpp):
         raise UserError(f"pp={layout.pp} x vpp={layout.vpp} does not divide the model's {shape.layers} layers.")
-    return max((_stage(shape, layout, batch, stage) for stage in range(layout.pp)), key=lambda found: found.peak)
+    return max((_stage(shape, layout, batch, stage) for stage in layout.stages), key=lambda found: found.peak)
 
 
 def _stage(shape: Shape, layout: Layout, batch: Batch, stage: int) -> Memory:

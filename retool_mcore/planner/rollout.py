@@ -51,7 +51,7 @@ def resident(shape: Shape, layout: Layout, held: Memory, beside: Sequence[str] =
 
     beside: which other `memory.models` there are than the policy.
     """
-    stages = (models(shape, layout, stage) for stage in range(layout.pp))
+    stages = (models(shape, layout, stage) for stage in layout.stages)
     kept = max(sum(staying(found[name], layout) for name in ("policy", *beside)) for found in stages)
     return kept + held.outside
 
@@ -71,7 +71,7 @@ def lacks(shape: Shape, layout: Layout, machine: Machine, found: Rollout, there:
     """Why vLLM does not fit beside a trainer that has `there` bytes on the GPU, in words; None: it does."""
     free = machine.memory * (1 - MARGIN) - there
     push = weight_bytes(shape, found.tp) + ENGINE_OVERHEAD + PUSH_BUCKET
-    push += BF16 * max(stage_parameters(shape, layout, stage) for stage in range(layout.pp)) * layout.param_offload
+    push += BF16 * max(stage_parameters(shape, layout, stage) for stage in layout.stages) * layout.param_offload
     if found.utilisation * machine.memory > free or push > free:
         wanted = max(found.utilisation * machine.memory, push)
         return f"vLLM takes {wanted / GIB:.1f} GiB where the trainer leaves {max(0.0, free) / GIB:.1f}"

@@ -106,6 +106,6 @@ def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
 
 def save_seconds(problem: Problem, layout: Layout) -> float:
     """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
-    parameters = max(stage_parameters(problem.shape, layout, stage) for stage in range(layout.pp))
+    parameters = max(stage_parameters(problem.shape, layout, stage) for stage in layout.stages)
     size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
     return size * (1 + ("critic" in problem.beside)) / WRITTEN

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -81,38 +82,38 @@ class Shape:
         """The same shape with some values changed, as in replace(layers=32): a stage of a pipeline, say."""
         return replace(self, **changes)
 
-    @property
+    @cached_property
     def q_width(self) -> int:
         return self.heads * self.head_dim
 
-    @property
+    @cached_property
     def kv_width(self) -> int:
         """Of the keys alone; the values have the same."""
         return self.kv_heads * self.head_dim
 
-    @property
+    @cached_property
     def mlp(self) -> int:
         """Parameters of one MLP: of the layer's, or of one expert."""
         return 3 * self.hidden * self.ffn
 
-    @property
+    @cached_property
     def layer_matrices(self) -> int:
         """Parameters of one layer that are multiplied with a token's activations."""
         attention = self.hidden * (2 * self.q_width + 2 * self.kv_width)
         return attention + self.hidden * self.experts + self.mlp * (self.active or 1)
 
-    @property
+    @cached_property
     def layer_parameters(self) -> int:
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         resting = self.mlp * (self.experts - self.active)
         return self.layer_matrices + resting + bias + 2 * self.hidden + 2 * self.head_dim * self.qk_norm
 
-    @property
+    @cached_property
     def embedding_parameters(self) -> int:
         """Of the input embedding; an untied output layer has as many again."""
         return self.vocab * self.hidden
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         outside = self.embedding_parameters * (1 if self.tied else 2) + self.hidden
         return self.layers * self.layer_parameters + outside

@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 
-import transfer_queue
-
 from retool_mcore.errors import UserError
-from retool_mcore.recipes.columns import put, real_keys
 
 REJECTIONS = (
     *(f"{level}_k{number}" for level in ("token", "seq_sum", "seq_mean") for number in (1, 2, 3)),
@@ -61,6 +58,10 @@ def count_rejected(batch) -> None:
     verl writes the rejection into response_mask, and divides a token mean by the sum of loss_mask
     (workers/engine/megatron/transformer_impl.py): a rejected token would count as one that taught nothing.
     """
+    import transfer_queue  # and columns: with torch, in five seconds that no check before a start needs
+
+    from retool_mcore.recipes.columns import put, real_keys
+
     keys, fields = real_keys(batch), ["response_mask", "loss_mask"]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
     columns = zip(keys, data["response_mask"].unbind(), data["loss_mask"].unbind(), strict=True)

@@ -42,6 +42,7 @@ TORCHRUN = ("sft", "export")  # stages that run one process a GPU
 # Of the optimizer's schedule, which a checkpoint holds (use_checkpoint_opt_param_scheduler).
 SCHEDULE = ("train.lr", "train.min_lr", "train.schedule", "train.warmup_steps", "train.weight_decay")
 NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+LOOK_S = 3.0  # between two looks for new processes, and of the watchdog
 
 
 class StageFailed(Exception):
@@ -278,7 +279,7 @@ def watch(
             while process.poll() is None and not received:
                 if time.monotonic() >= next_scan:
                     known |= processes.find(stage_id, known)
-                    next_scan = time.monotonic() + 3.0
+                    next_scan = time.monotonic() + LOOK_S
                     if watchdog is not None and watchdog.hangs():
                         stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
                         dump_stacks(known, stacks)

@@ -1,5 +1,6 @@
 """Two runs on one machine never share the socket of a weight push, and both ends of one run do."""
 
+import json
 import subprocess
 import sys
 
@@ -26,17 +27,9 @@ def test_an_address_that_verl_does_not_make_is_refused():
         push_socket.own("ipc:///tmp/verl-zmq-0.sock")
 
 
-def run(program: str) -> list[str]:
-    """The lines that a process of a stage on this machine prints: vLLM's and verl's parts need its environment."""
-    env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_STAGE_ID": "c" * 32}
-    env |= {"VERL_RAY_JOB_ID": "01000000", "VERL_REPLICA_RANK": "0"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_engine_listens_where_the_trainer_sends():
-    program = f"""
+SENDERS = ("weight_sync", "host_weights")  # the trainer's, beside the engine; the one beside an engine elsewhere
+PROGRAMS = {
+    "both ends": f"""
 from types import SimpleNamespace
 from verl.workers.rollout import get_rollout_class
 from verl.workers.rollout.vllm_rollout import ServerAdapter
@@ -47,16 +40,54 @@ worker = type("Worker", (VerifyingExtension,), {{"local_rank": 0, "model_runner"
 print(worker._get_zmq_handle(worker.__new__(worker)))
 print(get_rollout_class("vllm", "async")().zmq_handle)
 """
-    listens, sends = run(program)[-2:]
+} | {
+    module: f"""
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+print(_ROLLOUT_REGISTRY["vllm", "async"])
+import retool_mcore.backends.verl.{module}
+print(_ROLLOUT_REGISTRY["vllm", "async"])
+"""
+    for module in SENDERS
+}
+# Each program in a fork of its own: the libraries, which are most of the time, are imported once.
+FORKS = """
+import gc, json, os, sys, traceback; gc.disable()
+import ray, vllm, verl.checkpoint_engine.base, verl.single_controller.base.decorator, verl.workers.rollout.base
+
+for number, program in enumerate(json.loads(sys.argv[1])):
+    if pid := os.fork():
+        assert os.waitpid(pid, 0)[1] == 0, program
+        continue
+    os.dup2(os.open(f"{sys.argv[2]}/{number}", os.O_WRONLY | os.O_CREAT), 1)
+    code = 1
+    try:
+        exec(program, {"__name__": "__main__"})
+        sys.stdout.flush()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)  # threads of the libraries did not come along: an ordinary exit would wait for them
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory) -> dict[str, list[str]]:
+    """The lines that each program prints in a process of a stage: vLLM's and verl's parts need its environment."""
+    folder = tmp_path_factory.mktemp("printed")
+    env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_STAGE_ID": "c" * 32}
+    env |= {"VERL_RAY_JOB_ID": "01000000", "VERL_REPLICA_RANK": "0"}
+    command = [sys.executable, "-c", FORKS, json.dumps([*PROGRAMS.values()]), folder]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {name: (folder / str(number)).read_text().splitlines() for number, name in enumerate(PROGRAMS)}
+
+
+def test_the_engine_listens_where_the_trainer_sends(printed):
+    listens, sends = printed["both ends"][-2:]
     assert listens == sends == f"ipc:///tmp/retool-push-{'c' * 32}-01000000-replica-0-rank-0.sock"
 
 
-@pytest.mark.parametrize("module", ["weight_sync", "host_weights"])
-def test_every_process_that_sends_registers_the_sender(module):
-    """weight_sync: the trainer's, beside the engine; host_weights: the one beside an engine elsewhere."""
-    program = f"""
-import retool_mcore.backends.verl.{module}
-from verl.workers.rollout.base import _ROLLOUT_REGISTRY
-print(_ROLLOUT_REGISTRY["vllm", "async"])
-"""
-    assert run(program)[-1] == "retool_mcore.backends.verl.weight_sync_vllm.OwnSocketAdapter"
+@pytest.mark.parametrize("module", SENDERS)
+def test_every_process_that_sends_registers_the_sender(module, printed):
+    before, *_, after = printed[module]
+    assert before != after == "retool_mcore.backends.verl.weight_sync_vllm.OwnSocketAdapter"

@@ -94,8 +94,8 @@ def sampled_in_two_parts(trajectories):
 
 
 def test_the_noise_of_the_first_part_is_not_replayed():
-    found = sampled_in_two_parts(400)
-    pairs = 400 * PART
+    found = sampled_in_two_parts(150)
+    pairs = 150 * PART
     probabilities = LOGITS.softmax(-1).reshape(2, PART, VOCABULARY)
     expected = float((probabilities[0] * probabilities[1]).sum(-1).mean())
     alike = (found[:, 0] == found[:, 1]).mean()

@@ -1,6 +1,6 @@
 """Which policy an attempt is at, and what it finds of an earlier attempt at the same."""
 
-import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def composed(tmp_path_factory):
     """The configuration of `retool rl`, composed once."""
     runs = tmp_path_factory.mktemp("runs")
     (runs / "t" / "rl").mkdir(parents=True)
-    return verl_config(compose("rl", ["name=t", f"runs_dir={runs}"]), runs / "t" / "rl")
+    return pickle.dumps(verl_config(compose("rl", ["name=t", f"runs_dir={runs}"]), runs / "t" / "rl"))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def configured(composed, tmp_path):
     (tmp_path / "model.safetensors").write_text("weights")
 
     def configure(values=()):
-        config = copy.deepcopy(composed)
+        config = pickle.loads(composed)
         (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
         paths = {"actor_rollout_ref.model.path": str(tmp_path), "retool.stage_dir": str(tmp_path)}
         paths["trainer.default_local_dir"] = str(tmp_path / "checkpoints")

@@ -110,10 +110,11 @@ def test_without_arguments_it_helps(capsys):
     assert "Commands:" in capsys.readouterr().out
 
 
-def test_a_dry_run_imports_no_framework():
+@pytest.mark.parametrize("words", [["rl", "--full"], ["prepare", "--dry-run", "name=x"]], ids=" ".join)
+def test_a_dry_run_imports_no_framework(words, tmp_path):
     program = (
-        "import sys; from retool_mcore.cli import main; main.main(['rl', '--full']); "
+        f"import sys; from retool_mcore.cli import main; main.main({words}); "
         "sys.exit(' '.join({'torch', 'ray', 'verl', 'vllm', 'transformers', 'matplotlib'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

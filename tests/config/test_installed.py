@@ -8,6 +8,18 @@ from pathlib import Path
 from retool_mcore.config import CONFIG_DIR
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = """
+from retool_mcore import config
+from retool_mcore.cli.main import main
+
+for words in (["prepare", "--dry-run", "name=x"], ["plan", "--help"]):
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert not code, words
+print(config.CONFIG_DIR)
+"""
 
 
 def test_a_built_package_works_in_an_empty_folder(tmp_path):
@@ -19,24 +31,8 @@ def test_a_built_package_works_in_an_empty_folder(tmp_path):
     for kind in ("*.yaml", "*.jinja"):
         ours = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob(kind)}
         assert {path.relative_to(inside) for path in inside.rglob(kind)} == ours
-    program = "import sys; from retool_mcore.cli.main import main; sys.exit(main())"
-    for words in (["prepare", "--dry-run", "name=x"], ["plan", "--help"]):
-        run = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            cwd=empty,
-            env=os.environ | {"PYTHONPATH": str(built)},
-            capture_output=True,
-            text=True,
-        )
-        assert run.returncode == 0, run.stderr
-    command = "import retool_mcore.config as config; print(config.CONFIG_DIR)"
-    run = subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=empty,
-        env=os.environ | {"PYTHONPATH": str(built)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert Path(run.stdout.strip()) == inside
+    env = os.environ | {"PYTHONPATH": str(built)}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], cwd=empty, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert Path(run.stdout.splitlines()[-1]) == inside
     assert not any(empty.iterdir())

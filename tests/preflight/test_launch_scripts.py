@@ -156,11 +156,12 @@ def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
 
 
 def test_tests_run_in_parts(checkout):
+    by_file = " -n 3 --dist loadfile --max-worker-restart 0"
     checks = ["ruff check --quiet .", "ruff format --check --quiet ."]
     fast, e2e, cluster = (
         f"python -m pytest {folder} -m {marker} and not gpu{workers}"
         for folder, marker, workers in (
-            ("tests", "not e2e and not nightly and not hostile and not cluster", " -n 2 --dist loadfile"),
+            ("tests", "not e2e and not nightly and not hostile and not cluster", by_file),
             ("tests", "e2e and not nightly and not cluster", " -n 2 --dist load --maxschedchunk 1"),
             ("tests/cluster", "cluster and not nightly", ""),
         )

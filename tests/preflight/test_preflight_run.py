@@ -1,7 +1,7 @@
 """Whole stages on the embedded task, prepared as `retool prepare` does but small: good runs pass, bad ones do not."""
 
-import copy
 import functools
+import pickle
 import shutil
 
 import pytest
@@ -42,7 +42,7 @@ def _large_machine(monkeypatch):
 
 @functools.cache
 def composed(stage, *overrides):
-    return compose(stage, overrides)
+    return pickle.dumps(compose(stage, overrides))
 
 
 GROUPS = ("parallel=", "sandbox=", "policy=", "pipeline=")
@@ -52,8 +52,8 @@ def config(stage, folder, *overrides):
     """What other values follow from is composed; plain values are set afterwards, which is quicker."""
     groups = [override for override in overrides if override.startswith(GROUPS)]
     values = [override for override in overrides if override not in groups]
-    base = composed(stage, f"runs_dir={folder.parent}", f"name={folder.name}", *groups)
-    return OmegaConf.merge(copy.deepcopy(base), OmegaConf.from_dotlist(values))
+    base = pickle.loads(composed(stage, f"runs_dir={folder.parent}", f"name={folder.name}", *groups))
+    return OmegaConf.unsafe_merge(base, OmegaConf.from_dotlist(values))
 
 
 STAGES = {"sft": run.check_sft_stage, "rl": run.check_rl_stage, "eval": run.check_eval_stage}

@@ -143,6 +143,7 @@ from omegaconf import OmegaConf
 from retool_mcore.runner import launch, processes
 stop = processes.stop
 processes.stop = lambda *arguments, **options: stop(*arguments, **(options | {"grace_s": 1.0}))
+launch.LOOK_S = 0.5
 launch.stage_command = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2], sys.argv[3]]
 parallel = {"device": "cpu", "nodes": 1}
 try:
@@ -178,8 +179,8 @@ def test_a_signal_ends_everything(tmp_path, signum):
 
 
 def test_children_do_not_outlive_a_stage_that_ends_well(tmp_path):
-    # It lingers so that the launcher, which looks for children every 3 s, has seen the one without the mark.
-    launcher = start_stubborn(tmp_path, 8.0)
+    # It lingers so that the launcher, which looks for children every LOOK_S, has seen the one without the mark.
+    launcher = start_stubborn(tmp_path, 3.0)
     assert launcher.wait(timeout=PATIENCE_S) == 0
     assert survivors(tmp_path) == []
     assert (tmp_path / "probe" / "COMPLETE").exists()

@@ -19,8 +19,8 @@ WORKS = """
 import time
 from retool_mcore.state import heartbeat
 heartbeat.EVERY_S = 0.0
-for done in range(20):
-    heartbeat.beat("trainer", "update", done, 20)
+for done in range(9):
+    heartbeat.beat("trainer", "update", done, 9)
     time.sleep(0.5)
 """
 ALIVE = """
@@ -63,18 +63,19 @@ def dog(told, monkeypatch):
 
 
 def attempt(tmp_path, monkeypatch, program: str) -> None:
-    config = {"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}, "watchdog_minutes": 0.1}
+    config = {"run_dir": str(tmp_path), "parallel": {"device": "cpu", "nodes": 1}, "watchdog_minutes": 0.06}
     monkeypatch.setattr(launching, "stage_command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(launching, "LOOK_S", 0.5)
     run_attempt("probe", OmegaConf.create(config))
 
 
 def test_a_silent_stage_whose_work_goes_on_is_left_alone(tmp_path, monkeypatch):
     attempt(tmp_path, monkeypatch, WORKS)
-    assert heartbeat.read(tmp_path / "probe")["trainer"]["done"] == 19
+    assert heartbeat.read(tmp_path / "probe")["trainer"]["done"] == 8
 
 
 def test_a_process_that_is_only_alive_stands_still(tmp_path, monkeypatch):
-    with pytest.raises(StageFailed, match=r"probe failed: phase update stood still for 0\.1\d* minutes"):
+    with pytest.raises(StageFailed, match=r"probe failed: phase update stood still for 0\.0[6-9]\d* minutes"):
         attempt(tmp_path, monkeypatch, ALIVE)
 
 

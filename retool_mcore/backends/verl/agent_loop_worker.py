@@ -1,10 +1,9 @@
 """verl's agent loop workers, which begin no more than the engines' caches hold (rollout/live.py), keep what they finish
 and take over what an attempt before this one had finished.
 
-The trainer says where (backends/verl/take_over.py): rows of a batch that have a column `unfinished` name the folder
-of their
-step. Rows without it, of a validation or of a pipeline whose rollouts run ahead of the training, are run as by verl;
-there verl's own checkpoint of TransferQueue holds what is unfinished.
+The trainer says where (backends/verl/take_over.py): rows of a batch that have a column `unfinished` name the folder of
+their step. Rows without it, of a validation or of a pipeline whose rollouts run ahead of the training, are run as by
+verl; there verl's own checkpoint of TransferQueue holds what is unfinished.
 """
 
 import asyncio

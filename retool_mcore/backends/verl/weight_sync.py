@@ -2,11 +2,9 @@
 
 verl's worker gathers the weights under their Hugging Face names and streams them to the vLLM worker on its device, or
 to engines elsewhere (backends/verl/host_weights.py). On a push that the trainer wants verified each tensor of the
-stream is
-fingerprinted as it passes (backends/verl/fingerprint.py), and vLLM then compares what its parameters hold
+stream is fingerprinted as it passes (backends/verl/fingerprint.py), and vLLM then compares what its parameters hold
 (backends/verl/weight_sync_vllm.py). A tensor that was left out, put elsewhere or cut at another row would otherwise
-train in
-silence, with a rollout policy that is not the trainer's.
+train in silence, with a rollout policy that is not the trainer's.
 """
 
 import json

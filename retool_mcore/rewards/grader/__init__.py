@@ -2,6 +2,5 @@
 
 `text` -> `parse` -> `canonical`/`numeric` -> `scalar` -> `structure` decide in this process, in microseconds, or leave
 a pair open; `engine` (math-verify) decides what is left, in the processes of `zygote`, which `pool` starts and kills.
-Spellings, words and units are in tables.yaml.
-The callers' door is `retool_mcore.rewards.equivalence`.
+Spellings, words and units are in tables.yaml. The callers' door is `retool_mcore.rewards.equivalence`.
 """

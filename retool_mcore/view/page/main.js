@@ -7,7 +7,15 @@ const KEYS = [
 
 const PAGES = { "": showOverview, list: showList, p: showList, errors: showErrors };
 
-async function route() {
+// One page is drawn after another, and of those that wait the last alone: an older answer would lie over a newer one.
+let drawn = Promise.resolve(), asked = 0;
+
+function route() {
+  const own = ++asked;
+  return drawn = drawn.then(() => (own === asked ? draw() : undefined));
+}
+
+async function draw() {
   const { parts, query } = parsed(location.hash), page = parts[0] || "";
   state.query = query;
   clearTimeout(state.timer);
