@@ -7,12 +7,12 @@ Not installed with this project, and imported only where one is named. An enviro
 import asyncio
 import functools
 import json
+import signal
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from retool_mcore.data.schema import RL_SCHEMA, with_tools, write_parquet
 from retool_mcore.environments.gym import ABILITY
@@ -20,14 +20,24 @@ from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 
 
+@contextmanager
+def _no_signal_handlers() -> Iterator[None]:
+    """An environment sets handlers of signals, which Python allows a main thread alone; an episode's is another."""
+    given = signal.signal
+    if threading.current_thread() is not threading.main_thread():
+        signal.signal = lambda number, handler: signal.getsignal(number)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = given
+
+
 @functools.cache
 def _load(name: str, args_json: str) -> Any:
     try:
         import verifiers
 
-        # It sets handlers of signals, which only a main thread may: an episode's is another.
-        main = threading.current_thread() is threading.main_thread()
-        with nullcontext() if main else mock.patch("signal.signal"):
+        with _no_signal_handlers():
             found = verifiers.load_environment(name, **json.loads(args_json))
     except (ImportError, AttributeError, ValueError, RuntimeError) as error:
         raise UserError(f"the verifiers environment {name} cannot be loaded ({error}): install it first.") from error
