@@ -11,8 +11,8 @@ const PAGES = { "": showOverview, list: showList, p: showList, errors: showError
 let drawn = Promise.resolve(), asked = 0;
 
 function route() {
-  const own = ++asked;
-  return drawn = drawn.then(() => (own === asked ? draw() : undefined));
+  const own = ++asked, next = () => (own === asked ? draw() : undefined);
+  return drawn = drawn.then(next, next); // also after one that failed
 }
 
 async function draw() {
