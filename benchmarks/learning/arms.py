@@ -27,7 +27,6 @@ PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
 # no sleep, after which it would take their memory for its own.
 SHARED = [
     "parallel.agent_workers=1", "parallel.reward_workers=1", "parallel.storage_units=1", "parallel.loader_workers=0",
-    "parallel.ray.num_cpus=16",
     "parallel.gpu_memory_utilization=0.1", "parallel.rollout.max_num_batched_tokens=4096", "sandbox.workers=2",
     "parallel.rollout.enable_sleep_mode=false", "parallel.rollout.free_cache_engine=false",
     "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=1500000000",
@@ -47,7 +46,7 @@ def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
 def jobs(
     stage: str, runs: Path, bases: list[Path], seeds: list[int], gpus: int, words: list[str]
 ) -> list[tuple[str, list[list[str]]]]:
-    """(name of the run, its commands), those of one seed in a row."""
+    """(name of the run, its commands), those of one arm in a row."""
     folder = runs / "task/data"
     task = [f"data.train_files={folder}/rl_train.parquet", f"data.held_back_files={folder}/rl_held_back.parquet"]
     found = []

@@ -99,7 +99,6 @@ def judge(runs: dict[str, dict]) -> list[dict]:
         met = {
             "all": mean >= claim.points and all(pair > 0 for pair in pairs),
             "above": mean - half > claim.points,
-            "within": abs(mean) + half < claim.points,
         }[claim.rule]
         found.append(
             {"claim": name, "paper": claim.paper, "criterion": criterion(claim), "pairs": pairs}
@@ -114,12 +113,7 @@ def criterion(claim) -> str:
     what = f"{claim.better} - {worse}" if claim.of == "accuracy" else f"calls cut, {claim.better} against {worse}"
     if "more_on" in claim:
         what += f", {claim.more_on[0]} less {claim.more_on[1]}"
-    rules = {
-        "all": f">= {claim.points}",
-        "above": f"interval above {claim.points}",
-        "within": f"within +-{claim.points}",
-    }
-    return f"{what} {rules[claim.rule]}"
+    return f"{what} {'interval above' if claim.rule == 'above' else '>='} {claim.points}"
 
 
 def table(rows: list[dict]) -> str:
@@ -142,16 +136,11 @@ def behaviours(runs: dict[str, dict]) -> str:
     ]
     for name, run in runs.items():
         pair = [run["early"]["all"], run["late"]["all"]]
-        accuracy = [sum((p[mode] or 0) * share for mode, share in _shares(p)) for p in pair]
-        told = [[p["code_share"] for p in pair], [p["code"] for p in pair], [p["text"] for p in pair]]
-        told = [accuracy, *told, [p["calls"] for p in pair]]
+        accuracy = [p["code_share"] * (p["code"] or 0) + (1 - p["code_share"]) * (p["text"] or 0) for p in pair]
+        told = [accuracy, *([p[key] for p in pair] for key in ("code_share", "code", "text", "calls"))]
         cells = [" to ".join("-" if v is None else f"{v:.2f}" for v in values) for values in told]
         lines.append(f"| {name}, {run['steps']} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _shares(told: dict) -> list[tuple[str, float]]:
-    return [("code", told["code_share"]), ("text", 1 - told["code_share"])]
 
 
 def main() -> None:
