@@ -81,8 +81,12 @@ def judge(runs: dict[str, dict]) -> list[dict]:
         calls = [runs[f"{base}-{arm}-{seed}"]["late"][family]["calls"] for arm in (claim.worse[0], claim.better)]
         return 1 - calls[1] / calls[0]
 
-    found = []
+    found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in PLAN.arms}
     for name, claim in PLAN.claims.items():
+        needed = {PLAN.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
+        if any(arms[arm] < len(PLAN.bases) * len(PLAN.seeds) for arm in needed):
+            print(f"{name}: not judged, since of {', '.join(sorted(needed))} not every run was begun")
+            continue
         pairs = []
         for base, arm, seed in value:
             if arm != claim.better:
@@ -99,6 +103,7 @@ def judge(runs: dict[str, dict]) -> list[dict]:
         met = {
             "all": mean >= claim.points and all(pair > 0 for pair in pairs),
             "above": mean - half > claim.points,
+            "within": abs(mean) + half < claim.points,
         }[claim.rule]
         found.append(
             {"claim": name, "paper": claim.paper, "criterion": criterion(claim), "pairs": pairs}
@@ -113,7 +118,7 @@ def criterion(claim) -> str:
     what = f"{claim.better} - {worse}" if claim.of == "accuracy" else f"calls cut, {claim.better} against {worse}"
     if "more_on" in claim:
         what += f", {claim.more_on[0]} less {claim.more_on[1]}"
-    return f"{what} {'interval above' if claim.rule == 'above' else '>='} {claim.points}"
+    return f"{what} {dict(all='>=', above='interval above', within='interval within +-')[claim.rule]} {claim.points}"
 
 
 def table(rows: list[dict]) -> str:
