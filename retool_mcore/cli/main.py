@@ -51,6 +51,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
 ]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")
 ]
@@ -123,18 +125,26 @@ def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     return examination.run(config)
 
 
-@app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/quickstart --plot curves.png"))
-def summary(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")],
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curves into this picture.")] = None,
-) -> int:
+@app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/mine"))
+def summary(run: Run) -> int:
     """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
     minutes."""
     from retool_mcore.cli import summary as report
 
     report.print_table(run)
-    if plot is not None:
-        report.plot(run, plot)
+    return 0
+
+
+@app.command(epilog=_examples("retool figures runs/quickstart", "retool figures runs/tool runs/text --out compared"))
+def figures(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
+) -> int:
+    """Draw a paper's figures, runs over each other: loss, reward and accuracy over the steps, ReTool's six behaviour
+    metrics, the places of calls; as PNG, SVG and the numbers as CSV."""
+    from retool_mcore.cli import figures as drawing
+
+    print("\n".join(map(str, drawing.draw(runs, out or runs[0] / "figures"))))
     return 0
 
 
@@ -179,7 +189,7 @@ def submit(
 
 
 @app.command(epilog=_examples("retool status runs/quickstart", "watch -n 10 retool status runs/r32"))
-def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]) -> int:
+def status(run: Run) -> int:
     """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
     for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
     from retool_mcore.cluster import status as report
@@ -190,7 +200,7 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a 
 
 @app.command(epilog=_examples("retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"))
 def view(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")],
+    runs: Runs,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
     ] = "127.0.0.1",

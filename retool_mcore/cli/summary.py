@@ -1,4 +1,4 @@
-"""A finished or unfinished run in one table and one picture, read from its files alone."""
+"""A finished or unfinished run in one table, read from its files alone."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.table import Table
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
-from retool_mcore.state.progress import metric, read_steps
+from retool_mcore.state.progress import read_steps
 
 # Row, folder of its evaluation, stage that led there.
 ROWS = (
@@ -20,13 +20,6 @@ ROWS = (
     ("best of RL", "rl-best", None),
 )
 OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
-# Right panel of the picture: legend, metric of the RL steps (names: backends/verl/observer.py, metrics/validation.py).
-RL_CURVES = (
-    ("reward", "critic/score/mean"),
-    ("accuracy", "reward/accuracy"),
-    ("code ratio", "code_ratio"),
-    ("validation", "val/accuracy"),
-)
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
@@ -89,45 +82,6 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
         cells = [*(_percent(scores.get(name)) for name in names), _percent(figures.get("code_ratio"))]
         table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
     (console or Console()).print(table)
-
-
-def plot(run: Path, picture: Path) -> None:
-    """Draws the SFT loss, and the reward, accuracy and code ratio of RL over the steps.
-
-    Raises:
-        UserError: the run has no steps, or the picture's suffix is none that matplotlib writes.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    sft, rl = read_steps(run / "sft"), read_steps(run / "rl")
-    if not sft and not rl:
-        raise UserError(f"nothing to draw in {run}: neither sft nor rl has finished a step.")
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    left.set(title="SFT", xlabel="step", ylabel="loss")
-    for label, name in (("training", "train/loss"), ("validation", "val/loss")):
-        _curve(left, sft, label, name)
-    right.set(title="RL", xlabel="step")
-    for label, name in RL_CURVES:
-        _curve(right, rl, label, name)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        if axes.get_lines():
-            axes.legend()
-    if picture.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
-        raise UserError(f"cannot draw {picture}: name it .png, .svg or .pdf.")
-    if not picture.parent.is_dir():
-        raise UserError(f"--plot {picture}: there is no folder {picture.parent}.")
-    figure.savefig(picture, dpi=150)
-
-
-def _curve(axes, steps: dict[int, dict[str, float]], label: str, name: str) -> None:
-    points = [(step, metric(data, name)) for step, data in steps.items()]
-    points = [(step, value) for step, value in points if value is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label)
 
 
 def _read_eval(path: Path) -> dict:

@@ -9,6 +9,7 @@ from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.run import check_config, check_step, run_trainer
 from retool_mcore.backends.verl.settings import verl_config
 from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.metrics.charts import write_dashboard
 from retool_mcore.state import alarms, checkpoints, stop
 
 VERL = "retool_mcore.backends.verl"
@@ -41,6 +42,7 @@ def main(config_path: str) -> None:
     check_config(verl)
     check_step(STEP.values())
     (stage_dir / "ALARM").unlink(missing_ok=True)
+    write_dashboard("rl", config.train.loggers)
     run_trainer(verl, Runner)
     if alarms.ended(stage_dir) is not None:
         sys.exit(alarms.EXIT_CODE)

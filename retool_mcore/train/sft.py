@@ -13,6 +13,7 @@ from omegaconf import OmegaConf, open_dict
 
 from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.sft_trainer import ColdStart, process_group
+from retool_mcore.metrics.charts import write_dashboard
 from retool_mcore.state import checkpoints, stop
 
 
@@ -23,6 +24,7 @@ def main(config_path: str) -> None:
     with process_group() as first:
         if first:
             checkpoints.repair(stage_dir / "checkpoints")
+            write_dashboard("sft", config.train.loggers)
         torch.distributed.barrier()
         with open_dict(config):
             config.verl.retool = {"rotation": checkpoints.rotation(config.train)}

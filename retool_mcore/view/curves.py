@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from retool_mcore.files import read_json_lines
+from retool_mcore.metrics.charts import TEXT
 from retool_mcore.state import alarms
 from retool_mcore.state.progress import Steps
 
 STAGES = ("sft", "rl")
-CHARTS = (Path(__file__).with_name("page") / "charts.json").read_text()  # the page draws by it
 # What two seeds of one configuration differ in, in RUN/STAGE/config.yaml.
 _OWN = re.compile(r"^( *\w*seed|name| *experiment_name): .*\n", re.MULTILINE)
 
@@ -20,7 +20,7 @@ class Curves:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        names = re.findall(r'"(\w+/[\w/]+)"', CHARTS)
+        names = re.findall(r'"(\w+/[\w/]+)"', TEXT)
         self.stages = {stage: Steps(run / stage, names) for stage in STAGES}
 
     def read(self) -> dict:

@@ -17,12 +17,24 @@ import numpy as np
 from aiohttp import web
 
 from retool_mcore.errors import UserError
-from retool_mcore.view.curves import CHARTS, Curves
+from retool_mcore.metrics.charts import TEXT
+from retool_mcore.view.curves import Curves
 from retool_mcore.view.query import by_error, entries, select
 from retool_mcore.view.source import Source, parts
 
 PAGE = Path(__file__).with_name("page")
-SCRIPTS = ("base", "charts", "overview", "list", "trajectory", "compare", "main")  # run in this order, as one
+SCRIPTS = (
+    "katex.min",
+    "maths",
+    "base",
+    "charts",
+    "overview",
+    "list",
+    "changes",
+    "trajectory",
+    "compare",
+    "main",
+)  # run in this order, as one
 MOST = 10_000  # trajectories in one answer
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
 # page itself, exported or not, names the scripts that may run by their hashes.
@@ -34,7 +46,7 @@ def page() -> str:
     """The whole page as one HTML text. A copy in which `embedded` is filled needs no server (page/trajectory.js)."""
     html = (PAGE / "page.html").read_text()
     script = "\n".join(
-        [f"'use strict';\nconst CHARTS = {CHARTS};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
+        [f"'use strict';\nconst CHARTS = {TEXT};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"

@@ -4,7 +4,7 @@ import json
 import pytest
 from rich.console import Console
 
-from retool_mcore.cli.summary import plot, print_table, rows
+from retool_mcore.cli.summary import print_table, rows
 from retool_mcore.errors import UserError
 
 
@@ -64,16 +64,3 @@ def test_a_broken_metrics_file_is_named(finished, text):
     (finished / "eval" / "sft" / "metrics.json").write_text(text)
     with pytest.raises(UserError, match="eval/sft/metrics.json is not what `retool eval` writes"):
         rows(finished)
-
-
-def test_picture(finished, tmp_path):
-    plot(finished, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_pictures_that_cannot_be_drawn(finished, tmp_path):
-    with pytest.raises(UserError, match="name it .png"):
-        plot(finished, tmp_path / "curves.xyz")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="neither sft nor rl"):
-        plot(tmp_path / "empty", tmp_path / "curves.png")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from made_run import add_evaluation, add_metrics, make_run, metrics_line
 
-from retool_mcore.view.curves import CHARTS, Curves, configuration
+from retool_mcore.metrics.charts import TEXT
+from retool_mcore.view.curves import Curves, configuration
 
 
 def test_the_curves_follow_the_files_and_count_a_step_once(tmp_path):
@@ -66,7 +67,7 @@ def test_seeds_of_one_configuration_are_known_by_it(tmp_path):
 
 def test_every_metric_of_a_chart_is_described():
     page = Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
-    shown = set(re.findall(r'"(\w+/[\w/]+)"', CHARTS))
+    shown = set(re.findall(r'"(\w+/[\w/]+)"', TEXT))
     described = set()
     for name in re.findall(r"`([\w/{},.-]+)`", page):
         begin, brace, rest = name.partition("{")

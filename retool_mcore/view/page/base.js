@@ -3,7 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const embedded = JSON.parse($("embedded").textContent || "null");
 const POLL_MS = 5000;
-const state = { runs: [], query: {}, picked: null, shade: "none", raw: false, timer: null };
+const state = { runs: [], query: {}, picked: null, shade: "none", raw: false, maths: false, choosing: false, timer: null };
 
 async function get(path, query = {}) {
   const reply = await fetch(`${path}?${new URLSearchParams(query)}`);

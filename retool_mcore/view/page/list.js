@@ -1,10 +1,28 @@
 // #/list: the trajectories that the filters leave, from the server in pages; #/errors: the same by the errors of their calls.
 const ROW_HEIGHT = 30, PAGE_ROWS = 100, ROWS_IN_FILE = 5000;
 const TALLEST = 15e6; // pixels: what browsers give an element; a longer list is scrolled in larger strides
-const COLUMNS = [
-  ["", null], ["step", "step"], ["problem", "text"], ["reward", "score"], ["answer", "acc"], ["status", "finish"],
-  ["calls", "calls"], ["errors of calls", "errors"], ["turns", "turns"], ["tokens", "tokens"], ["seconds", "seconds"],
+const COLUMNS = [ // title, name, width
+  ["", null, "2.4rem"], ["step", "step", "3.6rem"], ["problem", "text", "minmax(12rem, 3fr)"], ["reward", "score", "4.5rem"],
+  ["answer", "acc", "5rem"], ["status", "finish", "6rem"], ["calls", "calls", "6.5rem"], ["errors of calls", "errors", "minmax(9rem, 2fr)"],
+  ["turns", "turns", "3.6rem"], ["tokens", "tokens", "4.6rem"], ["seconds", "seconds", "4.6rem"],
+  ["data source", "data_source", "7rem"], ["sample", "sample", "4rem"],
 ];
+const AT_FIRST = COLUMNS.slice(1, 11).map(([, name]) => name);
+
+const chosen = (query) => (query.columns ? query.columns.split(",") : AT_FIRST);
+const ofChosen = (query, cells) => { const names = chosen(query); return cells.filter((_, i) => i === 0 || names.includes(COLUMNS[i][1])); };
+
+// The others as they are when it is clicked, not when the page was drawn.
+function toggleColumn(name) {
+  const names = chosen(state.query), kept = COLUMNS.map(([, own]) => own).filter((own) => own && (own === name) !== names.includes(own));
+  return change("columns", String(kept) === String(AT_FIRST) ? "" : kept.join(","));
+}
+
+function columnChoice(query) {
+  return element("details", { class: "columns", open: state.choosing, ontoggle: (event) => { state.choosing = event.target.open; } }, element("summary", {}, "columns"),
+    ...COLUMNS.slice(1).map(([label, name]) => element("label", {},
+      element("input", { type: "checkbox", id: `column-${name}`, checked: chosen(query).includes(name), onchange: () => toggleColumn(name) }), ` ${label}`)));
+}
 
 // ---- filters, which the address holds
 
@@ -57,6 +75,9 @@ async function showList() {
   let found = await get("api/list", { ...query, count: PAGE_ROWS }), wanted = null;
   const count = element("span", { class: "count", id: "count" }), body = element("div", { class: "body" });
   const table = element("div", { class: "table", onscroll: () => paint() }, heads(query), body);
+  const widths = ofChosen(query, COLUMNS.map(([, , width]) => width));
+  table.style.setProperty("--columns", widths.join(" "));
+  table.style.setProperty("--least", `${6 * widths.length}rem`);
   const height = () => Math.min(TALLEST, found.total * ROW_HEIGHT);
   const keep = (page, answer) => { pages.set(page, answer.rows); found = answer; };
   const fetchPage = async (page) => {
@@ -89,7 +110,7 @@ async function showList() {
   const saved = element("span", {}, element("button", { onclick: () => save("csv", query) }, "CSV"), " ", element("button", { onclick: () => save("json", query) }, "JSON"));
   const above = query.problem ? [await overSteps(query)] : [];
   keep(0, found);
-  $("main").replaceChildren(filters(found, saved, count), ...above, table);
+  $("main").replaceChildren(filters(found, columnChoice(query), saved, count), ...above, table);
   tell();
   repeat(async () => {
     const version = found.version, shown = Math.floor((table.scrollTop * found.total) / Math.max(1, height()) / PAGE_ROWS);
@@ -101,7 +122,7 @@ async function showList() {
 
 function heads(query) {
   const [by, down] = [(query.sort || "-step").replace(/^-/, ""), (query.sort || "-step").startsWith("-")];
-  return element("div", { class: "row head" }, ...COLUMNS.map(([label, name]) => (name
+  return element("div", { class: "row head" }, ...ofChosen(query, COLUMNS).map(([label, name]) => (name
     ? element("button", { title: `sort by ${label}`, onclick: () => change("sort", by === name && !down ? `-${name}` : name) }, `${label}${by === name ? (down ? " ↓" : " ↑") : ""}`)
     : element("span"))));
 }
@@ -117,10 +138,10 @@ function listRow(entry, top, query) {
     element("span", { class: isRight(entry) ? "good" : "bad" }, isRight(entry) ? "✓ right" : "✗ wrong"), entry.finish,
     element("span", {}, `${entry.calls} `, ...entry.statuses.slice(0, 6).map((status) => element("span", { class: isGood(status) ? "good" : "bad", title: status }, isGood(status) ? "✓" : "✗")), entry.statuses.length > 6 ? "…" : null),
     entry.errors.length ? `${entry.errors[0]}${entry.errors.length > 1 ? ` +${entry.errors.length - 1}` : ""}` : "",
-    String(entry.turns), many(entry.tokens), fixed(entry.seconds),
-  ];
+    String(entry.turns), many(entry.tokens), fixed(entry.seconds), entry.data_source, String(entry.sample),
+  ].map((cell, i) => element("span", { title: i === 2 ? visible(entry.problem) : null }, cell));
   return element("a", { class: "row", href: link(`t/${addressOf(entry)}`, query), style: `top:${top}px` },
-    ...cells.map((cell, i) => element("span", { title: i === 2 ? visible(entry.problem) : null }, cell)));
+    ...ofChosen(query, cells));
 }
 
 function pick(entry) {

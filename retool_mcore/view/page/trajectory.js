@@ -49,7 +49,12 @@ function switches(redraw, differing) {
     press(raw, state.raw);
     redraw();
   } }, "raw");
-  return [...buttons, raw, differing ? element("span", { class: "note", id: "differences" }, `${differing.said} `) : null,
+  const maths = element("button", { id: "maths", title: "formulas instead of tokens (m)", "aria-pressed": String(state.maths), onclick: () => {
+    state.maths = !state.maths;
+    press(maths, state.maths);
+    redraw();
+  } }, "maths");
+  return [...buttons, raw, maths, differing ? element("span", { class: "note", id: "differences" }, `${differing.said} `) : null,
     differing ? element("button", { id: "difference", title: "next difference (d)", onclick: nextDifference }, "next difference") : null];
 }
 
@@ -62,15 +67,15 @@ function pane(detail, shown, marked) {
   ];
   const theirs = other && facts(other), query = whose(state.query);
   return element("section", { class: "pane" },
-    element("p", { class: "question" }, entry.text || entry.problem),
-    element("div", { class: "facts" }, ...facts(detail).map(([name, value], i) => element("div", { class: theirs && theirs[i][1] !== value ? "differs" : null }, name, element("b", {}, String(value))))),
+    element("p", { class: "question" }, ...withMaths(entry.text || entry.problem)),
+    element("div", { class: "facts" }, ...facts(detail).map(([name, value], i) => element("div", { class: theirs && theirs[i][1] !== value ? "differs" : null }, name, element("b", {}, ...withMaths(String(value)))))),
     element("div", { class: "tools" },
       embedded ? null : element("a", { href: link(`p/${encodeURIComponent(entry.problem)}`, query) }, `${entry.problem} over all steps`),
       embedded ? null : element("button", { class: "html", onclick: async () => download("trajectory.html", "text/html", [await asFile(shown)]) }, "one HTML file"),
       group(detail, shown),
       // By this name the mask audit and the traces of episodes speak of it.
       element("span", { class: "note" }, `${entry.uid}_${entry.sample}`)),
-    times(detail), tokens(detail, marked), calls(detail));
+    times(detail), state.maths ? formulas(detail) : tokens(detail, marked), calls(detail));
 }
 
 // The other trajectories of the group, to compare with.
@@ -105,6 +110,14 @@ function shadeOf(detail, position) {
     return `rgb(var(--diff) / ${Math.max(0, Math.min(0.7, 0.7 * (1 + Math.log10(gap + 1e-6) / 6))).toFixed(3)})`;
   }
   return null;
+}
+
+// The texts as they are read: formulas drawn, no token apart.
+function formulas(detail) {
+  return element("div", { class: "tokens" }, ...detail.roles.map(([role, start, end]) => {
+    const text = detail.pieces.slice(start, end).filter((piece) => state.raw || !SPECIAL.test(piece)).join("");
+    return element("span", { class: role }, ...(role === "thought" || role === "prompt" ? withMaths(text) : [text]));
+  }));
 }
 
 // marked: positions of the tokens that the other trajectory lacks.
