@@ -10,6 +10,7 @@ setup(
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.environments": ["*.yaml"],
+        "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],

@@ -2,16 +2,20 @@
 
     python -m benchmarks.learning.report runs/learning             reads the run folders, writes the results file
     python -m benchmarks.learning.report                           the table of the results file as it is
+    python -m benchmarks.learning.report --plot docs/learning.png  and its curves
 
-A run that did not come to its end counts with its start's accuracy. Nothing is run again, no seed is added.
+A run that did not come to its end counts with its start's accuracy. No seed is added. --hung names runs that hung and
+were run again, once: the table tells both verdicts, with the second try and by the rule.
 """
 
 import argparse
 import json
 import statistics
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 from omegaconf import OmegaConf
 from scipy import stats
 
@@ -22,6 +26,7 @@ PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
 OUT = provenance.RESULTS / "learning.json"
 CURVES = ("reward/accuracy", "behaviour/code_ratio", "behaviour/calls", "behaviour/response_length", "mismatch/kl")
 EARLY, LATE = 2, 8  # steps whose trajectories tell what the policy does at the start, and at the end
+LABELS = {"A": "RL with the interpreter (A)", "O": "the same, paid for few calls (O)", "B": "RL in text (B)"}
 _STEP = ("timing_s/step", "timing_s/gen")
 
 
@@ -63,8 +68,11 @@ def _of_a_family(key: str) -> bool:
     return key.startswith("val/") and key.endswith("/accuracy") and key.count("/") == 2
 
 
-def judge(runs: dict[str, dict]) -> list[dict]:
-    """One row a claim: the differences in points of its pairs, their mean with a 95 % t-interval, and the verdict."""
+def judge(runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
+    """One row a claim: the differences in points of its pairs, their mean with a 95 % t-interval, and the verdict.
+
+    hung: runs that count as if they had not come to their end; no calls are cut in a pair of theirs.
+    """
     starts, value = {}, {}
     for name, run in runs.items():
         base, arm, _ = name.split("-")
@@ -72,20 +80,23 @@ def judge(runs: dict[str, dict]) -> list[dict]:
             starts[base, arm] = run["start"]["all"]
     for name, run in runs.items():
         base, arm, seed = name.split("-")
-        value[base, arm, seed] = run["end"]["all"] if run["end"] else starts[base, arm]
+        value[base, arm, seed] = run["end"]["all"] if run["end"] and name not in hung else starts[base, arm]
 
     def accuracy(base: str, arm: str, seed: str) -> float:
         return starts[base, PLAN.before[arm]] if arm in PLAN.before else value[base, arm, seed]
 
     def cut(base: str, seed: str, claim, family: str) -> float:
-        calls = [runs[f"{base}-{arm}-{seed}"]["late"][family]["calls"] for arm in (claim.worse[0], claim.better)]
+        names = [f"{base}-{arm}-{seed}" for arm in (claim.worse[0], claim.better)]
+        if not set(names).isdisjoint(hung):
+            return 0.0
+        calls = [runs[name]["late"][family]["calls"] for name in names]
         return 1 - calls[1] / calls[0]
 
     found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in PLAN.arms}
     for name, claim in PLAN.claims.items():
         needed = {PLAN.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
         if any(arms[arm] < len(PLAN.bases) * len(PLAN.seeds) for arm in needed):
-            print(f"{name}: not judged, since of {', '.join(sorted(needed))} not every run was begun")
+            hung or print(f"{name}: not judged, since of {', '.join(sorted(needed))} not every run was begun")
             continue
         pairs = []
         for base, arm, seed in value:
@@ -122,11 +133,15 @@ def criterion(claim) -> str:
 
 
 def table(rows: list[dict]) -> str:
-    lines = ["| claim | criterion, points | pairs | mean [95 %] | met |", "|---|---|---|---|---|"]
+    both = any("met_by_rule" in row for row in rows)
+    lines = [
+        f"| claim | criterion, points | pairs | mean [95 %] | met |{' by the rule |' * both}",
+        f"|---|---|---|---|---|{'---|' * both}",
+    ]
     for row in rows:
         pairs = ", ".join(f"{d:+.1f}" for d in row["pairs"])
         low, high = row["interval"]
-        met = "yes" if row["met"] else "no"
+        met = " | ".join("yes" if row[key] else "no" for key in ("met", "met_by_rule") if key in row)
         lines.append(
             f"| {row['claim']} | {row['criterion']} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |"
         )
@@ -148,20 +163,72 @@ def behaviours(runs: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
+def decomposition(runs: dict[str, dict]) -> str:
+    """Where an arm's gain from early to late is: more answers with code, better ones with code, better ones in text.
+
+    With s the share with code, c and t the accuracies: d(sc + (1-s)t) = ds (c-t) + s dc + (1-s) dt, at the means of
+    early and late, which is exact. Averaged over the arm's runs.
+    """
+    arms = defaultdict(list)
+    for name, run in runs.items():
+        (s, c, t), (s2, c2, t2) = (
+            [run[when]["all"][key] or 0.0 for key in ("code_share", "code", "text")] for when in ("early", "late")
+        )
+        middle, better, text = (s + s2) / 2, (c + c2) / 2, (t + t2) / 2
+        arms[name.split("-")[1]].append(((s2 - s) * (better - text), middle * (c2 - c), (1 - middle) * (t2 - t)))
+    lines = ["| arm | gain, points | calls more often | better with code | better in text |", "|---|---|---|---|---|"]
+    for arm, parts in arms.items():
+        means = [100 * statistics.mean(own) for own in zip(*parts, strict=True)]
+        lines.append(f"| {arm} | {sum(means):+.1f} | {' | '.join(f'{own:+.1f}' for own in means)} |")
+    return "\n".join(lines)
+
+
+def plot(told: dict, path: Path) -> None:
+    """Accuracy of the training steps: an arm's mean and the range of its runs; what the last policy has on held-back
+    problems as a point with its 95 % interval."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xlabel="RL step", ylabel="accuracy, %", ylim=(20, 100))
+    axes.grid(alpha=0.3)
+    for place, (arm, label) in enumerate(LABELS.items()):
+        own = [run for name, run in told["runs"].items() if name.split("-")[1] == arm]
+        curves = np.array([run["curves"]["reward/accuracy"] for run in own]) * 100
+        ends = np.array([run["end"]["all"] for run in own]) * 100
+        steps = np.arange(1, curves.shape[1] + 1)
+        (line,) = axes.plot(steps, curves.mean(0), label=label)
+        axes.fill_between(steps, curves.min(0), curves.max(0), alpha=0.2, color=line.get_color())
+        half = stats.t.ppf(0.975, len(ends) - 1) * ends.std(ddof=1) / len(ends) ** 0.5
+        axes.errorbar(steps[-1] + 0.7 + 0.4 * place, ends.mean(), half, fmt="o", color=line.get_color(), markersize=4)
+    axes.legend(fontsize="small", loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--hung", nargs="+", default=[], metavar="RUN")
+    parser.add_argument("--plot", type=Path, metavar="PICTURE")
     arguments = parser.parse_args()
     if arguments.runs:
         packages = ("torch", "verl", "vllm", "ray", "megatron-core", "transformers")
         head = provenance.made(packages, device=provenance.gpus())
         runs = {run.name: read(run) for run in sorted(arguments.runs.glob("b*-?-s*"))}
-        provenance.write(arguments.out, head, {"runs": runs, "claims": judge(runs)})
+        claims = judge(runs)
+        if arguments.hung:
+            by_rule = judge(runs, arguments.hung)
+            claims = [row | {"met_by_rule": own["met"]} for row, own in zip(claims, by_rule, strict=True)]
+        provenance.write(arguments.out, head, {"runs": runs, "hung": arguments.hung, "claims": claims})
     told = json.loads(arguments.out.read_text())
     print(table(told["claims"]))
     if any("early" in run for run in told["runs"].values()):
-        print("\n" + behaviours(told["runs"]))
+        print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
+    if arguments.plot:
+        plot(told, arguments.plot)
 
 
 if __name__ == "__main__":
