@@ -17,6 +17,8 @@ PICTURES = (
     ("view-failures", 330, "#/errors?step=17"),
     ("view-trajectory", 900, "#/t/3/{failed}"),
     ("view-compare", 860, "#/c/3/{failed}/3/{other}"),
+    ("view-changes", 420, "#/changes?since=15"),
+    ("view-time", 600, "#/time/17"),
 )
 SEVERAL = ("view-seeds", 700, "#/")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.metrics.records import write_step
+from retool_mcore.metrics.timeline import chrome_trace, write_trace
 
 STEPS, GROUPS, SAMPLES = 30, 8, 4
 BAD_STEP, RESUMED = 17, 12
@@ -150,6 +151,13 @@ def make_run(folder: Path, seed: int = 1, rate: float = 1.0) -> Path:
         records = [trajectory(step, row, asked[row], random, skill) for row in rows]
         write_step(folder / "rl" / "trajectories", step, records)
         steps[step] = dict(figures(records, step, random, skill))
+        timing = {
+            name.removeprefix("timing_s/"): value for name, value in steps[step].items() if name == "timing_s/step"
+        }
+        rollout = max(own["generate_s"] + own["tool_s"] for own in records)
+        timing |= {"gen": rollout, "old_log_prob": 1.8, "update_actor": 4.1, "update_weights": 0.6}
+        busy = [(0.5 * n, float(n > 2 * rollout) or 0.3) for n in range(int(2 * (rollout + 6.5)))]
+        write_trace(folder / "rl" / "trace", step, chrome_trace(step, 0.0, timing, records, [busy]), keep=20)
     losses = {n: {"train/loss": 0.3 + 3 * np.exp(-n / 12) + random.normal(0, 0.03)} for n in range(1, 61)}
     losses = {
         n: own | {"train/grad_norm": 1 + np.exp(-n / 20), "perf/tokens_per_second": 7000} for n, own in losses.items()

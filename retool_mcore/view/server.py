@@ -23,18 +23,8 @@ from retool_mcore.view.query import by_error, entries, select
 from retool_mcore.view.source import Source, parts
 
 PAGE = Path(__file__).with_name("page")
-SCRIPTS = (
-    "katex.min",
-    "maths",
-    "base",
-    "charts",
-    "overview",
-    "list",
-    "changes",
-    "trajectory",
-    "compare",
-    "main",
-)  # run in this order, as one
+# Run in this order, as one.
+SCRIPTS = ["katex", "maths", "base", "charts", "overview", "list", "changes", "time", "trajectory", "compare", "main"]
 MOST = 10_000  # trajectories in one answer
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
 # page itself, exported or not, names the scripts that may run by their hashes.
@@ -59,7 +49,7 @@ def page() -> str:
 def application(
     folders: Sequence[Path], token: str | None = None, host: str = "127.0.0.1", default: str = "rl"
 ) -> web.Application:
-    """The routes: /, /api/runs, /api/overview, /api/list and /api/trajectory/STEP/ROW.
+    """The routes: /, /api/runs, /api/overview, /api/list, /api/trace/STEP and /api/trajectory/STEP/ROW.
 
     Queries: `run`, the number of one of `folders`; `part` (view/source.py), else `default`; of the list the filters of
     view/query.py, `first` and `count`, or `near`=STEP/ROW instead of `first`. Raises UserError when there is
@@ -126,6 +116,16 @@ def application(
     async def trajectory(request: web.Request) -> web.Response:
         return _json(source_of(request).shown(int(request.match_info["step"]), int(request.match_info["row"])))
 
+    async def trace(request: web.Request) -> web.Response:
+        found = {
+            int(path.stem[5:]): path for path in sorted((source_of(request).run / "rl" / "trace").glob("step_*.json"))
+        }
+        step = int(request.match_info["step"])
+        if step not in found:
+            have = ", ".join(map(str, found)) or "none"
+            raise UserError(f"there is no time line of step {step}: the last ones are kept, here {have}.")
+        return _json({"steps": list(found), "trace": json.loads(found[step].read_text())})
+
     html, opened, curves = page(), functools.cache(Source), {run: Curves(run) for run in runs}
     for run in runs:
         opened(run, default)
@@ -135,6 +135,7 @@ def application(
     app.router.add_get("/api/runs", names)
     app.router.add_get("/api/overview", overview)
     app.router.add_get("/api/list", listed)
+    app.router.add_get(r"/api/trace/{step:\d+}", trace)
     app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)
     return app
 

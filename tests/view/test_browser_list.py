@@ -128,7 +128,7 @@ def test_an_address_that_leads_nowhere_says_so(tmp_path):
     look(body)
 
 
-@pytest.mark.parametrize("page", ["/", "/list", "/errors", "/t/1/0", "/c/1/0/1/1"])
+@pytest.mark.parametrize("page", ["/", "/list", "/errors", "/changes?since=1", "/t/1/0", "/c/1/0/1/1"])
 def test_a_narrow_window_shows_all_without_scrolling_sideways(tmp_path, page):
     run = add_evaluation(add_metrics(make_run(tmp_path / "run"), steps=10), "rl", step=10)
 

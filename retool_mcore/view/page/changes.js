@@ -21,7 +21,7 @@ async function showChanges() {
   const told = !both.length ? (before || query.since ? "No problem occurs on both sides." : "Choose what to compare with: another evaluation, or a step.")
     : `${many(both.length)} problems on both sides: ${many(gained)} better, ${many(lost)} worse, ${many(both.length - gained - lost)} as before${both.length > MOST_SHOWN ? `; the ${MOST_SHOWN} that changed most` : ""}`;
   $("main").replaceChildren(element("div", { class: "filters" }, state.runs.length > 1 ? runChoice() : null, choice("part", "of", all),
-    choice("before", "compared with", all.filter((one) => one !== part)), before ? null : field("since", "since step"), field("text", "problem contains", { type: "search" }),
+    choice("before", "compared with", all.filter((one) => one !== part), "itself, until a step"), before ? null : field("since", "since step"), field("text", "problem contains", { type: "search" }),
     element("span", { class: "count", id: "count" }, told)),
   element("div", { class: "plain" }, element("table", {}, element("thead", {}, element("tr", {}, ...["change", before || "until then", before ? part : "since", "problem"].map((title) => element("th", {}, title)))),
     element("tbody", {}, ...rows))));

@@ -40,10 +40,10 @@ function field(name, label, attributes = {}) {
   return element("label", {}, label, node);
 }
 
-function choice(name, label, values) {
+function choice(name, label, values, none = "all") {
   const own = state.query[name] || "", shown = values.includes(own) || !own ? values : [own, ...values];
   const node = element("select", { id: `filter-${name}`, onchange: (event) => change(name, event.target.value) },
-    element("option", { value: "" }, "all"), ...shown.map((value) => element("option", { value }, value)));
+    element("option", { value: "" }, none), ...shown.map((value) => element("option", { value }, value)));
   node.value = own;
   return element("label", {}, label, node);
 }
@@ -110,7 +110,7 @@ async function showList() {
   const saved = element("span", {}, element("button", { onclick: () => save("csv", query) }, "CSV"), " ", element("button", { onclick: () => save("json", query) }, "JSON"));
   const above = query.problem ? [await overSteps(query)] : [];
   keep(0, found);
-  $("main").replaceChildren(filters(found, columnChoice(query), saved, count), ...above, table);
+  $("main").replaceChildren(filters(found, query.step ? element("a", { href: link(`time/${query.step}`, whose(query)) }, "its time line") : null, columnChoice(query), saved, count), ...above, table);
   tell();
   repeat(async () => {
     const version = found.version, shown = Math.floor((table.scrollTop * found.total) / Math.max(1, height()) / PAGE_ROWS);

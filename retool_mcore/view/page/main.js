@@ -31,16 +31,21 @@ async function draw() {
       $("where").textContent = places.map(([step, row]) => `step ${step}, trajectory ${row}`).join("  and  ");
       await showTrajectories(places);
     } else {
+      if (page === "time") { await showTime(parts[1]); return shownAs(focus); }
       if (page === "p") state.query.problem = parts[1];
       $("where").textContent = page === "p" ? `${visible(parts[1])} over the training steps` : "";
       await (PAGES[page] || showOverview)();
     }
-    if (focus) $(focus)?.focus();
-    document.body.dataset.ready = location.hash || "#/";
+    shownAs(focus);
   } catch (error) {
     $("main").replaceChildren(element("p", { class: "bad" }, String(error.message || error)));
     document.body.dataset.ready = location.hash || "#/";
   }
+}
+
+function shownAs(focus) {
+  if (focus) $(focus)?.focus();
+  document.body.dataset.ready = location.hash || "#/";
 }
 
 function navigation(page, query) {

@@ -113,7 +113,8 @@ function phases(kind, stage, run, name, pick) {
     label, run, colour: COLOURS[place], steps: whole.steps,
     values: whole.places.map((n, i) => whole.values[i] * names.reduce((sum, own) => sum + (stage.metrics[own]?.[n] || 0), 0)),
   }));
-  const figure = chart({ title: name ? `${kind.title}: ${name}` : kind.title, what: kind.what, curves: [], areas, marks: marksOf(stage, ""), pick });
+  const times = pick && ((step) => { location.hash = link(`time/${step}`, { run: run || "" }); });
+  const figure = chart({ title: name ? `${kind.title}: ${name}` : kind.title, what: kind.what, curves: [], areas, marks: marksOf(stage, ""), pick: times });
   figure.append(legend(areas.map((own) => [own.label, own.colour])));
   return figure;
 }
