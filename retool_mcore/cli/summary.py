@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from retool_mcore.cluster import status
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
@@ -65,6 +66,9 @@ def print_table(run: Path, console: Console | None = None) -> None:
         table.add_row(*row)
     console = console or Console()
     console.print(table)
+    for stage in status.rows(run):
+        if stage.state == "running":
+            console.print(f"{stage.stage}: step {stage.step}, {stage.now}")
     if said := alarms.count(run / "rl"):
         console.print(f"rl: {said}")
 

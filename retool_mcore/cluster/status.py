@@ -111,12 +111,15 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
 
     recent = list(steps.values())[-RECENT_STEPS:]
     total = _total(folder / "config.yaml")
+    step_s = _median(recent, _step_s, "{:.1f}")
+    if state == "running" and total and step_s != "-":
+        now += f"; {duration((total - max(steps)) * float(step_s))} left of the stage"
     return Row(
         stage=stage,
         state=state,
         step=(f"{max(steps)}" if steps else "0") + (f"/{total}" if total else "") if steps or total else "-",
         last=_last(steps),
-        step_s=_median(recent, _step_s, "{:.1f}"),
+        step_s=step_s,
         tokens_per_s=_median(recent, _tokens_per_s, "{:.0f}"),
         checkpoint=_quietly(lambda: _checkpoint(folder / "checkpoints", now_s), "-"),
         attempt=(f"{attempt}" + (f", last ended: {outcome}" if open_attempt and outcome else "")) if attempt else "-",

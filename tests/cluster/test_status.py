@@ -97,8 +97,8 @@ def test_a_stage_that_runs_here(tmp_path):
         (folder / "STOP").touch()
         stopping = row(tmp_path / "r", "rl")
         process.communicate(b"\n")
-    assert (found.state, found.step, found.now) == ("running", "3/10", "step 4 since 61 s")
-    assert beating.now == "step 4 since 61 s: log-probabilities 25 %, 2 min left"
+    assert (found.state, found.step, found.now) == ("running", "3/10", "step 4 since 61 s; 5 min left of the stage")
+    assert beating.now == "step 4 since 61 s: log-probabilities 25 %, 2 min left; 5 min left of the stage"
     assert found.attempt == "2, last ended: failed"
     assert stopping.state == "stopping"
 
@@ -142,7 +142,7 @@ def test_a_submitted_stage_before_its_first_attempt(queue, state, now, tmp_path,
 @pytest.mark.parametrize(
     ("job", "state", "now"),
     [
-        ("RUNNING", "running", "job 7: step 3 since 50 s"),
+        ("RUNNING", "running", "job 7: step 3 since 50 s; 5 min left of the stage"),
         ("NODE_FAIL", "ended", "job 7: killed before it could say how it ended (Slurm: NODE_FAIL, log: x)"),
         ("REQUEUED", "requeued", "job 7: Slurm: REQUEUED"),
     ],
@@ -162,7 +162,11 @@ def test_an_attempt_that_has_no_step_yet_is_starting(tmp_path, slurm):
     submitted(tmp_path / "r", ("7", "rl", None))
     (slurm / "queue").write_text("7|RUNNING|None\n")
     found = row(tmp_path / "r", "rl", now_s=5020)
-    assert (found.step, found.attempt, found.now) == ("2/10", "2, last ended: stopped", "job 7: starting since 20 s")
+    assert (found.step, found.attempt, found.now) == (
+        "2/10",
+        "2, last ended: stopped",
+        "job 7: starting since 20 s; 5 min left of the stage",
+    )
 
 
 def test_accounting_knows_ended_jobs_and_the_queue_wins(slurm):

@@ -42,10 +42,11 @@ def hostile(step: int) -> dict:
 def test_nothing_that_a_policy_wrote_runs_on_any_page(tmp_path):
     run = make_run(tmp_path / "<img src=x onerror=window.ran=1>", steps=0)
     write_step(run / "rl" / "trajectories", 1, [hostile(1), hostile(1) | {"sample": 1}])
+    write_step(run / "rl" / "trajectories", 2, [hostile(2)])
     add_metrics(run, steps=3)
     alarm = {"step": 2, "alarm": HOSTILE, "value": 1.0, "bound": 1.0, "answer": HOSTILE}
     (run / "rl" / "alarms.jsonl").write_text(json.dumps(alarm) + "\n")
-    pages = ["#/list", "#/errors", "#/t/1/0", "#/c/1/0/1/1", "#/"]
+    pages = ["#/list", "#/errors", "#/changes?since=1", "#/t/1/0", "#/c/1/0/1/1", "#/"]
 
     async def body():
         async with shown(run) as tab:
