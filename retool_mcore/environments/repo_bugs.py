@@ -1,7 +1,8 @@
 """A generated task set: small Python repositories with tests and one injected bug. No download.
 
 Every task is verified in the sandbox when it is made: its tests and its hidden checks fail as it is given, and the
-reference fix passes both. A bug (function, place and slip) is either of the training or of the validation set.
+reference fix passes both. A function that gets a bug is either of the training or of the validation set; beside it,
+without a bug, any function may lie in a repository.
 """
 
 import asyncio
@@ -55,15 +56,16 @@ async def generate(count: int, seed: int, split: str, sandbox: Sandbox, function
 async def _one(index: int, seed: int, split: str, sandbox: Sandbox, functions: int) -> RepoBug:
     for draw in range(_DRAWS):
         rng = random.Random(f"{DATA_SOURCE}-{seed}-{split}-{index}-{draw}")
-        chosen = [FUNCTIONS[name] for name in rng.sample(sorted(FUNCTIONS), functions)]
-        slips = [bug for bug in bugs(chosen[0].source) if _split(chosen[0], bug) == split]
+        wrong = rng.choice([name for name in sorted(FUNCTIONS) if split_of(name) == split])
+        chosen = [FUNCTIONS[name] for name in (wrong, *rng.sample(sorted(FUNCTIONS.keys() - {wrong}), functions - 1))]
+        slips = bugs(chosen[0].source)
         if slips and (made := await _verified(rng, chosen, rng.choice(slips), sandbox)):
             return made
     raise UserError(f"no bug out of {_DRAWS} was found by the tests: does the sandbox run unittest?")
 
 
-def _split(function: Function, bug: Bug) -> str:
-    digest = hashlib.sha256(f"{function.name}-{bug.start}-{bug.text}".encode()).digest()
+def split_of(function: str) -> str:
+    digest = hashlib.sha256(function.encode()).digest()
     return "validation" if digest[0] < 256 * _VALIDATION_SHARE else "train"
 
 

@@ -1,4 +1,4 @@
-"""The generated bug-fix tasks: seeded, verified, with a validation set of other bugs."""
+"""The generated bug-fix tasks: seeded, verified, with a validation set of other functions."""
 
 import ast
 import asyncio
@@ -7,7 +7,7 @@ import pytest
 
 from retool_mcore.environments.bugs import bugs
 from retool_mcore.environments.functions import FUNCTIONS
-from retool_mcore.environments.repo_bugs import generate
+from retool_mcore.environments.repo_bugs import generate, split_of
 from retool_mcore.environments.repository import RepositoryEnvironment
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local import LocalSandbox
@@ -46,7 +46,8 @@ def test_tasks_are_seeded_fail_as_given_and_pass_with_the_reference_fix():
     made, again, other, verdicts = asyncio.run(run())
     assert verdicts == [1.0, 1.0]
     assert made[0] == again[0] and made[0].task != made[1].task
-    assert other[0].bug != made[0].bug
+    wrong = [item.bug.partition(":")[0] for item in (*made, *other)]
+    assert [split_of(name) for name in wrong] == ["train", "train", "validation"]
     for item in made:
         assert item.task.issue.endswith("Fix the bug.") and item.fixed != item.task.files[item.path]
         assert len(item.task.checks) >= 6, "hidden checks of both functions"
