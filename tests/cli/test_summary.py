@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from retool_mcore.cli.summary import print_table, rows
+from retool_mcore.cluster import status
 from retool_mcore.errors import UserError
 
 
@@ -64,3 +65,12 @@ def test_a_broken_metrics_file_is_named(finished, text):
     (finished / "eval" / "sft" / "metrics.json").write_text(text)
     with pytest.raises(UserError, match="eval/sft/metrics.json is not what `retool eval` writes"):
         rows(finished)
+
+
+def test_a_stage_that_runs_is_told_with_its_time_left(finished, monkeypatch):
+    row = status.Row("rl", "running", "12/40", "-", "-", "-", "-", "-", "step 13 since 5 s; 9 min left of the stage")
+    monkeypatch.setattr(status, "rows", lambda run: [row, row._replace(stage="sft", state="complete")])
+    out = io.StringIO()
+    print_table(finished, Console(file=out, width=120))
+    assert "rl: step 12/40, step 13 since 5 s; 9 min left of the stage" in out.getvalue()
+    assert "sft: step" not in out.getvalue()
