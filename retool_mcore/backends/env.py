@@ -12,7 +12,7 @@ from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
 
 _SECTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-COMMON, GPU, CPU = (_SECTIONS[name] for name in ("common", "gpu", "cpu"))
+COMMON, ONE_NODE, GPU, CPU = (_SECTIONS[name] for name in ("common", "one_node", "gpu", "cpu"))
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
@@ -24,7 +24,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
     The device is `config.parallel.device`, "cpu" or "cuda".
     """
     cpu = config["parallel"]["device"] == "cpu"
-    needed = COMMON | (CPU if cpu else GPU)
+    needed = COMMON | (CPU if cpu else GPU) | (ONE_NODE if config["parallel"].get("nodes", 1) == 1 else {})
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
     return needed | dict(os.environ)

@@ -207,6 +207,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
 
     for name in FOREIGN:  # the processes of a job of one node have this environment, not that of node.py
         os.environ.pop(name, None)
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # on the node's address, where other jobs' parts find it
     path = Path(config.run_dir) / "slurm" / f"{allocation.job_id}-{stage}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)

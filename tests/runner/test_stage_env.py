@@ -1,8 +1,11 @@
-"""What the environment of a stage says of the loggers, and whose processes are forked."""
+"""What the environment of a stage says of the loggers, and whose processes are forked, and where they listen."""
+
+import subprocess
+import sys
 
 import pytest
 
-from retool_mcore.backends.env import forks, ray_runtime_env, stage_env, worker_env
+from retool_mcore.backends.env import ONE_NODE, forks, ray_runtime_env, stage_env, worker_env
 
 
 def test_wandb_is_disabled_unless_it_is_a_logger(monkeypatch):
@@ -38,3 +41,13 @@ def test_whose_processes_are_forked(monkeypatch, device, given, expected):
     assert forks(env) is expected
     named = env | {"RETOOL_TEMPLATE": "/tmp/template/socket"}
     assert ("forked_python.py" in str(ray_runtime_env(named))) is (given.get("OMP_NUM_THREADS") is None)
+
+
+def test_what_a_run_on_one_node_starts_listens_on_loopback(monkeypatch):
+    for name in ONE_NODE:
+        monkeypatch.delenv(name, raising=False)
+    env = stage_env({"parallel": {"device": "cpu", "nodes": 1}})
+    code = "import ray; print(ray.util.get_node_ip_address())"  # where Ray's parts listen, and who asks Ray
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["127.0.0.1"]
+    assert ONE_NODE.keys().isdisjoint(stage_env({"parallel": {"device": "cpu", "nodes": 2}}))
