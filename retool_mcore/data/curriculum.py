@@ -17,7 +17,6 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 FLOOR = 0.1  # least weight: what was too hard, or solved, is tried again
-OFF = dict.fromkeys(("weights", "retire", "pass_rates", "keep"))
 STATE = "curriculum.json"  # in a checkpoint
 
 
@@ -73,7 +72,7 @@ def problem_name(data_source: str, index: int) -> str:
 
 def load_curriculum(section: Mapping, files: str | Iterable[str], seed: int) -> Curriculum:
     """The curriculum of the section data.curriculum over the RL parquets `files`. Raises UserError."""
-    weights, retire, path, keep = (section[name] for name in OFF)
+    weights, retire, path, keep = map(section.get, ("weights", "retire", "pass_rates", "keep"))
     if not (weights or retire or path):
         return Curriculum(seed=seed)
     rows = rows_of(files)

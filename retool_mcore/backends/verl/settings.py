@@ -6,7 +6,6 @@ from omegaconf import OmegaConf, open_dict
 
 from retool_mcore.backends.env import ray_runtime_env
 from retool_mcore.config import keep_environment
-from retool_mcore.data.curriculum import OFF
 from retool_mcore.planner import derived
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.state import alarms, checkpoints
@@ -56,7 +55,7 @@ def verl_config(config, stage_dir: Path):
         verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
-            "curriculum": config.data.get("curriculum", OFF),
+            "curriculum": config.data.get("curriculum", {}),
             "sandbox_errors": config.rollout.sandbox_errors,
             "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),
