@@ -89,6 +89,11 @@ REFUSED = [
         "data.functions.right_share=2: expected at most 1.",
     ),
     ("rl", ["data.curriculum.weights=3"], "data.curriculum.weights must be true or false, not 3."),
+    (
+        "rl",
+        ["verl.actor_rollout_ref.actor.megatron.seed=2"],
+        "verl.actor_rollout_ref.actor.megatron.seed lies in a section that follows ${parallel.megatron}: set it there.",
+    ),
     ("rl", ["data.curriculum.retire=0"], "data.curriculum.retire=0: expected 1 or more."),
     (
         "rl",
