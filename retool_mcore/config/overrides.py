@@ -196,8 +196,14 @@ def store(config: DictConfig, key: str, value: Any) -> None:
     """Sets one dotted key, replacing what stood there.
 
     Raises:
-        UserError: a part of the key holds a plain value, or the value is a broken interpolation.
+        UserError: a part of the key holds a plain value or follows another section, all of which would be replaced, or
+            the value is a broken interpolation.
     """
+    node: Any = config
+    for part in key.split(".")[:-1]:
+        if isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, part):
+            raise UserError(f"{key} lies in a section that follows {node._get_node(part)._value()}: set it there.")
+        node = node.get(part) if isinstance(node, DictConfig) else None
     try:
         OmegaConf.update(config, key, value, merge=False, force_add=True)
     except OmegaConfBaseException as error:

@@ -84,6 +84,10 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (PartialShare, "data", "test_share sft_validation_share"),
     (Share, "data", "arithmetic.tool_share arithmetic.failed_share functions.right_share"),
     (Share, "data", "toolmath.code_share toolmath.failed_share"),
+    (Literal["list", "lines"], "data", "functions.style"),
+    (Count, "data", "curriculum.retire?"),
+    (Annotated[list[float], AfterValidator(_interval)], "data", "curriculum.keep?"),
+    (Annotated[str, Field(min_length=1)], "data", "curriculum.pass_rates?"),
     (Literal["grpo", "rloo", "reinforce_plus_plus_baseline", "gae"], "recipe", "advantage"),
     (
         Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"],
@@ -220,6 +224,9 @@ def check(config: Mapping[str, Any]) -> None:
         raise UserError(
             f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
         )
+    curriculum = next(_at(config, "data.curriculum"), {})
+    if curriculum.get("keep") and not curriculum["pass_rates"]:
+        raise UserError(f"data.curriculum.keep={curriculum['keep']} is of data.curriculum.pass_rates: give that, too.")
     _check_rollout(config.get("rollout") or {})
     _check_train(config.get("train") or {})
 

@@ -75,7 +75,6 @@ def traces(
 
     tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only. failed_share: that the
     first program of such a trace fails; those programs are run (data/arithmetic.py).
-    Raises UserError for a share outside [0, 1].
     """
     return _solve(problems(n, seed, terms, digits), seed, tool_share, failed_share)
 
@@ -155,12 +154,6 @@ def _asked(problem: Problem) -> str:
 
 
 def _solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: float) -> list[Trace]:
-    for name, share, what in (
-        ("tool_share", tool_share, "a trace calls the tool"),
-        ("failed_share", failed_share, "the first program of a trace with a call fails"),
-    ):
-        if not 0 <= share <= 1:
-            raise UserError(f"{name} is the probability that {what}: give 0 to 1, not {share}.")
     rng = random.Random(f"{DATA_SOURCE}-tool-{seed}")
     tools = [rng.random() < tool_share for _ in problems_]
     rng = random.Random(f"{DATA_SOURCE}-failed-{seed}")

@@ -14,7 +14,7 @@ rollout cannot re-encode what the policy sampled, so SFT must not merge tokens o
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -303,24 +303,15 @@ def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCa
         listed = ", ".join(parameters)[:_MAX_LISTED]
         known = f"The only tool is {listed}" if len(parameters) == 1 else f"The tools are {listed}"
         return malformed(f"unknown tool {str(name)[:60]!r}. {known}")
-    if name == TOOL_NAME and parameters[name] == TOOL["function"]["parameters"]:
-        return _check_code(arguments, start, malformed)
     if arguments is None:
         return malformed(f"the arguments of {name} must be a JSON object")
     if not _is_text(arguments):
         return malformed("the arguments hold half of a surrogate pair, which is not valid text")
     if reason := argument_error(parameters[name], arguments):
         return malformed(f"the arguments of {name} do not fit its schema: {reason}")
+    if name == TOOL_NAME and parameters[name] == TOOL["function"]["parameters"]:
+        return _call(arguments["code"], start)
     return ToolCall(None, None, start, name, arguments)
-
-
-def _check_code(arguments: dict | None, start: int, malformed: Callable[[str], ToolCall]) -> ToolCall:
-    code = (arguments or {}).get("code")
-    if not isinstance(code, str):
-        return malformed('the arguments must be {"code": "<a Python program>"}')
-    if not _is_text(code):
-        return malformed("the program holds half of a surrogate pair, which is not valid text")
-    return _call(code, start)
 
 
 def _is_text(value) -> bool:

@@ -17,7 +17,6 @@ from retool_mcore.data.records import CallProblem, Segment, Trace
 from retool_mcore.errors import UserError
 
 DATA_SOURCE = "functions"
-STYLES = ("list", "lines")  # how a trace writes its calls: Tool-N1's JSON list, or ToolRL's call a line
 _CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Delhi", "Kyoto", "Quito", "Turin")
 _DRAWS_PER_ROW = 20
 
@@ -83,11 +82,7 @@ def write_rows(made: list[dict], path: Path) -> Path:
 
 
 def traces(made: list[dict], seed: int, style: str, right_share: float) -> list[Trace]:
-    """One demonstration a row. Raises UserError for another style, or a share outside [0, 1]."""
-    if style not in STYLES:
-        raise UserError(f"data.functions.style={style}: expected one of {', '.join(STYLES)}.")
-    if not 0 <= right_share <= 1:
-        raise UserError(f"data.functions.right_share={right_share}: it is a share, from 0 to 1.")
+    """One demonstration a row. style: how its calls are written, "list" as Tool-N1's or "lines" as ToolRL's."""
     rng = random.Random(f"{DATA_SOURCE}-traces-{seed}")
     problems = [xlam_problem(row, DATA_SOURCE, index) for index, row in enumerate(made)]
     return [_trace(problem, rng, style, rng.random() < right_share) for problem in problems]

@@ -18,7 +18,7 @@ from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace, normalise_question
-from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, with_tools, write_parquet
+from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, rl_row, write_rows
 from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
@@ -56,16 +56,13 @@ def prepare_rl(
     *,
     location: str | Path | None = None,
     template: str = "retool",
-    validation_fraction: float = 0.0,
-    seed: int = 0,
 ) -> Report:
-    """Write an RL or evaluation source as {train,validation,test}.parquet and report.json: one output_dir a source.
+    """Write an RL or evaluation source as {train,test}.parquet and report.json: one output_dir a source.
 
     A question that occurs again with the same answer is a duplicate. With another answer both rows are malformed, the
-    first one too: nothing says which is right. Raises UserError as `load` and `split_by_problem` do, and when no row
-    is left.
+    first one too: nothing says which is right. Raises UserError as `load` does, and when no row is left.
     """
-    source = _source(source_name, "rl", template, validation_fraction)
+    source = _source(source_name, "rl", template)
     problems: dict[str, Problem] = {}
     disputed: dict[str, Problem] = {}
     malformed: list[Malformed] = []
@@ -84,7 +81,7 @@ def prepare_rl(
         disputed.setdefault(record.key, record)
     malformed += [_dispute(problems.pop(key), other) for key, other in disputed.items()]
     kept = list(problems.values())
-    return _write(source_name, source, kept, duplicates, malformed, output_dir, template, validation_fraction, seed)
+    return _write(source_name, source, kept, duplicates, malformed, output_dir, template)
 
 
 def prepare_sft(
@@ -101,7 +98,7 @@ def prepare_sft(
     Only a trace that repeats question and segments is a duplicate: several solutions of one problem are kept, on the
     same side of the split. Raises UserError as `load` and `split_by_problem` do, and when no row is left.
     """
-    source = _source(source_name, "sft", template, validation_fraction)
+    source = _source(source_name, "sft", template)
     traces: dict[tuple, Trace] = {}
     malformed: list[Malformed] = []
     duplicates = 0
@@ -116,16 +113,12 @@ def prepare_sft(
 
 def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
     """Write problems, all with tools of their own or all without, as an RL/eval parquet, whole or not at all."""
-    rows = [_rl_row(problem, template, split) for problem in problems]
-    calling = any("tools" in row["extra_info"] for row in rows)
-    write_parquet(rows, with_tools(RL_SCHEMA) if calling else RL_SCHEMA, path)
+    write_rows((_rl_row(problem, template, split) for problem in problems), RL_SCHEMA, path)
 
 
 def write_traces(traces: Iterable[Trace], path: Path, *, template: str, split: str) -> None:
     """Write traces as an SFT parquet, with <answer> tags only where the template asks for them; whole or not at all."""
-    rows = [_sft_row(trace, template, split) for trace in traces]
-    calling = any("tools" in row["extra_info"] for row in rows)
-    write_parquet(rows, with_tools(SFT_SCHEMA) if calling else SFT_SCHEMA, path)
+    write_rows((_sft_row(trace, template, split) for trace in traces), SFT_SCHEMA, path)
 
 
 def longest_prompt(
@@ -146,13 +139,10 @@ def longest_prompt(
         for batch in file.iter_batches(columns=["prompt", "extra_info"]):
             prompts = batch["prompt"].to_pylist()
             own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
-            if any(own):
-                texts = [
-                    tokenizer.apply_chat_template(prompt, tools=its or tools, **as_text)
-                    for prompt, its in zip(prompts, own, strict=True)
-                ]
-            else:
-                texts = tokenizer.apply_chat_template(prompts, tools=tools, **as_text)
+            texts = [
+                tokenizer.apply_chat_template(prompt, tools=its or tools, **as_text)
+                for prompt, its in zip(prompts, own, strict=True)
+            ]
             for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
                 if len(ids) > longest:
                     longest, longest_row = len(ids), row
@@ -160,16 +150,12 @@ def longest_prompt(
     return longest, longest_row
 
 
-def _source(name: str | Source, purpose: str, template: str, validation_fraction: float) -> Source:
+def _source(name: str | Source, purpose: str, template: str) -> Source:
     """The source, after everything has been checked that can be before a row is read."""
     source = get_source(name) if isinstance(name, str) else name
     get_template(template)
     if source.purpose != purpose:
         raise UserError(f"{name} is a data set for {source.purpose}, not for {purpose}.")
-    if not 0 <= validation_fraction < 1:
-        raise UserError(f"validation_fraction={validation_fraction}: expected a number from 0 up to, not including, 1.")
-    if validation_fraction and source.split == "test":
-        raise UserError(f"{name} is an evaluation set and is kept whole: set validation_fraction=0.")
     return source
 
 
@@ -200,8 +186,8 @@ def _write(
     malformed: list[Malformed],
     output_dir: str | Path,
     template: str,
-    validation_fraction: float,
-    seed: int,
+    validation_fraction: float = 0.0,
+    seed: int = 0,
 ) -> Report:
     output_dir, name = Path(output_dir), name if isinstance(name, str) else name.data_source
     splits: dict[str, list] = {source.split: kept}
@@ -232,18 +218,12 @@ def _write(
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
-    row: dict[str, Any] = {
-        "data_source": problem.data_source,
-        "prompt": render(template, problem.question),
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": {"index": problem.index, "split": split, "question": problem.question},
-        "agent_name": "retool",
-    }
+    prompt, ability, own = render(template, problem.question), "math", {}
     if isinstance(problem, CallProblem):
-        row |= {"prompt": render_conversation(template, problem.messages), "ability": ABILITY}
-        row["extra_info"] |= {"tools": problem.tools, "replies": problem.replies}
-    return row
+        prompt, ability = render_conversation(template, problem.messages), ABILITY
+        own = {"tools": problem.tools, "replies": problem.replies}
+    extra = {"index": problem.index, "split": split, "question": problem.question} | own
+    return rl_row(problem.data_source, prompt, ability, problem.answer, **extra)
 
 
 def _sft_row(trace: Trace, template: str, split: str) -> dict:

@@ -29,14 +29,28 @@ RL_SCHEMA = pa.schema(
 
 # Rows of function-calling data carry their own tools and what they are known to answer, both as JSON
 # (data/records.py::CallProblem); a reader that does not know them passes over them.
-_CALLING = [("tools", pa.string()), ("replies", pa.string())]
+_CALLING = ("tools", "replies")
 
 
-def with_tools(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the fields `tools` and `replies` in extra_info."""
+def with_texts(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """`schema` with further texts in extra_info."""
     position = schema.get_field_index("extra_info")
-    extra = pa.struct([*schema.field("extra_info").type, *(pa.field(*part) for part in _CALLING)])
+    extra = pa.struct([*schema.field("extra_info").type, *(pa.field(name, pa.string()) for name in names)])
     return schema.set(position, pa.field("extra_info", extra))
+
+
+def rl_row(source: str, prompt: list[dict], ability: str, ground_truth: str, **extra: Any) -> dict:
+    """A row of RL_SCHEMA; `extra`: index, split, question and what else stands in extra_info."""
+    truth = {"style": "rule", "ground_truth": ground_truth}
+    row = {"data_source": source, "prompt": prompt, "ability": ability, "reward_model": truth}
+    return row | {"extra_info": extra, "agent_name": "retool"}
+
+
+def write_rows(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
+    """As write_parquet, with the fields `tools` and `replies` where a row has tools of its own."""
+    rows = list(rows)
+    calling = any("tools" in row["extra_info"] for row in rows)
+    write_parquet(rows, with_texts(schema, _CALLING) if calling else schema, path)
 
 
 SFT_SCHEMA = pa.schema(
@@ -55,6 +69,12 @@ def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), part, row_group_size=_ROW_GROUP_ROWS)
+
+
+def rows_of(paths: str | Iterable[str]) -> list[dict]:
+    """All rows of one parquet or several, in order."""
+    files = [paths] if isinstance(paths, str) else paths  # of a configuration's list, which pyarrow takes for no list
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def check_rl(path: str | Path) -> None:

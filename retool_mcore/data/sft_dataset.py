@@ -9,9 +9,10 @@ from torch.utils.data import Dataset
 
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.data.function_schema import row_tools
+from retool_mcore.data.schema import check_sft
 from retool_mcore.errors import UserError
 
-_COLUMNS = ["prompt", "segments"]
+_COLUMNS = ["prompt", "segments", "extra_info"]
 
 
 class ReToolSFTDataset(Dataset):
@@ -35,16 +36,11 @@ class ReToolSFTDataset(Dataset):
     """
 
     def __init__(self, parquet_files, tokenizer, config, processor=None, max_samples: int = -1):
-        pad_mode = config.get("pad_mode", "no_padding")
-        if pad_mode != "no_padding":
-            raise UserError(f"data.pad_mode is {pad_mode!r}: expected no_padding, the mode this data set fills.")
         truncation = config.get("truncation", "error")
         if truncation not in ("error", "drop"):
             raise UserError(
                 f"data.truncation is {truncation!r}: expected error or drop, since a cut example teaches no end."
             )
-        if not config.get("format"):
-            raise UserError("data.format is missing: set it to text, hermes or none.")
         fmt = get_format(config["format"], tokenizer, config.get("apply_chat_template_kwargs"))
         files = [parquet_files] if isinstance(parquet_files, str | Path) else list(parquet_files)
         max_length = config["max_length"]
@@ -89,14 +85,8 @@ def _rows(files: Sequence[str | Path], max_samples: int):
     """Yield (file, row number in it, row) over `files` in order, at most `max_samples` rows (-1: all)."""
     count = 0
     for name in files:
-        if not Path(name).is_file():
-            raise UserError(f"The SFT file {name} does not exist: run `retool prepare` or correct data.train_files.")
-        found = pyarrow.parquet.read_schema(name).names
-        missing = [column for column in _COLUMNS if column not in found]
-        if missing:
-            raise UserError(f"{name} has no column {', '.join(missing)}: expected {_COLUMNS}, found {found}.")
-        columns = [*_COLUMNS, "extra_info"] if "extra_info" in found else _COLUMNS
-        for row_number, row in enumerate(pyarrow.parquet.read_table(name, columns=columns).to_pylist()):
+        check_sft(name)
+        for row_number, row in enumerate(pyarrow.parquet.read_table(name, columns=_COLUMNS).to_pylist()):
             if count == max_samples:
                 return
             count += 1

@@ -19,45 +19,24 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from retool_mcore.errors import UserError
 
-VOCAB_SIZE = 384
+_FILES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+PIECES, _CONFIG = tuple(_FILES["pieces"]), _FILES["config"]
 PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-
-# Whole tokens that decode as text: policy output is read back from its decoded tokens.
-PIECES = (
-    "<code>",
-    "</code>",
-    "<interpreter>",
-    "</interpreter>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "```python",
-    "```",
-    "\\boxed{",
-    "print(",
-    '{"name": "code_interpreter", "arguments": {"code": "',
-    '"}}',
-    "code_interpreter",
-    "Compute",
-    "system",
-    "user",
-    "assistant",
-)
 
 # Every message is rendered by itself, so that the tokens of a conversation's beginning are the beginning of its tokens.
 # There is no default system prompt; tools are listed by signature, because a schema would be longer than the rest.
 CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text()
 
-_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS = 128, 384, 2, 4, 2
+VOCAB_SIZE, _HIDDEN, _INTERMEDIATE = (_CONFIG[name] for name in ("vocab_size", "hidden_size", "intermediate_size"))
+_LAYERS, _HEADS, _KV_HEADS = (
+    _CONFIG[f"num_{name}"] for name in ("hidden_layers", "attention_heads", "key_value_heads")
+)
 _HEAD_DIM = _HIDDEN // _HEADS
-_ROPE_THETA = 10000.0
-# Logits of the untrained policy stay near zero: its first tokens are drawn almost evenly.
-_HEAD_STD = 0.02
 # Query heads 0, 1 and 2 of layer 0 look 1, 2 and 3 tokens back: three tokens tell most places of an expression apart.
 _LOOK_BACK = (1, 2, 3)
 # With 6 on each of the 8 fastest rotary frequencies a head puts 97 % of its attention on the one token.
@@ -113,18 +92,7 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer = build_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    _write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "Qwen2Tokenizer",
-            "pad_token": PAD,
-            "eos_token": EOS,
-            "bos_token": None,
-            "model_max_length": 1024,
-            "clean_up_tokenization_spaces": False,
-            "chat_template": CHAT_TEMPLATE,
-        },
-    )
+    _write_json(folder / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
 
 
 def build_tokenizer() -> Tokenizer:
@@ -152,35 +120,9 @@ def _write_model(folder: Path, seed: int) -> None:
     from safetensors.numpy import save_file
 
     tokenizer = build_tokenizer()
-    eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id(PAD)
-    _write_json(
-        folder / "config.json",
-        {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
-            "vocab_size": VOCAB_SIZE,
-            "hidden_size": _HIDDEN,
-            "intermediate_size": _INTERMEDIATE,
-            "num_hidden_layers": _LAYERS,
-            "num_attention_heads": _HEADS,
-            "num_key_value_heads": _KV_HEADS,
-            "max_position_embeddings": 1024,
-            "rope_theta": _ROPE_THETA,
-            "rms_norm_eps": 1e-6,
-            "hidden_act": "silu",
-            "tie_word_embeddings": False,
-            "attention_dropout": 0.0,
-            "use_sliding_window": False,
-            "use_cache": True,
-            "initializer_range": _HEAD_STD,
-            "dtype": "float32",
-            "torch_dtype": "float32",
-            "bos_token_id": None,
-            "eos_token_id": eos,
-            "pad_token_id": pad,
-        },
-    )
-    _write_json(folder / "generation_config.json", {"eos_token_id": eos, "pad_token_id": pad})
+    ends = {"eos_token_id": tokenizer.token_to_id(EOS), "pad_token_id": tokenizer.token_to_id(PAD)}
+    _write_json(folder / "config.json", _CONFIG | ends)
+    _write_json(folder / "generation_config.json", ends)
     save_file(initial_weights(seed), folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -225,7 +167,7 @@ def initial_weights(seed: int) -> dict[str, np.ndarray]:
             f"{prefix}post_attention_layernorm.weight": np.ones(_HIDDEN),
         }
     weights["model.norm.weight"] = np.ones(_HIDDEN)
-    weights["lm_head.weight"] = _HEAD_STD * embedding
+    weights["lm_head.weight"] = _CONFIG["initializer_range"] * embedding
     return {name: np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in weights.items()}
 
 
@@ -237,7 +179,7 @@ def _look_back_biases() -> tuple[np.ndarray, np.ndarray]:
     pair up, as in Qwen2.
     """
     half = _HEAD_DIM // 2
-    frequencies = _ROPE_THETA ** (-np.arange(_LOOK_BACK_FREQUENCIES) / half)
+    frequencies = _CONFIG["rope_theta"] ** (-np.arange(_LOOK_BACK_FREQUENCIES) / half)
     key = np.zeros((_KV_HEADS, 2, half))
     key[:, 0, : len(frequencies)] = _LOOK_BACK_BIAS
     query = np.zeros((_HEADS, 2, half))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from retool_mcore.data import schema
 from retool_mcore.data.function_schema import function_schema
-from retool_mcore.data.schema import RL_SCHEMA, with_tools, write_parquet
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 
@@ -94,16 +94,10 @@ def write_rows(
         made, seen = asyncio.run(environment.begin(seed))
         asyncio.run(_close(made))
         question = f"{instructions}\n\n{seen}"
-        return {
-            "data_source": environment.name,
-            "prompt": [{"role": "user", "content": question}],
-            "ability": ABILITY,
-            "reward_model": {"style": "rule", "ground_truth": ABILITY},
-            "extra_info": {"index": seed, "split": split, "question": question} | {"tools": listed, "replies": "[]"},
-            "agent_name": "retool",
-        }
+        extra = {"index": seed, "split": split, "question": question, "tools": listed, "replies": "[]"}
+        return schema.rl_row(environment.name, [{"role": "user", "content": question}], ABILITY, ABILITY, **extra)
 
-    write_parquet(map(row, seeds), with_tools(RL_SCHEMA), Path(path))
+    schema.write_rows(map(row, seeds), schema.RL_SCHEMA, Path(path))
 
 
 def _load(path: str) -> Callable[..., Any]:

@@ -3,33 +3,17 @@
 import asyncio
 from pathlib import Path
 
-import pyarrow as pa
-
 from retool_mcore.data.prompts import render
-from retool_mcore.data.schema import RL_SCHEMA, write_parquet
+from retool_mcore.data.schema import RL_SCHEMA, rl_row, with_texts, write_parquet
 from retool_mcore.environments.repo_bugs import DATA_SOURCE, RepoBug, generate
 from retool_mcore.sandbox.create import create_sandbox
 
 ABILITY = "repository"
 
 
-def schema() -> pa.Schema:
-    """RL_SCHEMA with the task, as JSON text, in extra_info."""
-    place = RL_SCHEMA.get_field_index("extra_info")
-    extra = pa.struct([*RL_SCHEMA.field("extra_info").type, pa.field("repository", pa.string())])
-    return RL_SCHEMA.set(place, pa.field("extra_info", extra))
-
-
 def row(made: RepoBug, index: int, template: str, split: str) -> dict:
     extra = {"index": index, "split": split, "question": made.task.issue, "repository": made.task.to_json()}
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": render(template, made.task.issue),
-        "ability": ABILITY,
-        "reward_model": {"style": "rule", "ground_truth": made.bug},
-        "extra_info": extra,
-        "agent_name": "retool",
-    }
+    return rl_row(DATA_SOURCE, render(template, made.task.issue), ABILITY, made.bug, **extra)
 
 
 def make(config) -> None:
@@ -48,6 +32,7 @@ def make(config) -> None:
 
     for split, made in asyncio.run(both()).items():
         path = Path(config.data[{"train": "train_files", "validation": "held_back_files"}[split]])
-        write_parquet((row(one, n, config.data.prompt, split) for n, one in enumerate(made)), schema(), path)
+        rows = (row(one, n, config.data.prompt, split) for n, one in enumerate(made))
+        write_parquet(rows, with_texts(RL_SCHEMA, ["repository"]), path)  # the task, as JSON text
         bugs = len({one.bug for one in made})
         print(f"repo_bugs: {len(made)} verified tasks with {bugs} different bugs in {path}")

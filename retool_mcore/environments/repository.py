@@ -143,16 +143,8 @@ class RepositoryEnvironment:
             raise RuntimeError("the environment was not reset")
         try:
             match tool:
-                case "list_files":
-                    return Observation(edits.list_files(self.files))
-                case "view":
-                    return Observation(edits.view(self.files, **arguments))
-                case "search":
-                    return Observation(edits.search(self.files, **arguments))
-                case "replace":
-                    return Observation(edits.replace(self.files, **arguments))
-                case "write":
-                    return Observation(edits.write(self.files, **arguments))
+                case "list_files" | "view" | "search" | "replace" | "write":
+                    return Observation(getattr(edits, tool)(self.files, **arguments))
                 case "run_tests":
                     return self._first if self._first and self._untouched() else await self._tests()
                 case "code_interpreter":

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from retool_mcore.data.schema import RL_SCHEMA, with_tools, write_parquet
+from retool_mcore.data.schema import RL_SCHEMA, rl_row, write_rows
 from retool_mcore.environments.gym import ABILITY
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
@@ -66,18 +66,12 @@ class VerifiersTools:
         data = self.environment.get_eval_dataset(count) if split == "test" else self.environment.get_dataset(count)
         tools = [*self.tools, *beside]
         listed = {"tools": json.dumps([tool.schema for tool in tools]), "replies": "[]"} if tools else {}
-        rows = [
-            {
-                "data_source": self.name,
-                "prompt": row["prompt"],
-                "ability": ABILITY,
-                "reward_model": {"style": "rule", "ground_truth": json.dumps(dict(row))},
-                "extra_info": {"index": n, "split": split, "question": row["prompt"][-1]["content"]} | listed,
-                "agent_name": "retool",
-            }
-            for n, row in enumerate(data)
-        ]
-        write_parquet(rows, with_tools(RL_SCHEMA) if tools else RL_SCHEMA, Path(path))
+
+        def made(index: int, row: Mapping) -> dict:
+            extra = {"index": index, "split": split, "question": row["prompt"][-1]["content"]} | listed
+            return rl_row(self.name, row["prompt"], ABILITY, json.dumps(dict(row)), **extra)
+
+        write_rows((made(*numbered) for numbered in enumerate(data)), RL_SCHEMA, Path(path))
 
 
 class _VerifiersTool(Tool):

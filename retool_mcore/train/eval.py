@@ -11,16 +11,15 @@ sample's own doing, which counts as wrong and is told (`sandbox_errors` in metri
 import asyncio
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as parquet
 from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.policy_format import load_format
+from retool_mcore.data.schema import rows_of
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
@@ -47,12 +46,6 @@ def read_finished(path: Path) -> list[dict]:
         lines.pop()
         write_atomically(path, b"".join(lines).decode())
     return [json.loads(line) for line in lines]
-
-
-def rows_of(paths: str | Iterable[str]) -> list[dict]:
-    """All rows of one parquet or several, in order."""
-    files = [paths] if isinstance(paths, str) else paths  # of a configuration's list, which pyarrow takes for no list
-    return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 
 def check_finished(records: list[dict], rows: list[dict], folder: Path) -> None:

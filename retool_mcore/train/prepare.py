@@ -27,14 +27,9 @@ def run(config) -> None:
     """Make what `config.data` names and `config.model` needs; print what was read, kept and refused."""
     if config.model.make:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
-    if config.data.name == "arithmetic":
-        make_arithmetic(config)
-    elif config.data.name == "functions":
-        make_functions(config)
-    elif config.data.name == "toolmath":
-        make_toolmath(config)
-    elif config.data.name == "repo_bugs":
-        repositories.make(config)
+    made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
+    if make := (made | {"repo_bugs": repositories.make}).get(config.data.name):
+        make(config)
     else:
         read_sources(config, parts_of(config))
 
@@ -94,7 +89,7 @@ def make_functions(config) -> None:
     parts["functions_held_back"] = made[end:]
     for name, part in parts.items():
         location = write_rows(part, folder / f"{name}.jsonl")
-        report = prepare_rl("xlam", folder / name, location=location, template=data.prompt, seed=config.seed)
+        report = prepare_rl("xlam", folder / name, location=location, template=data.prompt)
         print("\n".join(report.lines()))
     shown = traces(made[begin:end], config.seed, size.style, size.right_share)
     held_out = max(1, size.sft // 20)
@@ -175,14 +170,14 @@ def read_evaluation(config) -> None:
 
 def read_sources(config, parts: list[Part]) -> None:
     data, folder, seed = config.data, Path(config.run_dir) / "data", config.seed
-    common = {"template": data.prompt, "seed": seed}
     files: dict[str, list[Path]] = {"rl": [], "sft": [], "eval": []}
     for part in parts:
         out, share = folder / part.folder, data.sft_validation_share
         if part.role == "sft":
-            report = prepare_sft(part.source, out, location=part.location, validation_fraction=share, **common)
+            given = {"location": part.location, "template": data.prompt}
+            report = prepare_sft(part.source, out, **given, validation_fraction=share, seed=seed)
         else:
-            report = prepare_rl(part.source, out, location=part.location, **common)
+            report = prepare_rl(part.source, out, location=part.location, template=data.prompt)
         files[part.role] += report.files
         print("\n".join(report.lines()))
     if files["rl"] and not files["eval"] and data.get("test_share"):

@@ -9,6 +9,7 @@ from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.run import check_config, check_step, run_trainer
 from retool_mcore.backends.verl.settings import verl_config
 from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.data.curriculum import load_curriculum
 from retool_mcore.metrics.charts import write_dashboard
 from retool_mcore.state import alarms, checkpoints, stop
 
@@ -40,6 +41,8 @@ def main(config_path: str) -> None:
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
     verl = verl_config(config, stage_dir)
     check_config(verl)
+    if kept := load_curriculum(verl.retool.curriculum, verl.data.train_files, config.seed).problems:
+        print(f"curriculum: RL draws from {len(kept)} problems")
     check_step(STEP.values())
     (stage_dir / "ALARM").unlink(missing_ok=True)
     write_dashboard("rl", config.train.loggers)

@@ -17,10 +17,12 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from retool_mcore.backends.verl import trainer
 from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
 from retool_mcore.config import compose
+from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.state import alarms, checkpoints
 from retool_mcore.state.alarms import Ended
 
 STEPS, BATCH, SAVE_EVERY = 8, 4, 2
+ROW = ("raw_prompt", "data_source", "index")
 POISON = 21  # a prompt whose gradient is NaN: the sixth step's, in the order of the data
 
 
@@ -77,7 +79,7 @@ def run(tmp_path, monkeypatch):
             time.time(),
         )
         made.train_dataloader = StatefulDataLoader(
-            range(200), batch_size=1, collate_fn=lambda items: {"raw_prompt": np.array(items, dtype=object)}
+            range(200), batch_size=1, collate_fn=lambda items: dict.fromkeys(ROW, np.array(items, dtype=object))
         )
         made.train_dataloader_it = None
         made.steps_per_epoch, made.total_training_steps = 50, STEPS
@@ -202,7 +204,9 @@ def test_an_update_is_left_out_by_what_is_known_before_it(run, monkeypatch):
 def test_prompts_restored_from_an_async_checkpoint_are_left_out_too(run, monkeypatch):
     alarms.go_back(run.folder, 6, 0, 8, "nan")
     made, cleared = object.__new__(RetoolTrainer), []
-    made.config = OmegaConf.create({"trainer": {"resume_mode": "disable"}, "retool": {"stage_dir": str(run.folder)}})
+    settings = {"resume_mode": "disable", "default_local_dir": str(run.folder)}
+    made.config = OmegaConf.create({"trainer": settings, "retool": {"stage_dir": str(run.folder)}})
+    made.curriculum = Curriculum()
     made.trainer_mode, made._restored_tq_prompt_count = "separate_async", 5
     made.train_dataloader_it = iter([{"raw_prompt": torch.tensor([n])} for n in range(20)])
     monkeypatch.setattr(trainer.transfer_queue, "kv_list", lambda partition: {partition: {"a": {}, "b": {}}})

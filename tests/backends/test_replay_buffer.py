@@ -7,6 +7,7 @@ from memory_queue import MemoryQueue
 from verl.trainer.ppo.v1 import replay_buffer as verls
 
 from retool_mcore.backends.verl import replay_buffer
+from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.rollout.wire import to_wire
@@ -40,7 +41,7 @@ class Rollouts:
                 if drop == LOST:
                     outcome["drop"] = ""
                     extra |= {"finish": "sandbox_error", "trajectory": OUTAGE}
-                self.queue.rows[key] = {"extra_fields": extra}
+                self.queue.rows[key] = {"extra_fields": extra, "data_source": "d", "index": int(uid[1:])}
 
 
 MIXED = ([(1.0, ""), (0.0, "")], "finished")
@@ -76,6 +77,7 @@ def buffer(monkeypatch):
             sync_refill_failed_groups=True,
             filters=chosen,
             sandbox_errors=SandboxErrors(sandbox_errors, n=2),
+            curriculum=Curriculum(),
         )
         rollouts.add(2)
         return made, rollouts
@@ -115,6 +117,21 @@ def test_dropped_groups_are_replaced_and_counted_until_the_batch_is_full(buffer,
     assert size == 4 and sum(rollouts.asked) > 2
     assert {name for name, count in counts.items() if count} == {reason} and counts[reason] == 1
     assert set(counts) == {*replay_buffer.REASONS, "failed", "sandbox_error"}
+
+
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
+@pytest.mark.parametrize("filters", [{}, {"all_equal": True}])
+def test_a_curriculum_is_told_once_of_every_group_that_was_judged(buffer, mode, filters):
+    """Sampled or dropped, but neither of one that the sandbox spoilt nor twice of one that is looked at again."""
+    made, rollouts = buffer([OUT, BROKEN, EQUAL, MIXED, MIXED, MIXED, MIXED], mode, **filters)
+    told = []
+    made.curriculum.measure = lambda problem, rate: told.append((problem, rate))
+    batch, _ = made.sample(global_steps=1, partition_id="train", batch_size=2)
+    kept = {f"d/{key.split('_')[0][1:]}" for key in batch.keys}
+    expected = dict.fromkeys(kept, 0.5) | {"d/2": 1.0}
+    assert dict(told) == expected and len(told) == len(expected)
+    made._judge(2, "train")
+    assert len(told) == len(expected)
 
 
 def test_a_step_that_never_fills_its_batch_ends_in_one_sentence(buffer):

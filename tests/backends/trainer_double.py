@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from omegaconf import OmegaConf
 
 from retool_mcore.backends.verl.agent_loop_worker import KeepingManager
+from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.state import alarms
 
 ROTATION = {"keep_last": 2, "keep_best": None, "best_is": "highest"}
@@ -29,5 +30,6 @@ def surround(trainer, folder: Path, config: dict) -> KeepingManager:
     trainer.config = OmegaConf.merge(defaults, config)
     trainer.use_critic, trainer.trainer_mode, trainer.parameter_sync_step = False, "sync", 1
     trainer.pushes = 1
+    trainer.curriculum = Curriculum()
     trainer.observer = SimpleNamespace(batches=[], flush=lambda: None)
     return object.__new__(KeepingManager)

@@ -78,6 +78,33 @@ REFUSED = [
     ("prepare", ["runs_dir="], "runs_dir=: expected a text that is not empty."),
     ("prepare", ["seed=-1"], "seed=-1: expected 0 or more."),
     ("prepare", ["data.arithmetic.tool_share=45"], "data.arithmetic.tool_share=45: expected at most 1."),
+    (
+        "prepare",
+        ["data=functions", "data.functions.style=rows"],
+        "data.functions.style=rows: expected 'list' or 'lines'.",
+    ),
+    (
+        "prepare",
+        ["data=functions", "data.functions.right_share=2"],
+        "data.functions.right_share=2: expected at most 1.",
+    ),
+    ("rl", ["data.curriculum.weights=3"], "data.curriculum.weights must be true or false, not 3."),
+    (
+        "rl",
+        ["verl.actor_rollout_ref.actor.megatron.seed=2"],
+        "verl.actor_rollout_ref.actor.megatron.seed lies in a section that follows ${parallel.megatron}: set it there.",
+    ),
+    ("rl", ["data.curriculum.retire=0"], "data.curriculum.retire=0: expected 1 or more."),
+    (
+        "rl",
+        ["data.curriculum.pass_rates=a.jsonl", "data.curriculum.keep=[0.9,0.1]"],
+        "data.curriculum.keep=[0.9, 0.1]: expected [low, high] with 0 <= low < high <= 1.",
+    ),
+    (
+        "rl",
+        ["data.curriculum.keep=[0.1,0.9]"],
+        "data.curriculum.keep=[0.1, 0.9] is of data.curriculum.pass_rates: give that, too.",
+    ),
     ("prepare", ["data=math", "data.held_back=0"], "data.held_back=0: expected more than 0."),
     ("rl", ["watchdog_minutes=0"], "watchdog_minutes=0: expected more than 0."),
     ("rl", ["train.batch=null"], "train.batch=null: expected a whole number."),

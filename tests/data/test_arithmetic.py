@@ -127,12 +127,6 @@ def test_failed_share_is_of_the_traces_with_code_and_changes_no_other(monkeypatc
     assert all(one == other for one, other, bad in zip(traces, without, failed, strict=True) if not bad)
 
 
-@pytest.mark.parametrize("name", ["tool_share", "failed_share"])
-def test_an_impossible_share_is_refused(name):
-    with pytest.raises(UserError, match=f"{name} .* not 1.5"):
-        arithmetic.traces(1, seed=1, **{name: 1.5})
-
-
 def test_the_three_sets_share_no_question():
     made = arithmetic.task(sft=600, train=200, validation=100, seed=1)
     assert (len(made.sft), len(made.train), len(made.validation)) == (600, 200, 100)

@@ -18,6 +18,9 @@ TOKENIZER = make_tokenizer()
 
 def row(answer="42."):
     return {
+        "data_source": "d",
+        "question": "6 * 7?",
+        "extra_info": {"index": 0, "split": "train"},
         "prompt": [{"role": "user", "content": "6 * 7?"}],
         "segments": [
             {"kind": "text", "text": "So:\n"},
@@ -94,16 +97,14 @@ def test_several_files_and_a_cap(tmp_path):
 
 def test_bad_input_is_refused_in_one_sentence(tmp_path):
     good = write(tmp_path / "a.parquet", [row()])
-    broken = {**row(), "segments": [{"kind": "code", "text": "1"}]}
+    broken = row("I write </code>, and 42.")
     with pytest.raises(UserError, match="does not exist"):
         build(str(tmp_path / "no.parquet"))
-    with pytest.raises(UserError, match="no column segments"):
+    with pytest.raises(UserError, match="no column 'data_source'"):
         build(write(tmp_path / "b.parquet", [{"prompt": row()["prompt"]}]))
     with pytest.raises(UserError, match="Row 1 of .*cannot be rendered"):
         build(write(tmp_path / "c.parquet", [row(), broken]))
     with pytest.raises(UserError, match="truncation"):
         build(good, truncation="right")
-    with pytest.raises(UserError, match="no_padding"):
-        build(good, pad_mode="right")
-    with pytest.raises(UserError, match="data.format is missing"):
+    with pytest.raises(UserError, match="Unknown format None: expected one of text, hermes, none"):
         build(good, format=None)

@@ -15,6 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
+from retool_mcore.data.schema import rows_of
 from retool_mcore.environments.gym import GymEnvironment, write_rows
 from retool_mcore.errors import UserError
 from retool_mcore.preflight.data import check_ability
@@ -22,7 +23,6 @@ from retool_mcore.rewards.registry import find_reward
 from retool_mcore.rollout.wire import from_wire
 from retool_mcore.tools.base import Episode
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train.eval import rows_of
 
 PAGE = Path(__file__).parents[2] / "docs/rewards.md"
 PATH = "retool_mcore.environments.gym.GymEnvironment"

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from recipe_samples import sample as make_sample
 
-from retool_mcore.data.schema import check_rl
+from retool_mcore.data.schema import check_rl, rows_of
 from retool_mcore.environments import verifiers as adapter
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.trajectory import Call
 from retool_mcore.tools.base import Episode, Tool, function_schema
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train.eval import rows_of
 
 MODULE = """
 import verifiers as vf

@@ -4,7 +4,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.data.prepare import write_problems
 from retool_mcore.data.records import Problem
-from retool_mcore.train.eval import rows_of
+from retool_mcore.data.schema import rows_of
 
 
 def test_several_files_are_read_in_order(tmp_path):

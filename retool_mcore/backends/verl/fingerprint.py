@@ -65,8 +65,9 @@ def whole(blocks_of_ranks: Iterable[Mapping[str, Iterable[Block]]]) -> tuple[dic
             for *place, value in map(tuple, pieces):
                 if found.setdefault(name, {}).setdefault(tuple(place), value) != value and name not in differing:
                     differing.append(name)
+    half = 1 << 63  # of int64's range, to which the sum is brought back
     return {
-        name: Whole(sum(rows * columns for _, _, rows, columns in pieces), _signed(sum(pieces.values())))
+        name: Whole(sum(rows * cols for _, _, rows, cols in pieces), (sum(pieces.values()) + half) % (2 * half) - half)
         for name, pieces in found.items()
     }, differing
 
@@ -97,8 +98,3 @@ def _weights(start: int, count: int, device: torch.device) -> torch.Tensor:
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = (x ^ (x >> np.uint64(31))) | np.uint64(1)
     return torch.from_numpy(x.view(np.int64)).to(device)
-
-
-def _signed(value: int) -> int:
-    value %= 1 << 64
-    return value - (1 << 64) if value >> 63 else value

@@ -11,12 +11,14 @@ from collections import Counter, defaultdict
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from retool_mcore.data.curriculum import Curriculum, problem_name
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.columns import unwrap
 from retool_mcore.recipes.group_filters import Outcome, drops_groups, group_reason
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.state import heartbeat
 
+LIMITS = ("all_equal", "accuracy", "verifier_failures")
 REASONS = ("verifier_failure", "all_equal", "accuracy", "nothing_left")
 SANDBOX = "sandbox_error"
 assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
@@ -30,11 +32,13 @@ class GroupFilters:
     that loses more than `sandbox_errors.limit` of its trajectories to the sandbox.
     """
 
-    def __init__(self, *args, filters, sandbox_errors: SandboxErrors, **kwargs):
+    def __init__(self, *args, filters, sandbox_errors: SandboxErrors, curriculum: Curriculum, **kwargs):
         super().__init__(*args, **kwargs)
         self.filters = filters
         self.sandbox_errors = sandbox_errors
-        self._reasons: dict[str, tuple[str, float]] = {}  # by group: why it goes ("": it stays), mean accuracy
+        self.curriculum = curriculum  # is told of a group when it leaves TransferQueue: once, also over a restart
+        # By group: why it goes ("": it stays), mean accuracy, problem.
+        self._reasons: dict[str, tuple[str, float, str]] = {}
         self._dropped: Counter[str] = Counter()  # of the current step
         self._batch_size = 0
 
@@ -50,6 +54,7 @@ class GroupFilters:
             return batch, metrics
         self._batch_size = batch_size
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        self._measure({key.split("_")[0] for key in batch.keys})
         reasons = [*(REASONS if self.filter_groups_metric else ()), SANDBOX, "failed"]
         metrics |= {f"filters/groups/{reason}": self._dropped[reason] for reason in reasons}
         metrics["sandbox/error_share"] = self.sandbox_errors.share
@@ -77,7 +82,7 @@ class GroupFilters:
         if partition_id == "val" or self.filter_groups_metric is None:
             return set(), Counter()
         dropped = {uid: known for uid, known in self._reasons.items() if known[0] not in ("", SANDBOX)}
-        return set(dropped), Counter(accuracy for _, accuracy in dropped.values())
+        return set(dropped), Counter(accuracy for _, accuracy, _ in dropped.values())
 
     def _judge(self, step: int, partition_id: str) -> None:
         """Decide about the groups that finished since the last look."""
@@ -89,16 +94,21 @@ class GroupFilters:
         for key, extra in zip(keys, _extra_fields(keys, partition_id), strict=True):
             groups[key.split("_")[0]].append(extra)
         for uid, group in groups.items():
-            self._reasons[uid] = (SANDBOX, 0.0) if self.sandbox_errors.count(group) else self._filter(group)
+            told = [extra["reward_extra_info"] for extra in group]
+            outcomes = [Outcome(float(o["acc"]), str(o["drop"]), bool(o["verifier_failed"])) for o in told]
+            reason = SANDBOX if self.sandbox_errors.count(group) else self._filter(outcomes)
+            self._reasons[uid] = reason, sum(outcome.acc for outcome in outcomes) / len(outcomes), group[0]["problem"]
         self.sandbox_errors.check(step, self._batch_size)
 
-    def _filter(self, group: list[dict]) -> tuple[str, float]:
+    def _filter(self, outcomes: list[Outcome]) -> str:
         if self.filter_groups_metric is None:
-            return "", 0.0
-        told = [extra["reward_extra_info"] for extra in group]
-        outcomes = [Outcome(float(o["acc"]), str(o["drop"]), bool(o["verifier_failed"])) for o in told]
-        limits = {name: self.filters[name] for name in ("all_equal", "accuracy", "verifier_failures")}
-        return group_reason(outcomes, **limits), sum(outcome.acc for outcome in outcomes) / len(outcomes)
+            return ""
+        return group_reason(outcomes, **{name: self.filters[name] for name in LIMITS})
+
+    def _measure(self, groups: set[str]) -> None:
+        for reason, accuracy, problem in (self._reasons[uid] for uid in sorted(groups & self._reasons.keys())):
+            if reason in ("", "all_equal", "accuracy"):
+                self.curriculum.measure(problem, accuracy)
 
     def _check_validation(self, step: int, batch) -> None:
         errors = SandboxErrors(self.sandbox_errors.limit, n=1)
@@ -109,6 +119,7 @@ class GroupFilters:
     def _evict_terminal_groups(self, global_steps, partition_id, eviction_reasons):
         _, filtered, failed, _ = eviction_reasons
         self._dropped.update(self._reasons.get(uid, ("failed",))[0] for uid in filtered | failed)
+        self._measure(filtered)
         dropped = self._dropped.total()
         if dropped > self.filters["refill_limit"] * self._batch_size:
             counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._dropped.items()) if count)
@@ -123,8 +134,10 @@ class GroupFilters:
 def _extra_fields(keys: list[str], partition_id: str) -> list[dict]:
     if not keys:
         return []
-    data = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["extra_fields"])
-    return unwrap(data["extra_fields"])
+    fields = ["extra_fields", "data_source", "index"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=fields)
+    rows = zip(*(unwrap(data[field]) for field in fields), strict=True)
+    return [extra | {"problem": problem_name(source, int(index))} for extra, source, index in rows]
 
 
 class FilteringReplayBuffer(GroupFilters, ReplayBuffer):
@@ -157,4 +170,5 @@ def build_replay_buffer(trainer) -> GroupFilters:
         sync_refill_failed_groups=sampler.sync_refill_failed_groups,
         filters=filters,
         sandbox_errors=SandboxErrors(config.retool.sandbox_errors, config.actor_rollout_ref.rollout.n),
+        curriculum=trainer.curriculum,
     )

@@ -143,6 +143,7 @@ def replay_config(config, folder: Path):
     verl = verl_config(config, folder)
     with open_dict(verl):
         verl.retool.alarms = alarms.IGNORED  # what the step did is to be seen, not answered
+        verl.retool.curriculum = {}  # what was drawn is in the records
         verl.retool.replay = {"records": config.replay.records, "step": config.replay.step}
         verl.data.train_batch_size = config.replay.groups
         verl.actor_rollout_ref.rollout.nnodes = 1  # asserted of a server manager that then starts no server

@@ -55,6 +55,7 @@ def verl_config(config, stage_dir: Path):
         verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
+            "curriculum": config.data.get("curriculum", {}),
             "sandbox_errors": config.rollout.sandbox_errors,
             "stage_dir": str(stage_dir),
             "trajectories": str(stage_dir / "trajectories"),

@@ -24,8 +24,10 @@ from retool_mcore.backends.verl.replay_buffer import build_replay_buffer
 from retool_mcore.backends.verl.take_over import TakeOver
 from retool_mcore.backends.verl.validation import Validating
 from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker
+from retool_mcore.data.curriculum import load_curriculum, problem_name
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.ports import meeting_range
+from retool_mcore.recipes.columns import unwrap
 from retool_mcore.recipes.correction import count_rejected
 from retool_mcore.recipes.step import RecipeStep
 from retool_mcore.rollout.live import cache_tokens
@@ -74,6 +76,7 @@ class RetoolTrainerMixin(Phases):
     pushed: dict[str, float] = {}  # of the last push that was verified: tensors, bytes, seconds of the verification
 
     def __init__(self, config):
+        self.curriculum = load_curriculum(config.retool.curriculum, config.data.train_files, config.data.seed)
         super().__init__(config)
         self.recipe_step = RecipeStep(config.retool.recipe, Path(config.retool.stage_dir))
         self.observer = StepObserver(config.retool)
@@ -165,24 +168,34 @@ class RetoolTrainerMixin(Phases):
         self.finish_saves(blocking=True)
         self.save_started = time.monotonic()
         super()._save_checkpoint()
+        self.curriculum.save(self._checkpoint())  # it counts once on_save's mark is on the disk
         self.saved_step, self.fetched = self.global_steps, 0
         self.schedule.save_ended(time.monotonic() - clock)
 
     def _load_checkpoint(self):
         """Also leaves out the prompts that led to an alarm after this checkpoint."""
         super()._load_checkpoint()
+        self.curriculum.load(self._checkpoint())
         left_out = alarms.left_out(Path(self.config.retool.stage_dir), self.global_steps)
         if left_out and self.trainer_mode != "sync":  # verl restored some of them from the checkpoint
             restored = (transfer_queue.kv_list("train") or {}).get("train", {})
             transfer_queue.kv_clear(keys=list(restored), partition_id="train")
             self._restored_tq_prompt_count = 0
         for _ in range(left_out):
-            self._fetch_one_gen_batch()
+            super()._fetch_one_gen_batch()
         self.fetched = 0
 
+    def _checkpoint(self) -> Path:
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
     def _fetch_one_gen_batch(self):
-        self.fetched += 1
-        return super()._fetch_one_gen_batch()
+        """The next prompt that the curriculum takes (verl fetches them one by one, see `build_replay_buffer`)."""
+        while True:
+            self.fetched += 1
+            batch = super()._fetch_one_gen_batch()
+            (source,), (index,) = (unwrap(batch[name]) for name in ("data_source", "index"))
+            if self.curriculum.takes(problem_name(source, int(index))):
+                return batch
 
     def _end(self, ending: alarms.Ended):
         self._shutdown_dump_executor()
@@ -259,8 +272,9 @@ class RetoolTrainerMixin(Phases):
     def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         metrics |= {f"push/{'verify_' * (name == 'seconds')}{name}": value for name, value in self.pushed.items()}
-        metrics |= self.saved
-        self.saved = {}
+        metrics |= self.saved | {"curriculum/retired": len(self.curriculum.retired)}
+        metrics["curriculum/passed_over"] = self.curriculum.passed_over
+        self.saved, self.curriculum.passed_over = {}, 0
         tensorboard = self.logger.logger.get("tensorboard")
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
