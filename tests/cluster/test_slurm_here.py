@@ -34,9 +34,11 @@ def wait_for(text: str, out: Path, timeout_s: float = 60) -> None:
 
 def test_two_nodes_with_names_addresses_and_gpus_of_their_own(cluster):
     assert cluster.run("sinfo", "-h", "-N", "-o", "%N %G").split() == ["n1", "gpu:8", "n2", "gpu:8"]
-    said = cluster.run("srun", "--nodes=2", "--gpus-per-node=2", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES")
+    said = cluster.run(
+        "srun", "--quiet", "--nodes=2", "--gpus-per-node=2", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES"
+    )
     assert sorted(said.split("\n")[:2]) == ["n1 0,1", "n2 0,1"]
-    addresses = cluster.run("srun", "--nodes=2", "hostname", "-i").split()
+    addresses = cluster.run("srun", "--quiet", "--nodes=2", "hostname", "-i").split()
     assert len(set(addresses)) == 2 and not any(address.startswith("127.") for address in addresses)
 
 

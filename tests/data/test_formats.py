@@ -1,18 +1,15 @@
 """What counts as a call, what does not, and which chat templates can be used."""
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+from chatml_tokenizer import TEMPLATE, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.errors import UserError
 
-_helper = runpy.run_path(str(Path(__file__).parents[1] / "chatml_tokenizer.py"))
-make_tokenizer, TEMPLATE = _helper["make_tokenizer"], _helper["TEMPLATE"]
 TOKENIZER = make_tokenizer()
 TEXT, HERMES, NONE = (get_format(name, TOKENIZER) for name in ("text", "hermes", "none"))
 

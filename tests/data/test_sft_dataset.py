@@ -1,18 +1,15 @@
 """SFT examples as verl's trainer takes them: what is trained on, what is not, and which files are refused."""
 
-import runpy
-from pathlib import Path
-
 import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from chatml_tokenizer import make_tokenizer
 
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.data.sft_dataset import ReToolSFTDataset
 from retool_mcore.errors import UserError
 
-make_tokenizer = runpy.run_path(str(Path(__file__).parents[1] / "chatml_tokenizer.py"))["make_tokenizer"]
 TOKENIZER = make_tokenizer()
 
 

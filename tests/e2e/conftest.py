@@ -34,11 +34,11 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]
 
 @pytest.fixture(scope="session")
 def cold_started(made_once) -> Path:
-    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format."""
+    """A runs folder whose run `t` is prepared and cold-started under TP=2, text format, as a user's shell does it."""
 
     def make(runs: Path) -> None:
-        succeed("prepare", runs)
-        succeed("sft", runs)
+        succeed("prepare", runs, plainly=True)
+        succeed("sft", runs, plainly=True)
 
     return made_once("cold_started", make)
 
@@ -50,7 +50,7 @@ def trained(cold_started, made_once) -> Path:
 
     def make(runs: Path) -> None:
         shutil.copytree(cold_started, runs, symlinks=True)
-        succeed("rl", runs, *RESUMABLE)
+        succeed("rl", runs, *RESUMABLE, plainly=True)
 
     return made_once("trained", make)
 

@@ -1,12 +1,15 @@
 """What the end-to-end tests share: the `retool` command at the smallest size, and a reader of its metrics."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from retool_mcore.backends.env import stage_env
+from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.runner import processes
 
 COMMAND = str(Path(sys.executable).with_name("retool"))
@@ -46,14 +49,21 @@ RESUMABLE = (
 )
 
 
-def retool(*args: str, timeout_s: float = 900) -> subprocess.CompletedProcess:
-    """Run the installed command with `args`; the output is kept for assertion messages."""
-    return subprocess.run([COMMAND, *args], capture_output=True, text=True, timeout=timeout_s)
+def forked(*args: str) -> dict:
+    """What subprocess starts the installed command with as a fork of the template, like the processes of its stages:
+    it imports torch and transformers for its checks. A template refuses another environment than its own."""
+    return {"args": [os.environ[PYTHON], COMMAND, *args], "env": stage_env({"parallel": {"device": "cpu"}})}
 
 
-def succeed(stage: str, runs: Path, *overrides: str) -> Path:
+def retool(*args: str, timeout_s: float = 900, plainly: bool = False) -> subprocess.CompletedProcess:
+    """Run the installed command with `args`, `plainly` as a user's shell does; the output is for assertion messages."""
+    command = {"args": [COMMAND, *args]} if plainly else forked(*args)
+    return subprocess.run(**command, capture_output=True, text=True, timeout=timeout_s)
+
+
+def succeed(stage: str, runs: Path, *overrides: str, plainly: bool = False) -> Path:
     """Run a stage of the run `t` under `runs`, at size SMALL, and return the run's folder."""
-    done = retool(stage, "name=t", f"runs_dir={runs}", *SMALL, *overrides)
+    done = retool(stage, "name=t", f"runs_dir={runs}", *SMALL, *overrides, plainly=plainly)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return runs / "t"
 
@@ -61,8 +71,8 @@ def succeed(stage: str, runs: Path, *overrides: str) -> Path:
 @contextmanager
 def started(stage: str, runs: Path, *overrides: str) -> Iterator[subprocess.Popen]:
     """The launcher of a stage of the run `t` under `runs`; however the body ends, nothing that it started lives on."""
-    command = [COMMAND, stage, "name=t", f"runs_dir={runs}", *overrides]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = forked(stage, "name=t", f"runs_dir={runs}", *overrides)
+    process = subprocess.Popen(**command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     known: set[processes.Process] = set()
     try:
         yield process

@@ -43,13 +43,13 @@ def test_tp2_text_from_cold_start_to_export(trained):
     sft = metrics_of(runs / "t/sft")
     assert sft[SFT_STEPS]["train/loss"] < 0.7 * sft[1]["train/loss"]
     assert sft[SFT_STEPS]["val/loss"] < 0.7 * sft[1]["train/loss"]
-    run = succeed("eval", runs, "policy=rl", "problems=8")
+    run = succeed("eval", runs, "policy=rl", "problems=8", plainly=True)
     assert_rl_is_sound(run, steps=RL_STEPS)
     result = json.loads((run / "eval/rl/metrics.json").read_text())
     assert (
         result["samples"] == 8 and result["step"] == RL_STEPS and 0 <= result["accuracy"]["arithmetic"]["mean@1"] <= 1
     )
-    succeed("export", runs, "policy=rl")
+    succeed("export", runs, "policy=rl", plainly=True)
     report = json.loads((run / "export/policy/export.json").read_text())
     assert report["log_prob_difference"] < 1e-4 and report["step"] == RL_STEPS
 

@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from e2e_runs import COMMAND, SFT_STEPS, SMALL, metrics_of, succeed
+from e2e_runs import SFT_STEPS, SMALL, forked, metrics_of, succeed
 
 from retool_mcore.state import checkpoints
 
@@ -19,8 +19,8 @@ def test_the_cold_start_stops_at_a_step_and_goes_on(cold_started, tmp_path):
     for part in ("data", "model"):
         (tmp_path / "t" / part).symlink_to(cold_started / "t" / part)
     (folder / "STOP").touch()  # of an earlier attempt: forgotten at the start
-    command = [COMMAND, "sft", "name=t", f"runs_dir={tmp_path}", *SMALL]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = forked("sft", "name=t", f"runs_dir={tmp_path}", *SMALL)
+    process = subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 500
     while 2 not in metrics_of(folder):
         assert process.poll() is None and time.monotonic() < deadline

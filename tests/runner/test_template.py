@@ -43,7 +43,8 @@ def run(env, code: str, *arguments: str, **options):
 
 def test_a_child_is_forked_with_the_command_environment_folder_and_streams_of_its_caller(env, tmp_path):
     code = "import os, sys; print('decimal' in sys.modules, sys.argv, os.environ['COLOUR'], os.getcwd(), input())"
-    done = run({**env, "COLOUR": "caller"}, code, "one", cwd=tmp_path, input="typed")
+    caller = {"COLOUR": "caller", "TOKENIZERS_PARALLELISM": "true"}  # read when it is used: verl's cold start sets it
+    done = run({**env, **caller}, code, "one", cwd=tmp_path, input="typed")
     assert done.stdout == f"True ['-c', 'one'] caller {tmp_path} typed\n"
 
 

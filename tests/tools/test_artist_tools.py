@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+from chatml_tokenizer import make_tokenizer
+from scripted import ScriptedEngine, ScriptedSandbox
 
 from retool_mcore.data.formats import get_format
 from retool_mcore.data.function_schema import function_schema
@@ -17,9 +17,7 @@ from retool_mcore.tools.base import Reply, Tool
 from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.toolbox import Toolbox
 
-_tests = Path(__file__).parents[1]
-TOKENIZER = runpy.run_path(str(_tests / "chatml_tokenizer.py"))["make_tokenizer"]()
-_scripted = runpy.run_path(str(_tests / "scripted.py"))
+TOKENIZER = make_tokenizer()
 HERMES = get_format("hermes", TOKENIZER)
 EOS = TOKENIZER.eos_token_id
 LIMITS = Limits(max_turns=8, max_turn_tokens=900, max_response_tokens=4000, max_observation_tokens=200)
@@ -43,7 +41,7 @@ MISSPELT = call("capital", off="Italy")
 
 
 def reward(*turns, acc):
-    engine = _scripted["ScriptedEngine"]([[*HERMES.encode(turn), EOS] for turn in turns], EOS)
+    engine = ScriptedEngine([[*HERMES.encode(turn), EOS] for turn in turns], EOS)
     episode = run_episode(
         [1],
         generate=engine.generate,
@@ -52,7 +50,7 @@ def reward(*turns, acc):
         tokenizer=TOKENIZER,
         limits=LIMITS,
         timeout_s=1.0,
-        tools=Toolbox([CodeInterpreter(_scripted["ScriptedSandbox"](["1\n"] * 9)), Capital()]),
+        tools=Toolbox([CodeInterpreter(ScriptedSandbox(["1\n"] * 9)), Capital()]),
     )
     record = asyncio.run(episode).to_record()
     return artist(read_sample(to_wire(record), text="", acc=acc, ground_truth="x", step=1))

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+from chatml_tokenizer import make_tokenizer
+from scripted import ScriptedEngine, ScriptedSandbox
 
 from retool_mcore.data.formats import get_format
 from retool_mcore.data.function_schema import function_schema
@@ -15,10 +15,6 @@ from retool_mcore.tools.code import CodeInterpreter
 from retool_mcore.tools.recorded import ReplayTable
 from retool_mcore.tools.toolbox import Toolbox
 
-_tests = Path(__file__).parents[1]
-make_tokenizer = runpy.run_path(str(_tests / "chatml_tokenizer.py"))["make_tokenizer"]
-_scripted = runpy.run_path(str(_tests / "scripted.py"))
-ScriptedEngine, ScriptedSandbox = _scripted["ScriptedEngine"], _scripted["ScriptedSandbox"]
 TOKENIZER = make_tokenizer()
 HERMES = get_format("hermes", TOKENIZER)
 EOS = TOKENIZER.eos_token_id

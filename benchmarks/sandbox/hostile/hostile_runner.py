@@ -18,6 +18,8 @@ from retool_mcore.sandbox.local import LocalSandbox
 
 LEVELS = ("process", "landlock", "namespaces")
 MEMORY_MB, OUTPUT_BYTES = 256, 4096
+# A namespace beyond the spares is ended so soon: until it is, nobody can tell it from one that a program left.
+KEEP_S = 0.02
 # How long a run's remains may take to be gone, and how long a run may hang past its limit, on a busy machine.
 SETTLE_S, HANG_S = 10.0, 60.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -102,6 +104,7 @@ class Range:
         self.world = None
         self.strangers = set(children(os.getpid()))
         self.box = make_box(self.level)
+        self.box._options["keep_s"] = KEEP_S
         await self.box.start()
         if self.box.level != self.level:
             raise UserError(f"this machine offers {self.box.level!r} but not {self.level!r}")

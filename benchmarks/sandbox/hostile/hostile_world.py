@@ -78,8 +78,7 @@ class World:
         found = []
         for folder in SHARED_FOLDERS:
             for name in os.listdir(folder) if os.access(folder, os.R_OK) else []:
-                path = Path(folder, name)
-                if self.token in name and path != self.folder:
+                if self.token in name and (path := Path(folder, name)) != self.folder:
                     found.append(str(path))
                     shutil.rmtree(path, ignore_errors=True)
                     path.unlink(missing_ok=True)

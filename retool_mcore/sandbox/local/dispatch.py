@@ -25,8 +25,6 @@ RETRY_S = 0.1
 # Runs that begin at once: more would only wait for each other. A run older than YOUNG_S is held to be a long one.
 MAX_BUSY = 16
 YOUNG_S = 0.02
-# How long namespaces that no program is in are kept beyond the spares, for a burst that goes on.
-KEEP_S = 0.5
 
 
 @dataclass(eq=False)
@@ -138,7 +136,7 @@ class Dispatcher:
                 place.fail(str(error))
                 return
         if self.inits and self.inits.ready and self.trim_timer is None:
-            self.trim_timer = self.loop.after(KEEP_S, self._trim)
+            self.trim_timer = self.loop.after(self.options["keep_s"], self._trim)
         if young and self.refill_timer is None:
             self.refill_timer = self.loop.after(YOUNG_S, self._refill_again)
 

@@ -20,8 +20,9 @@ PRELOAD = ("math", "cmath", "fractions", "decimal", "itertools", "collections", 
 # How long past its own limit a run may take to come back before the sandbox counts as broken.
 REPLY_GRACE_S = 60.0
 MAX_REPLY_BYTES = 256 * 2**20
-# Programs that stand ready, shut in and waiting: making one takes longer than most programs run.
-SPARES = 4
+# Programs that stand ready, shut in and waiting: making one takes longer than most programs run. And how long
+# namespaces that no program is in are kept beyond them, for a burst that goes on.
+SPARES, KEEP_S = 4, 0.5
 LOST = "the session's state was lost; it begins anew with this run\n"
 
 
@@ -58,6 +59,7 @@ class LocalSandbox:
             "preload": list(preload),
             "max_isolation": max_isolation or LEVELS[-1],
             "spares": min(SPARES, workers),
+            "keep_s": KEEP_S,
             "session_idle_s": session_idle_s,
         }
         self._limit = PerLoopSemaphore(workers)

@@ -25,8 +25,8 @@ from retool_mcore.sandbox.local.zygote import start_zygote
 def serve(control_fd: int, parent: int, options: dict) -> None:
     """Say hello {level, reason, error, zygote} on the control socket, then serve each connection passed over it.
 
-    `options`: max_output_bytes, preload, max_isolation, spares, session_idle_s, base_dir (an empty folder, removed at
-    the end where the server can still see it).
+    `options`: max_output_bytes, preload, max_isolation, spares, keep_s, session_idle_s, base_dir (an empty folder,
+    removed at the end where the server can still see it).
     """
     # Root makes here what programs of another user id walk through, whatever mask keeps a run's files private.
     os.umask(0o022)
