@@ -44,8 +44,8 @@ def _over(runs: Sequence[Path], stage: str, curves: Mapping[str, str]) -> list[C
     for run in runs:
         steps = read_steps(run / stage)
         for label, name in curves.items():
-            if points := [(step, data[name]) for step, data in steps.items() if name in data]:
-                found.append((f"{_named(run, runs)}{label}".strip(), *zip(*points, strict=True)))
+            if own := {step: data[name] for step, data in steps.items() if name in data}:
+                found.append((f"{_named(run, runs)}{label}".strip(), [*own], [*own.values()]))
     return found
 
 
