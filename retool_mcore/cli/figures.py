@@ -40,7 +40,7 @@ def _named(run: Path, runs: Sequence[Path]) -> str:
 
 
 def _over(runs: Sequence[Path], stage: str, curves: Mapping[str, str]) -> list[Curve]:
-    found = []
+    found: list[Curve] = []
     for run in runs:
         steps = read_steps(run / stage)
         for label, name in curves.items():
