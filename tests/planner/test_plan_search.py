@@ -33,7 +33,7 @@ def test_what_is_found_fits_uses_all_gpus_and_passes_the_checks_of_a_run(found):
         layout = plan.layout
         assert layout.world == 8 and plan.gpu_bytes <= 0.98 / 1.03 * MACHINE.memory
         dp = parallel.check_layout(
-            SMALL.model,
+            SMALL.shape,
             nodes=2,
             gpus_per_node=4,
             tp=layout.tp,
