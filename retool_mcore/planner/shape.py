@@ -103,6 +103,11 @@ class Shape:
         return attention + self.hidden * self.experts + self.mlp * (self.active or 1)
 
     @cached_property
+    def matrices(self) -> int:
+        """The same of the whole model, output layer included."""
+        return self.layers * self.layer_matrices + self.vocab * self.hidden
+
+    @cached_property
     def layer_parameters(self) -> int:
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         resting = self.mlp * (self.experts - self.active)
