@@ -169,6 +169,12 @@ def read_json(path: Path) -> dict:
     return value
 
 
+def known(folder: Path) -> Shape | None:
+    """The shape in `folder`; None of an architecture that the planner does not know."""
+    family = read_json(folder / "config.json").get("model_type")
+    return Shape.from_hf(folder) if family in FAMILIES else None
+
+
 def named(model: str) -> Shape:
     """The shape of a name of SHAPES, or of a Hugging Face folder."""
     if model in SHAPES:
