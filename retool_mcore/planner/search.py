@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import flops, parallel, rollout
@@ -153,7 +154,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
                 yield layout
 
 
-def _groups(problem: Problem) -> Iterator[dict[str, int]]:
+def _groups(problem: Problem) -> Iterator[dict[str, Any]]:
     """tp, pp, cp and ep; tensor and expert parallelism stay inside a node's NVLink."""
     sizes = [size for size in range(1, problem.world + 1) if problem.world % size == 0]
     nodes = [size for size in sizes if problem.machine.gpus_per_node % size == 0]
