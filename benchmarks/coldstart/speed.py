@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import provenance
@@ -33,7 +34,7 @@ from retool_mcore.coldstart.pipeline import map_rows, outcomes, outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import read
-from retool_mcore.coldstart.verify import AnswerCheck, RuleCheck
+from retool_mcore.coldstart.verify import check_answer, check_rule
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
@@ -116,11 +117,11 @@ def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
 async def in_tasks(rows: list[Row], processes: int) -> dict:
     """The same of what waits for the grader and the sandbox; every comparison is a new one to the grader."""
     times = {}
-    for stage, check in (("rule verification", RuleCheck), ("answer verification", AnswerCheck)):
+    for stage, check in (("rule verification", check_rule), ("answer verification", check_answer)):
         took = []
         for concurrency in (1, 2 * processes):
             with Grader(workers=max(2, processes)) as grader:
-                took.append(await waited(check(grader), rows, concurrency))
+                took.append(await waited(partial(check, grader), rows, concurrency))
         times[stage] = (len(rows), *took)
     few, sandbox = rows[:_RUN_ROWS], create_sandbox({"kind": "local"})
     await sandbox.run("print(1)")

@@ -16,6 +16,7 @@ import random
 import re
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from benchmarks import provenance
@@ -28,7 +29,7 @@ from retool_mcore.coldstart.execution import Executor
 from retool_mcore.coldstart.normalise import check_form
 from retool_mcore.coldstart.pipeline import outcomes_async
 from retool_mcore.coldstart.rows import Row
-from retool_mcore.coldstart.verify import AnswerCheck, JudgeCheck, RuleCheck
+from retool_mcore.coldstart.verify import check_answer, check_by_judge, check_rule
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
 
@@ -102,7 +103,7 @@ async def dual(count: int, grader: Grader) -> dict:
     """The rule on reasonings, and the judge on a server's recorded replies."""
     made = numbered(REASONINGS, count)
     rows = [Row(f"k{i}", i, "?", text, str(n)) for i, (_, n, text) in enumerate(made)]
-    _, dropped = await through(RuleCheck(grader), rows)
+    _, dropped = await through(partial(check_rule, grader), rows)
     bad = {i for i, (kind, *_) in enumerate(made) if REASONINGS[kind][1]}
     table = {"rule verification": {"rows": count} | scored(dropped, bad, bad, lambda i: made[i][0])}
 
@@ -114,7 +115,7 @@ async def dual(count: int, grader: Grader) -> dict:
     ):
         cache = CallCache(Path(folder) / "calls.sqlite")
         client = Client(Model(url=double.url, name=MODEL), "judge", cache)
-        _, dropped = await through(JudgeCheck(Judge(), client, grader), rows)
+        _, dropped = await through(partial(check_by_judge, Judge(), client, grader), rows)
         await client.close()
         cache.close()
     bad = {i for i, (kind, *_) in enumerate(made) if REPLIES[kind][1]}
@@ -130,7 +131,7 @@ async def rewrites(count: int, on_mismatch: str, grader: Grader) -> dict:
     async def form(row: Row) -> Row:
         return check_form(row)
 
-    checks = (form, Executor(Execution(on_mismatch=on_mismatch), sandbox), AnswerCheck(grader))
+    checks = (form, Executor(Execution(on_mismatch=on_mismatch), sandbox), partial(check_answer, grader))
     left = [Row(f"k{i}", i, r.problem, r.reasoning, r.answer, rewrite=r.rewrite) for i, r in enumerate(made)]
     table, gone = {}, set()
     for stage, check in zip(STAGES, checks, strict=True):

@@ -41,7 +41,8 @@ def predict(shape: Shape, layout: Layout, batch: Batch | Sequence[int], machine:
     `batch`: the lengths in tokens of all sequences of the step, over all data-parallel ranks, or a Batch. Raises
     UserError for a layout that does not divide the model, and for a sequence that no micro-batch can take.
     """
-    batch = Batch.of(batch)
+    if not isinstance(batch, Batch):
+        batch = Batch(tuple(int(length) for length in batch))
     held, took = memory(shape, layout, batch), seconds(shape, layout, batch, machine)
     return Prediction(held.peak, took.step, held, took)
 

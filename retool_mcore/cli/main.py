@@ -56,6 +56,7 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of r
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")
 ]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")]
 Full = Annotated[bool, typer.Option("--full", help="Print the whole resolved configuration; start nothing.")]
 
 
@@ -68,26 +69,26 @@ def _examples(*commands: str) -> str:
         "retool prepare", "retool prepare name=maths data=math data.sources.aime_2025.location=aime.parquet"
     )
 )
-def prepare(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
+def prepare(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
     """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
     row, malformed ones reported and counted, and split so that none is in both training and validation."""
-    return run_stage("prepare", overrides, dry_run, full)
+    run_stage("prepare", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool sft", "retool sft train.lr=1e-4 train.steps=200 parallel=cpu-pp2"))
-def sft(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
+def sft(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
     """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
     tokens only. A second start goes on from the last complete checkpoint."""
-    return run_stage("sft", overrides, dry_run, full)
+    run_stage("sft", overrides, dry_run, full)
 
 
 @app.command(
     epilog=_examples("retool rl recipe=dapo", "retool rl model=qwen2.5-32b parallel=2x8-80g data=math --dry-run")
 )
-def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
+def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
     """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
     trains. A second start goes on from the last complete checkpoint."""
-    return run_stage("rl", overrides, dry_run, full)
+    run_stage("rl", overrides, dry_run, full)
 
 
 @app.command(
@@ -98,17 +99,17 @@ def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False)
         "retool eval model=/models/Qwen2.5-7B-Instruct data=file data.file.eval=mine.jsonl",
     ),
 )
-def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
+def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
     """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
     and the behaviour metrics, to RUN/eval/<policy>. model=FOLDER needs no run: it reads the problems by itself."""
-    return run_stage("eval", overrides, dry_run, full)
+    run_stage("eval", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool export policy=rl", "retool export policy=sft output=/models/my-policy"))
-def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> int:
+def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
     """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
     a probe batch."""
-    return run_stage("export", overrides, dry_run, full)
+    run_stage("export", overrides, dry_run, full)
 
 
 @app.command(epilog=_examples("retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g"))
@@ -126,26 +127,24 @@ def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
 
 
 @app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/mine"))
-def summary(run: Run) -> int:
+def summary(run: Run) -> None:
     """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
     minutes."""
     from retool_mcore.cli import summary as report
 
     report.print_table(run)
-    return 0
 
 
 @app.command(epilog=_examples("retool figures runs/quickstart", "retool figures runs/tool runs/text --out compared"))
 def figures(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
-) -> int:
+) -> None:
     """Draw a paper's figures, runs over each other: loss, reward and accuracy over the steps, ReTool's six behaviour
     metrics, the places of calls; as PNG, SVG and the numbers as CSV."""
     from retool_mcore.cli import figures as drawing
 
     print("\n".join(map(str, drawing.draw(runs, out or runs[0] / "figures"))))
-    return 0
 
 
 app.command(
@@ -179,44 +178,39 @@ def submit(
         str | None, typer.Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
-) -> int:
+) -> None:
     """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
     back to the queue and on from its last whole checkpoint."""
     from retool_mcore.cluster import submit as submission
 
     submission.submit(words, after=after, site_name=site, dry_run=dry_run)
-    return 0
 
 
 @app.command(epilog=_examples("retool status runs/quickstart", "watch -n 10 retool status runs/r32"))
-def status(run: Run) -> int:
+def status(run: Run) -> None:
     """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
     for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
     from retool_mcore.cluster import status as report
 
     report.print_table(run)
-    return 0
 
 
 @app.command(epilog=_examples("retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"))
 def view(
     runs: Runs,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="TCP port.")] = 8008,
     evaluation: Annotated[
         str | None, typer.Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
     ] = None,
     audit: Annotated[bool, typer.Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
-) -> int:
+) -> None:
     """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
     tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
     from retool_mcore.view import server
 
     part = f"eval/{evaluation}" if evaluation else "audit" if audit else "rl"
     server.serve(runs, host=host, port=port, part=part)
-    return 0
 
 
 @app.command(
@@ -239,13 +233,12 @@ def replay(
         int | None, typer.Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
     ] = None,
     dry_run: DryRun = False,
-) -> int:
+) -> None:
     """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
     recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
     from retool_mcore.cli import replay as again
 
     again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
-    return 0
 
 
 services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")
@@ -260,9 +253,7 @@ app.add_typer(services)
 )
 def serve(
     overrides: Overrides = None,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="TCP port; 0: a free one.")] = 8080,
     workers: Annotated[
         int | None,
@@ -277,7 +268,7 @@ def serve(
     advertise: Annotated[
         str | None, typer.Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
     ] = None,
-) -> int:
+) -> None:
     """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
     machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
     from retool_mcore.sandbox.service import serve as service
@@ -285,18 +276,16 @@ def serve(
     config = OmegaConf.to_container(compose("doctor", overrides or ()).sandbox)
     config |= {} if workers is None else {"workers": workers}
     asyncio.run(service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise))
-    return 0
 
 
 @services.command("probe", epilog=_examples("retool sandbox probe http://node1:8080"))
 def probe_service(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
-) -> int:
+) -> None:
     """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
     from retool_mcore.sandbox.service.serve import probe_url
 
     print(asyncio.run(probe_url(url)))
-    return 0
 
 
 coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
@@ -310,13 +299,12 @@ ColdstartOverrides = Annotated[
 @coldstart.command(
     "run", epilog=_examples("retool coldstart run configs/coldstart/openthoughts.yaml source.path=thoughts.parquet")
 )
-def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> int:
+def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> None:
     """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
     for `retool sft` with a report. A second start goes on after the last finished row and model call."""
     from retool_mcore.coldstart import command
 
     command.run(config, overrides or [])
-    return 0
 
 
 @coldstart.command(
@@ -335,16 +323,15 @@ def serve_coldstart(
         str | None, typer.Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command; start nothing.")] = False,
-) -> int:
+) -> None:
     """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
     to `vllm serve`."""
     from retool_mcore.coldstart import command
 
     command.serve(config, purpose, checkpoint, context.args, show)
-    return 0
 
 
-def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> int:
+def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> None:
     config = compose(stage, overrides or ())
     if dry_run or full:
         from retool_mcore.cli.dry_run import lines, whole
@@ -356,7 +343,6 @@ def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: 
             from retool_mcore.cli.summary import print_evaluation
 
             print_evaluation(stage_dir(stage, config))
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
 
 if TYPE_CHECKING:
     from retool_mcore.planner import Batch
@@ -49,33 +50,45 @@ def plan(
     write: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
     ] = None,
-) -> int:
+) -> None:
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
     --model and --gpus, rank all layouts of a model on a cluster."""
     searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
     given = [name for name, value in searches.items() if value is not None]
     if not given and write is None:
         judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
-    elif len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
+        return
+    if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
         raise UserError(
             "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
             "--lengths-of; without the first four the layout of a run is judged."
         )
-    else:
-        search_all(
-            model,
-            gpus,
-            gpu_memory,
-            max_length,
-            gpu=gpu,
-            sequences=sequences,
-            updates=updates,
-            mean_length=mean_length,
-            rl=not sft,
-            top=top,
-            write=write,
-        )
-    return 0
+    from retool_mcore.planner import Batch, Layout, shape, table
+    from retool_mcore.planner import search as tried
+    from retool_mcore.planner import write as written
+    from retool_mcore.planner.machine import find_machine
+    from retool_mcore.planner.run import MEAN_SHARE
+    from retool_mcore.planner.settings import switches
+
+    nodes, gpus_per_node = parse_gpus(gpus)
+    machine = find_machine(gpu, gpu_memory).replace(gpus_per_node=gpus_per_node)
+    if max_length < 1:
+        raise UserError(f"--max-length {max_length}: expected 1 or more.")
+    if mean_length is not None and mean_length > max_length:
+        raise UserError(f"--mean-length {mean_length}: expected 1 to {max_length}, which is --max-length.")
+    if write is not None:
+        written.check_target(write, CONFIG_DIR)
+    batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
+    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{written.BASE}.yaml")
+    layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
+    problem = tried.Problem(shape.named(model), nodes, machine, batch, not sft, layout, updates)
+    found = tried.search(problem)
+    if write is not None:
+        command = shlex.join(["retool", *sys.argv[1:]])
+        write_atomically(write, written.config_text(problem, found.chosen, command))
+    table.print_plans(problem, found, top=top)
+    if write is not None:
+        print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
 
 
 def judge(
@@ -133,48 +146,6 @@ def measured(folder: Path) -> "Batch":
         )
     records = [record for file in files for record in read_step(file, columns=["prompt_ids", "response_ids"])]
     return Batch(tuple(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records))
-
-
-def search_all(
-    model: str,
-    gpus: str,
-    gpu_memory: float,
-    max_length: int,
-    *,
-    gpu: str | None = None,
-    sequences: int = 512,
-    updates: int = 1,
-    mean_length: int | None = None,
-    rl: bool = True,
-    top: int = 10,
-    write: Path | None = None,
-) -> None:
-    """Searches, prints the table and writes the chosen layout to `write`. Raises UserError for anything wrong."""
-    from retool_mcore.planner import Batch, Layout, shape, table
-    from retool_mcore.planner import search as tried
-    from retool_mcore.planner import write as written
-    from retool_mcore.planner.machine import find_machine
-    from retool_mcore.planner.run import MEAN_SHARE
-    from retool_mcore.planner.settings import switches
-
-    nodes, gpus_per_node = parse_gpus(gpus)
-    machine = find_machine(gpu, gpu_memory).replace(gpus_per_node=gpus_per_node)
-    if max_length < 1:
-        raise UserError(f"--max-length {max_length}: expected 1 or more.")
-    if mean_length is not None and mean_length > max_length:
-        raise UserError(f"--mean-length {mean_length}: expected 1 to {max_length}, which is --max-length.")
-    if write is not None:
-        written.check_target(write, CONFIG_DIR)
-    batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
-    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{written.BASE}.yaml")
-    layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
-    problem = tried.Problem(shape.named(model), nodes, machine, batch, rl, layout, updates)
-    found = tried.search(problem)
-    if write is not None:
-        written.write_config(problem, found.chosen, write, shlex.join(["retool", *sys.argv[1:]]))
-    table.print_plans(problem, found, top=top)
-    if write is not None:
-        print(f"The first line is in {write}; try it: retool {'rl' if rl else 'sft'} parallel={write.stem} --dry-run")
 
 
 def parse_gpus(gpus: str) -> tuple[int, int]:

@@ -33,21 +33,18 @@ TOO_SHORT = "the job's time was over before a single step ended: give it a longe
 def guarded(
     srun: Callable[[Sequence[str], Sequence[str]], list[str]],
     *,
-    job_id: int,
     pid: int,
-    stage: str,
-    folder: Path,
-    mark: str,
-    max_attempts: int,
     node: str,
-    log: str,
+    **given: object,
 ) -> Iterator[None]:
-    """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same."""
+    """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same.
+
+    given: what else `main` takes.
+    """
     options = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
-    given = {"job": job_id, "pid": pid, "started": processes.read(pid).started, "stage": stage, "mark": mark}
-    given |= {"folder": str(folder), "max_attempts": max_attempts, "log": log}
+    given |= {"pid": pid, "started": processes.read(pid).started}
     guard = subprocess.Popen(
-        srun(options, [sys.executable, "-m", "retool_mcore.cluster.guard", json.dumps(given)]),
+        srun(options, [sys.executable, "-m", "retool_mcore.cluster.guard", json.dumps(given, default=str)]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -69,21 +66,21 @@ def watch(process: processes.Process, asked: threading.Event) -> bool:
 
 
 def main(given: str) -> int:
-    """`given`: JSON of job, pid, started, stage, mark, folder (of the stage), max_attempts, log."""
+    """`given`: JSON of job_id, pid, started, stage, mark, folder (of the stage), max_attempts, log."""
     options = SimpleNamespace(**json.loads(given))
     options.folder = Path(options.folder)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
-        if slurm.timed_out(options.job):
+        if slurm.timed_out(options.job_id):
             # The job's own process is ending its stage, and may be killed before it can judge.
             judged = crash_marker.end(options.folder, options.mark) and options.stage in PAUSABLE
             too_short = judged and no_step(options.folder)
             if not too_short or judge(options.folder, TOO_SHORT, options.max_attempts).requeue:
-                slurm.requeue(options.job)
+                slurm.requeue(options.job_id)
         return 0
     crash_marker.end(options.folder, options.mark)
-    state = slurm.states([str(options.job)]).get(str(options.job))
+    state = slurm.states([str(options.job_id)]).get(str(options.job_id))
     if state is not None and state.state == "PENDING":
         return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
@@ -91,8 +88,8 @@ def main(given: str) -> int:
     decision = judge(options.folder, KILLED, options.max_attempts)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
-        refusal = slurm.requeue(options.job)
-        said += f"; job {options.job} is back in the queue" if refusal is None else f"; {refusal}"
+        refusal = slurm.requeue(options.job_id)
+        said += f"; job {options.job_id} is back in the queue" if refusal is None else f"; {refusal}"
     with suppress(OSError), open(options.log, "a") as log:
         log.write(f"{said}.\n")
     return 0

@@ -30,7 +30,7 @@ from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
 from retool_mcore.cluster.node import FOREIGN, node_command, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes
-from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster, Resources, ports_needed, ray_cluster
+from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster, ports_needed, ray_cluster
 from retool_mcore.cluster.retry import judge
 from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
@@ -144,7 +144,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
             crash_marker.end(folder)
             return 1
     crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
-    guard = guarded(
+    with guarded(
         partial(step, site),
         job_id=allocation.job_id,
         pid=os.getpid(),
@@ -154,8 +154,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
         max_attempts=site.max_attempts,
         node=allocation.nodes[0],
         log=os.path.realpath("/proc/self/fd/1"),
-    )
-    with guard:
+    ):
         return run_attempt_on_nodes(stage, config, allocation, site, signals, folder)
 
 
@@ -279,10 +278,10 @@ def torchrun_command(stage: str, allocation: Allocation, srun: Callable, address
 def start_ray(
     config: DictConfig, allocation: Allocation, srun: Callable, address: str, port: int, places: Sequence[int]
 ):
-    parallel = config.parallel
+    parallel, ray = config.parallel, config.parallel.ray
     return ray_cluster(
         allocation.nodes,
-        Resources(parallel.gpus_per_node, parallel.ray.num_cpus, parallel.ray.object_store_bytes),
+        {"gpus": parallel.gpus_per_node, "cpus": ray.num_cpus, "object_store_bytes": ray.object_store_bytes},
         head_address=address,
         base_port=port,
         places=places,

@@ -52,7 +52,6 @@ def check_nodes(
     *,
     ports: Sequence[int] = (),
     sandbox: bool = True,
-    deadline_s: float | None = None,
     console: Console | None = None,
 ) -> None:
     """Looks at all `nodes` at once and prints what differs or fails; seconds when all is well.
@@ -69,7 +68,7 @@ def check_nodes(
         NodesBroken: the same, when all that is wrong may pass.
     """
     console = console or Console()
-    deadline_s = deadline_s or DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
+    deadline_s = DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
     given = {"config": str(config_path), "token": token, "ports": list(ports), "sandbox": sandbox}

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
@@ -29,15 +29,6 @@ STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
 
 class ClusterFailed(Exception):
     """Ray did not come up in time, or ended before the stage. The message names the nodes."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What Ray is told to have on every node; None: what it finds."""
-
-    gpus: int
-    cpus: int | None = None
-    object_store_bytes: int | None = None
 
 
 @dataclass
@@ -81,7 +72,7 @@ def ports_needed(places: Sequence[int]) -> int:
 @contextmanager
 def ray_cluster(
     nodes: Sequence[str],
-    resources: Resources,
+    resources: Mapping[str, int | None],
     *,
     head_address: str,
     base_port: int,
@@ -95,6 +86,7 @@ def ray_cluster(
     """A Ray cluster over `nodes`, the first being this one; gone from every node afterwards.
 
     Args:
+        resources: gpus, cpus and object_store_bytes that Ray is told to have on every node; None: what it finds.
         head_address: this node's address on the interface that all nodes share.
         base_port: first of `ports_needed` free ports.
         places: network.places of all nodes.
@@ -111,7 +103,7 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = {"mark": mark, "base_port": base_port, "resources": asdict(resources), "places": [*places]}
+    common = {"mark": mark, "base_port": base_port, "resources": {**resources}, "places": [*places]}
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s
@@ -120,13 +112,13 @@ def ray_cluster(
         head = node_command("ray", **common, index=0, address=head_address, others=others)
         cluster.parts["head"] = processes.start(head, env, log)
         probe = Probe(cluster.address, env)
-        await_nodes(cluster, probe, 1, resources.gpus, deadline, deadline_s)
+        await_nodes(cluster, probe, 1, resources["gpus"], deadline, deadline_s)
         if others:
             step = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
             step += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
             join = node_command("ray", **common, head=cluster.address, others=[head_address])
             cluster.parts["step on the other nodes"] = processes.start(srun(step, join), env, log)
-            await_nodes(cluster, probe, len(nodes), resources.gpus * len(nodes), deadline, deadline_s)
+            await_nodes(cluster, probe, len(nodes), resources["gpus"] * len(nodes), deadline, deadline_s)
         probe.close()
         yield cluster
     finally:

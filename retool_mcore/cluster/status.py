@@ -163,14 +163,11 @@ def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
 def _doing(folder: Path, steps: dict, now_s: float) -> str:
     """The step that runs now, since when (verl writes a line as each step ends), and its phase."""
     said = _quietly(lambda: phase_line(folder, now_s), "")
-    files = _quietly(lambda: attempt_files(folder), {})
-    newest = files[max(files)] if files else None
-    size = _quietly(lambda: newest.stat().st_size, 0) if newest else 0
-    if not newest or not size:
-        begun = _changed(newest, now_s) if newest else now_s
-        return f"starting since {_age(begun, now_s)}" + (said and f": {said}")
-    since = _age(_changed(newest, now_s), now_s)
-    return f"step {max(steps, default=0) + 1} since {since}" + (said and f": {said}")
+    newest = next(reversed(attempt_files(folder).values()), None)
+    began = newest is not None and _quietly(lambda: newest.stat().st_size, 0) > 0
+    doing = f"step {max(steps, default=0) + 1}" if began else "starting"
+    since = _age(_changed(newest, now_s) if newest else now_s, now_s)
+    return f"{doing} since {since}" + (said and f": {said}")
 
 
 def _last(steps: dict[int, dict[str, float]]) -> str:

@@ -128,15 +128,14 @@ def marked(before: str, after: list[str]) -> list[str]:
     a = _PIECE.findall(before)
     groups = [_PIECE.findall(text) for text in after]
     b = [piece for group in groups for piece in group]
-    same_a, same_b = [False] * len(a), [False] * len(b)
-    if len(a) + len(b) <= _MAX_PIECES:
+    too_long = len(a) + len(b) > _MAX_PIECES
+    same_a, same_b = [too_long] * len(a), [too_long] * len(b)
+    if not too_long:
         words_a, words_b = ([piece.strip() for piece in pieces] for pieces in (a, b))
         for block in SequenceMatcher(None, words_a, words_b).get_matching_blocks():
             if block.size >= _LEAST_WORDS:
                 same_a[block.a : block.a + block.size] = [True] * block.size
                 same_b[block.b : block.b + block.size] = [True] * block.size
-    else:
-        same_a, same_b = [True] * len(a), [True] * len(b)
     found, start = ["".join(_spans(a, same_a, "del"))], 0
     for group in groups:
         end = start + len(group)

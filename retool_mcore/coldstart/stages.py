@@ -21,10 +21,10 @@ from retool_mcore.coldstart.source import identity, read
 from retool_mcore.coldstart.verify import (
     JUDGE_INSTRUCTION,
     REWRITE_INSTRUCTION,
-    AnswerCheck,
-    JudgeCheck,
-    Rewriter,
-    RuleCheck,
+    check_answer,
+    check_by_judge,
+    check_rule,
+    rewrite,
 )
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox, probe
@@ -96,7 +96,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             each=decontaminate,
             check=decontaminate.prepare,
         ),
-        Stage("rule verification", [], wait=RuleCheck(grader), concurrency=2 * processes),
+        Stage("rule verification", [], wait=partial(check_rule, grader), concurrency=2 * processes),
     ]
     if services.judge:
         judge = asdict(config.judge) | {"model": _sampling(config.judge.model)}
@@ -104,7 +104,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             Stage(
                 "judge verification",
                 [judge, JUDGE_INSTRUCTION],
-                wait=JudgeCheck(config.judge, services.judge, grader),
+                wait=partial(check_by_judge, config.judge, services.judge, grader),
                 concurrency=config.judge.model.concurrency,
                 check=services.judge.check,
             )
@@ -113,7 +113,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
         Stage(
             "rewrite",
             [_sampling(config.rewrite.model), config.rewrite.instruction or REWRITE_INSTRUCTION],
-            wait=Rewriter(config.rewrite, services.rewriter),
+            wait=partial(rewrite, config.rewrite, services.rewriter),
             concurrency=config.rewrite.model.concurrency,
             check=services.rewriter.check,
         ),
@@ -125,7 +125,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             concurrency=execution.concurrency,
             check=partial(probe, services.sandbox),
         ),
-        Stage("answer verification", [], wait=AnswerCheck(grader), concurrency=2 * processes),
+        Stage("answer verification", [], wait=partial(check_answer, grader), concurrency=2 * processes),
         Stage(
             "selection",
             asdict(config.select),

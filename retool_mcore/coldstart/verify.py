@@ -25,54 +25,42 @@ JUDGE_INSTRUCTION = (
 )
 
 
-class RuleCheck:
+async def check_rule(grader: Grader, row: Row) -> Row:
     """Raises Drop unless the reasoning's own final answer is equivalent to the truth."""
-
-    def __init__(self, grader: Grader):
-        self.grader = grader
-
-    async def __call__(self, row: Row) -> Row:
-        if not row.reasoning:
-            return row
-        found = extract(row.reasoning)
-        if found is None:
-            found = extract(row.reasoning, "final_line")
-        if not found:
-            raise Drop("reasoning has no final answer")
-        if not await self.grader.equivalent_async(found, row.answer):
-            raise Drop("reasoning is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+    if not row.reasoning:
         return row
+    found = extract(row.reasoning)
+    if found is None:
+        found = extract(row.reasoning, "final_line")
+    if not found:
+        raise Drop("reasoning has no final answer")
+    if not await grader.equivalent_async(found, row.answer):
+        raise Drop("reasoning is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+    return row
 
 
-class JudgeCheck:
+async def check_by_judge(config: Judge, client: Client, grader: Grader, row: Row) -> Row:
     """Asks an independent model `samples` times for its answer, and notes the share that is equivalent to the truth.
 
     Raises Drop below `min_share`: either the truth is doubtful or the problem is.
     """
-
-    def __init__(self, config: Judge, client: Client, grader: Grader):
-        self.config, self.client, self.grader = config, client, grader
-
-    async def __call__(self, row: Row) -> Row:
-        messages = [{"role": "user", "content": f"{JUDGE_INSTRUCTION}\n\nProblem:\n{row.problem}"}]
-        right, answers, malformed = 0, [], ""
-        for sample in range(self.config.samples):
-            reply = await self.client.ask(messages, sample=sample, schema=SCHEMA)
-            answer = judged_answer(reply.text)
-            if answer is None:
-                malformed = reply.text
-                continue
-            answers.append(answer)
-            right += await self.grader.equivalent_async(answer, row.answer)
-        if not answers:
-            raise Drop("judge's reply is malformed", repr(malformed[:200]))
-        row.judge_share = right / self.config.samples
-        if row.judge_share < self.config.min_share:
-            detail = (
-                f"{right} of {self.config.samples} right, as {answers[0][:100]!r}; the truth is {row.answer[:100]!r}"
-            )
-            raise Drop("judge disagrees", detail)
-        return row
+    messages = [{"role": "user", "content": f"{JUDGE_INSTRUCTION}\n\nProblem:\n{row.problem}"}]
+    right, answers, malformed = 0, [], ""
+    for sample in range(config.samples):
+        reply = await client.ask(messages, sample=sample, schema=SCHEMA)
+        answer = judged_answer(reply.text)
+        if answer is None:
+            malformed = reply.text
+            continue
+        answers.append(answer)
+        right += await grader.equivalent_async(answer, row.answer)
+    if not answers:
+        raise Drop("judge's reply is malformed", repr(malformed[:200]))
+    row.judge_share = right / config.samples
+    if row.judge_share < config.min_share:
+        detail = f"{right} of {config.samples} right, as {answers[0][:100]!r}; the truth is {row.answer[:100]!r}"
+        raise Drop("judge disagrees", detail)
+    return row
 
 
 def judged_answer(text: str) -> str | None:
@@ -87,19 +75,14 @@ def judged_answer(text: str) -> str | None:
     return answer if isinstance(answer, str) and answer.strip() else last_boxed(text) or None
 
 
-class AnswerCheck:
+async def check_answer(grader: Grader, row: Row) -> Row:
     """Raises Drop unless the trace's own prose, without programs and outputs, ends in the right answer."""
-
-    def __init__(self, grader: Grader):
-        self.grader = grader
-
-    async def __call__(self, row: Row) -> Row:
-        found = extract(row.prose())
-        if not found:
-            raise Drop("several final answers, or none", row.prose()[-200:])
-        if not await self.grader.equivalent_async(found, row.answer):
-            raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
-        return row
+    found = extract(row.prose())
+    if not found:
+        raise Drop("several final answers, or none", row.prose()[-200:])
+    if not await grader.equivalent_async(found, row.answer):
+        raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+    return row
 
 
 # The paper's instruction in our own words.
@@ -107,21 +90,15 @@ REWRITE_INSTRUCTION = (Path(__file__).parent / "templates" / "rewrite.txt").read
 _NO_REASONING = "There is no solution yet: write one that follows the rules."
 
 
-class Rewriter:
+async def rewrite(config: Rewrite, client: Client, row: Row) -> Row:
     """Fills in `rewrite`. Raises Drop for a reply that is empty or was cut at max_tokens."""
-
-    def __init__(self, config: Rewrite, client: Client):
-        self.instruction = config.instruction or REWRITE_INSTRUCTION
-        self.client = client
-
-    async def __call__(self, row: Row) -> Row:
-        solution = f"Solution:\n{row.reasoning}" if row.reasoning else _NO_REASONING
-        content = f"{self.instruction}\n\nProblem:\n{row.problem}\n\n{solution}"
-        reply = await self.client.ask([{"role": "user", "content": content}])
-        if reply.finish == "length":
-            raise Drop("rewrite was cut", f"at rewrite.model.max_tokens={self.client.model.max_tokens}")
-        if not reply.text.strip():
-            raise Drop("rewrite is empty")
-        # A reasoning model's own thoughts are no part of the rewrite.
-        row.rewrite = reply.text.rpartition("</think>")[2].strip()
-        return row
+    solution = f"Solution:\n{row.reasoning}" if row.reasoning else _NO_REASONING
+    content = f"{config.instruction or REWRITE_INSTRUCTION}\n\nProblem:\n{row.problem}\n\n{solution}"
+    reply = await client.ask([{"role": "user", "content": content}])
+    if reply.finish == "length":
+        raise Drop("rewrite was cut", f"at rewrite.model.max_tokens={client.model.max_tokens}")
+    if not reply.text.strip():
+        raise Drop("rewrite is empty")
+    # A reasoning model's own thoughts are no part of the rewrite.
+    row.rewrite = reply.text.rpartition("</think>")[2].strip()
+    return row

@@ -20,25 +20,14 @@ def attention_pairs(lengths: Sequence[int]) -> int:
     return sum(length * (length + 1) // 2 for length in lengths)
 
 
-def matmul_forward(shape: Shape, tokens: int, *, output_tokens: int | None = None) -> float:
-    """Forward FLOPs of all matrix products with weights; `output_tokens`: tokens that reach the output layer."""
-    output_tokens = tokens if output_tokens is None else output_tokens
-    return 2.0 * (tokens * shape.layers * shape.layer_matrices + output_tokens * shape.vocab * shape.hidden)
-
-
-def attention_forward(shape: Shape, lengths: Sequence[int]) -> float:
-    """Forward FLOPs of the two products of attention, QK^T and PV."""
-    return attention_of_pairs(shape, attention_pairs(lengths))
-
-
 def attention_of_pairs(shape: Shape, pairs: int) -> float:
-    """The same of so many `attention_pairs`."""
+    """Forward FLOPs of the two products of attention, QK^T and PV, over so many `attention_pairs`."""
     return 4.0 * shape.layers * shape.q_width * pairs
 
 
 def forward_flops(shape: Shape, lengths: Sequence[int]) -> float:
     """One forward pass of the whole model over sequences of `lengths` tokens, output layer included."""
-    return matmul_forward(shape, sum(lengths)) + attention_forward(shape, lengths)
+    return 2.0 * sum(lengths) * shape.matrices + attention_of_pairs(shape, attention_pairs(lengths))
 
 
 def model_flops(shape: Shape, lengths: Sequence[int]) -> float:

@@ -1,7 +1,6 @@
 """How a model is spread over GPUs, and what it is trained on."""
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,11 +77,6 @@ class Batch:
 
     lengths: tuple[int, ...]
     sequence_tokens: int = 0  # longest there may be; 0: the longest there is
-
-    @classmethod
-    def of(cls, lengths: "Batch | Sequence[int]") -> "Batch":
-        """A batch of a list of lengths; see `spread` for one that is made of (sequences, longest, mean)."""
-        return lengths if isinstance(lengths, Batch) else cls(tuple(int(length) for length in lengths))
 
     @classmethod
     def spread(cls, sequences: int, longest: int, mean: float) -> "Batch":

@@ -187,9 +187,7 @@ def memory(shape: Shape, layout: Layout, batch: Batch) -> Memory:
 def _stage(shape: Shape, layout: Layout, batch: Batch, stage: int) -> Memory:
     micro = batch.micro_batches(layout)
     tokens = micro.largest / layout.cp
-    parameters = stage_parameters(shape, layout, stage)
-    layer = layer_activations(shape, layout)
-    kept = layers_in_flight(shape, layout, stage, micro.count) * layer * tokens
+    kept = layers_in_flight(shape, layout, stage, micro.count) * layer_activations(shape, layout) * tokens
     sharded = layout.tp if layout.shards_sequence else 1
     in_flight = min(layout.pp - stage, micro.count)
     ends = 0.0
@@ -201,10 +199,7 @@ def _stage(shape: Shape, layout: Layout, batch: Batch, stage: int) -> Memory:
     backward = layer_backward(shape, layout) * tokens
     peak_of_loss = logits(shape, layout, tokens) if last else 0.0
     gathered = BF16 * shape.hidden * tokens if layout.shards_sequence else 0.0  # Megatron's buffer for all-gathers
-    parts = {
-        "weights": BF16 * parameters,
-        "gradients": FP32 * parameters,
-        "optimizer": optimizer_bytes(shape, layout, parameters),
+    parts = models(shape, layout, stage)["policy"] | {
         "activations": kept + ends,
         "logits": peak_of_loss if peak_of_loss >= backward else 0.0,
         "backward": backward if peak_of_loss < backward else 0.0,

@@ -31,10 +31,7 @@ class Cost:
     @classmethod
     def of(cls, shape: Shape) -> Self:
         """Forward FLOPs: 2 a weight and token; 4 a query's width and pair, of which causal attention has l^2 / 2."""
-        return cls(
-            linear=2.0 * (shape.layers * shape.layer_matrices + shape.vocab * shape.hidden),
-            quadratic=2.0 * shape.layers * shape.q_width,
-        )
+        return cls(linear=2.0 * shape.matrices, quadratic=2.0 * shape.layers * shape.q_width)
 
     def __call__(self, lengths: np.ndarray) -> np.ndarray:
         """(n,) tokens to (n,) float64."""

@@ -3,10 +3,10 @@
 Each rule is one that Megatron-core, vLLM or verl asserts minutes later, in a worker, in its own words."""
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.shape import Model
+from retool_mcore.planner.shape import Model, Shape
 
 
-def check_tensor_parallel(model: Model, *, size: int, key: str) -> None:
+def check_tensor_parallel(model: Model | Shape, *, size: int, key: str) -> None:
     """Each of `size` ranks gets whole attention heads and an equal part of the vocabulary; `key`: the config key."""
     if model.heads % size:
         raise UserError(
@@ -33,7 +33,7 @@ def check_dtype(*, device: str, dtype: str) -> None:
 
 
 def check_layout(
-    model: Model,
+    model: Model | Shape,
     *,
     nodes: int,
     gpus_per_node: int,
@@ -93,7 +93,7 @@ def check_attention(backend: str, *, capability: float | None, installed: bool |
         raise UserError(f"{key}=flash needs flash-attn, which is not installed: {get}, or set it to fused on H100.")
 
 
-def check_rollout_layout(model: Model, *, gpus_per_node: int, rollout_tp: int) -> None:
+def check_rollout_layout(model: Model | Shape, *, gpus_per_node: int, rollout_tp: int) -> None:
     """Engine side: a vLLM replica stays inside one node."""
     check_tensor_parallel(model, size=rollout_tp, key="parallel.rollout_tp")
     if gpus_per_node % rollout_tp:

@@ -93,6 +93,5 @@ def generation_seconds(shape: Shape, rollout: Rollout, batch: Batch, machine: Ma
     # The token at position i reads i positions of the cache: over a step's tokens, all pairs.
     read = weight_bytes(shape, rollout.tp) + share.pairs / steps * cache_bytes_a_token(shape, rollout.tp)
     reduces = 2 * shape.layers * ALL_REDUCE_S * (rollout.tp > 1)
-    matrices = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
-    multiplies = 2.0 * matrices * share.tokens / rollout.tp / (machine.bf16 * machine.constants.matmul)
+    multiplies = 2.0 * shape.matrices * share.tokens / rollout.tp / (machine.bf16 * machine.constants.matmul)
     return max(steps * read / (DECODE_HBM * machine.hbm), multiplies) + steps * (DECODE_S + reduces)

@@ -62,16 +62,16 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
 
 def present(config: DictConfig, problem: Problem) -> Plan:
     """The layout of the configuration, whether it fits or not. Raises UserError when it does not divide the model."""
-    group, model = config.parallel, problem.model
-    layout = checked_layout(model, group)
+    group, shape = config.parallel, problem.shape
+    layout = checked_layout(shape, group)
     tokens = layout.micro_batch_tokens
     parallel.check_micro_batch(longest=problem.batch.longest, micro_batch_tokens=tokens, cp=layout.cp)
     engine = None
     if problem.rl:
-        parallel.check_rollout_layout(model, gpus_per_node=group.gpus_per_node, rollout_tp=group.rollout_tp)
+        parallel.check_rollout_layout(shape, gpus_per_node=group.gpus_per_node, rollout_tp=group.rollout_tp)
         share = (group.rollout_tp, group.gpu_memory_utilization, group.max_num_seqs)
-        engine = rollout.engine(problem.shape, problem.machine, *share)
-    return planned(problem, layout, memory(problem.shape, layout, problem.update_batch), engine)
+        engine = rollout.engine(shape, problem.machine, *share)
+    return planned(problem, layout, memory(shape, layout, problem.update_batch), engine)
 
 
 @dataclass(frozen=True)

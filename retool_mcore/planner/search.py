@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import flops, parallel, rollout
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB, Memory, memory, models, staying
-from retool_mcore.planner.shape import Model, Shape
+from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
 
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
@@ -52,27 +52,12 @@ class Problem:
         return self.nodes * self.machine.gpus_per_node
 
     @cached_property
-    def model(self) -> Model:
-        """The shape as the checks of a layout take it."""
-        shape = self.shape
-        return Model(
-            folder=Path(),
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            layers=shape.layers,
-            vocab=shape.vocab,
-            max_positions=self.batch.longest,
-            parameters=shape.parameters,
-            experts=shape.experts,
-        )
-
-    @cached_property
     def engine_sizes(self) -> list[int]:
         """Tensor-parallel sizes of a vLLM replica that the checks accept and that the batch keeps busy."""
 
         def accepted(tp: int) -> bool:
             try:
-                parallel.check_rollout_layout(self.model, gpus_per_node=self.machine.gpus_per_node, rollout_tp=tp)
+                parallel.check_rollout_layout(self.shape, gpus_per_node=self.machine.gpus_per_node, rollout_tp=tp)
             except UserError:
                 return False
             return (self.own_gpus or self.world) // tp <= len(self.batch.lengths)
@@ -151,24 +136,16 @@ def update_bytes(problem: Problem, layout: Layout, held: Memory) -> float:
 
 def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
     """Layouts that the checks of a run would accept; counts in `refused` why others are not."""
-    for tp, pp, cp, ep in _groups(problem):
+    world = {"nodes": problem.nodes, "gpus_per_node": problem.machine.gpus_per_node}
+    for sizes in _groups(problem):
         try:
-            dp = parallel.check_layout(
-                problem.model,
-                nodes=problem.nodes,
-                gpus_per_node=problem.machine.gpus_per_node,
-                tp=tp,
-                pp=pp,
-                cp=cp,
-                ep=ep,
-                sequence_parallel=tp > 1,
-            )
+            dp = parallel.check_layout(problem.shape, **world, **sizes, sequence_parallel=sizes["tp"] > 1)
             problem.update_batch.share(dp)
         except UserError as error:
             refused[_kind(str(error))] += 1
             continue
-        for vpp in _chunks(problem.shape.layers, pp):
-            for layout in _variants(problem, replace(problem.base, tp=tp, pp=pp, vpp=vpp, cp=cp, dp=dp, ep=ep)):
+        for vpp in _chunks(problem.shape.layers, sizes["pp"]):
+            for layout in _variants(problem, replace(problem.base, **sizes, vpp=vpp, dp=dp)):
                 try:
                     problem.update_batch.micro_batches(layout)
                 except UserError:
@@ -177,8 +154,8 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
                 yield layout
 
 
-def _groups(problem: Problem) -> Iterator[tuple[int, int, int, int]]:
-    """(tp, pp, cp, ep); tensor and expert parallelism stay inside a node's NVLink."""
+def _groups(problem: Problem) -> Iterator[dict[str, Any]]:
+    """tp, pp, cp and ep; tensor and expert parallelism stay inside a node's NVLink."""
     sizes = [size for size in range(1, problem.world + 1) if problem.world % size == 0]
     nodes = [size for size in sizes if problem.machine.gpus_per_node % size == 0]
     for tp in nodes:
@@ -186,7 +163,7 @@ def _groups(problem: Problem) -> Iterator[tuple[int, int, int, int]]:
             for cp in sizes:
                 if tp * pp * cp <= problem.world and problem.world % (tp * pp * cp) == 0:
                     for ep in nodes if problem.shape.experts else (1,):
-                        yield tp, pp, cp, ep
+                        yield {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
 
 
 def _chunks(layers: int, pp: int) -> Iterator[int]:

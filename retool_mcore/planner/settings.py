@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.parallel import check_layout
-from retool_mcore.planner.shape import Model
+from retool_mcore.planner.shape import Model, Shape
 
 # Fields of Layout and their keys below `parallel`; recomputation's are several.
 KEYS = {
@@ -78,7 +78,7 @@ def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
     )
 
 
-def checked_layout(model: Model, parallel: DictConfig) -> Layout:
+def checked_layout(model: Model | Shape, parallel: DictConfig) -> Layout:
     """The same over all devices of the group. Raises UserError when it does not divide them or the model."""
     world = {"nodes": parallel.nodes, "gpus_per_node": parallel.gpus_per_node}
     return layout_of(parallel, dp=check_layout(model, **world, **sizes(parallel)))

@@ -103,6 +103,11 @@ class Shape:
         return attention + self.hidden * self.experts + self.mlp * (self.active or 1)
 
     @cached_property
+    def matrices(self) -> int:
+        """The same of the whole model, output layer included."""
+        return self.layers * self.layer_matrices + self.vocab * self.hidden
+
+    @cached_property
     def layer_parameters(self) -> int:
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         resting = self.mlp * (self.experts - self.active)
@@ -162,6 +167,12 @@ def read_json(path: Path) -> dict:
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}, expected a JSON object: copy the model again.")
     return value
+
+
+def known(folder: Path) -> Shape | None:
+    """The shape in `folder`; None of an architecture that the planner does not know."""
+    family = read_json(folder / "config.json").get("model_type")
+    return Shape.from_hf(folder) if family in FAMILIES else None
 
 
 def named(model: str) -> Shape:

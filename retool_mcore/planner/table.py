@@ -4,7 +4,6 @@ from rich.console import Console
 from rich.table import Table
 
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB
-from retool_mcore.planner.rollout import Rollout
 from retool_mcore.planner.search import Found, Plan, Problem, model_tflops
 
 WIDTH = 140  # of the table, however narrow the terminal: a wrapped row cannot be read
@@ -47,7 +46,7 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
         layout = plan.layout
         cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
         cells += [*[layout.ep] * len(experts), f"{layout.micro_batch_tokens:,}"]
-        cells += [layout.recompute, offloaded(layout), _gib(plan.gpu_bytes), f"{plan.seconds['update']:.1f}"]
+        cells += [layout.recompute, offloaded(layout), f"{plan.gpu_bytes / GIB:.1f}", f"{plan.seconds['update']:.1f}"]
         cells += [f"{model_tflops(problem, plan):.0f}", f"{100 * plan.update.parts['bubble'] / plan.update.step:.0f}"]
         if plan.rollout is not None:
             cells += [plan.rollout.tp, f"{plan.seconds['generation']:.1f}", f"{plan.seconds['log-probs']:.1f}"]
@@ -55,17 +54,9 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
     return table
 
 
-def _engine(engine: Rollout) -> str:
-    return f"vLLM TP{engine.tp} at {engine.utilisation:.2f}, {engine.cache_tokens:,} tokens of KV cache a replica"
-
-
 def offloaded(layout) -> str:
     kinds = (["weights"] if layout.param_offload else []) + (["optimizer"] if layout.optimizer_offload else [])
     return "+".join(kinds) or "-"
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f}"
 
 
 def memory_table(problem: Problem, plan: Plan) -> Table:
@@ -83,10 +74,11 @@ def memory_table(problem: Problem, plan: Plan) -> Table:
             table.add_row(name, f"{size / GIB:.1f}")
     table.add_section()
     table.add_row("an update's peak", f"{plan.gpu_bytes / GIB:.1f}")
-    if plan.rollout is not None:
-        share = plan.rollout.utilisation * machine.memory
+    if (engine := plan.rollout) is not None:
+        share = engine.utilisation * machine.memory
+        cache = f"{engine.cache_tokens:,} tokens of KV cache a replica"
         table.add_section()
-        table.add_row(_engine(plan.rollout), f"{share / GIB:.1f}")
+        table.add_row(f"vLLM TP{engine.tp} at {engine.utilisation:.2f}, {cache}", f"{share / GIB:.1f}")
         table.add_row("what stays of the trainer", f"{plan.there / GIB:.1f}")
         table.add_row("idle in generation", f"{(machine.memory - share - plan.there) / GIB:.1f}")
     return table

@@ -121,27 +121,27 @@ class _Work:
         norms = (2 + 2 * 1.5) * PASS * shape.hidden / sharded
         rotary = (2 if layout.fused_rope else 8) * PASS * (shape.q_width + shape.kv_width) / layout.tp
         swiglu = (1.5 if layout.fused_swiglu else 3.5) * PASS * shape.ffn * (shape.active or 1) / layout.tp
-        return passes * self.layers * self.tokens * (norms + rotary + swiglu) / self.hbm(self.machine)
+        return passes * self.layers * self.tokens * (norms + rotary + swiglu) / self.hbm
 
-    @staticmethod
-    def hbm(machine: Machine) -> float:
-        return machine.hbm * machine.constants.elementwise
+    @property
+    def hbm(self) -> float:
+        return self.machine.hbm * self.machine.constants.elementwise
 
     def log_probs(self) -> float:
         """Passes over the logits, forward and backward; the fused kernel computes the product once more."""
         columns = self.shape.vocab / self.layout.tp
         if self.layout.fused_log_probs == "in_place":
-            return (3 * BF16 if self.layout.half_logits else 6 * FP32) * self.tokens * columns / self.hbm(self.machine)
+            return (3 * BF16 if self.layout.half_logits else 6 * FP32) * self.tokens * columns / self.hbm
         if self.layout.fused_log_probs:
             rows = self.tokens / self.micro_batches
             return 2.0 * self.tokens * self.shape.hidden * columns / self.product(rows, self.shape.hidden, columns)
-        return 8.5 * 2 * FP32 * self.tokens * columns / self.hbm(self.machine)
+        return 8.5 * 2 * FP32 * self.tokens * columns / self.hbm
 
     def weight_gradients(self) -> float:
         """Without fusion each micro-batch writes bf16 gradients and adds them to the float32 buffer."""
         bytes_each = 2 * FP32 if self.layout.fused_wgrad else 2 * BF16 + 2 * FP32
         parameters = stage_parameters(self.shape, self.layout, self.layout.pp - 1)
-        return self.micro_batches * bytes_each * parameters / self.hbm(self.machine)
+        return self.micro_batches * bytes_each * parameters / self.hbm
 
     def recomputed(self) -> float:
         shape, layout = self.shape, self.layout
@@ -157,7 +157,7 @@ class _Work:
         return 0.0
 
     def _layers_forward(self) -> float:
-        whole = self.shape.layers / self.layout.pp * self.shape.layer_matrices
+        whole = self.layers * self.shape.layer_matrices
         output = self.shape.vocab * self.shape.hidden
         return self.products(passes=1) * whole / (whole + output)
 

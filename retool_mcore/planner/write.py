@@ -6,7 +6,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 
 from retool_mcore.errors import UserError
-from retool_mcore.files import write_atomically
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Plan, Problem
 
@@ -27,7 +26,3 @@ def check_target(path: Path, config_dir: Path) -> None:
         raise UserError(f"--write {path}: expected a NAME.yaml in configs/parallel/, so that parallel=NAME finds it.")
     if path.exists():
         raise UserError(f"--write {path}: the file exists; remove it first or choose another name.")
-
-
-def write_config(problem: Problem, plan: Plan, path: Path, command: str) -> None:
-    write_atomically(path, config_text(problem, plan, command))

@@ -141,7 +141,7 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
     """
     if not (told := told_cost(train, problems=count_rows(files["held_back_files"]))):
         return
-    there = [path for path in map(Path, [tests] if isinstance(tests, str) else tests) if path.is_file()]
+    there = [path for path in listed(tests) if path.is_file()]
     for key, paths in (("train_files", files["train_files"]), ("validation_files", there)):
         if (question := shared_problem(paths, files["held_back_files"])) is not None:
             raise UserError(

@@ -22,7 +22,7 @@ from retool_mcore.planner.memory import (
     staying,
 )
 from retool_mcore.planner.settings import layout_of
-from retool_mcore.planner.shape import FAMILIES, Shape, read_json
+from retool_mcore.planner.shape import Shape, known
 from retool_mcore.preflight import machine
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
@@ -54,13 +54,10 @@ def check_update(
         reference: the starting policy for the KL term, whose weights lie there too.
         engine: vLLM shares the GPUs and is given its share of them while the models stay.
     """
-    if read_json(folder / "config.json").get("model_type") not in FAMILIES:
-        return None
-    layout = layout_of(parallel, dp=dp)
+    shape, layout = known(folder), layout_of(parallel, dp=dp)
     piece = layout.micro_batch_tokens * layout.cp // PIECES
-    if piece < 1:
+    if shape is None or piece < 1:
         return None
-    shape = Shape.from_hf(folder)
     micro_batches = 2 * layout.pp * layout.vpp
     held = memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
     stays = {name: staying(parts, layout) for name, parts in models(shape, layout, held.stage).items()}
@@ -152,8 +149,7 @@ def node_needs(config: DictConfig, folder: Path | None) -> Needs:
 
     folder: the policy's, None when it is not there.
     """
-    known = folder is not None and read_json(folder / "config.json").get("model_type") in FAMILIES
-    return needs_of(config, Shape.from_hf(folder) if known else None)
+    return needs_of(config, None if folder is None else known(folder))
 
 
 def needs_of(config: DictConfig, shape: Shape | None) -> Needs:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from retool_mcore.errors import UserError
-from retool_mcore.planner.shape import FAMILIES, Model, Shape, experts_of, read_json
+from retool_mcore.planner.shape import Model, experts_of, known, read_json
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
@@ -53,6 +53,10 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
         )
     heads, layers, vocab, positions = (config[key] for key in keys)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if weights:
+        parameters = weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4)
+    else:
+        parameters = shape.parameters if (shape := known(folder)) else 0
     return Model(
         folder=folder,
         heads=heads,
@@ -60,7 +64,7 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
         layers=layers,
         vocab=vocab,
         max_positions=positions,
-        parameters=weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4) if weights else planned_parameters(folder),
+        parameters=parameters,
         experts=experts_of(config) or 0,
     )
 
@@ -77,12 +81,6 @@ def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
             f"{model.folder}/config.json scales the rotary embedding by {kind!r}, which mbridge does not build: remove "
             "rope_scaling where sequences are shorter than it is for, or set parallel.megatron.vanilla_mbridge=false."
         )
-
-
-def planned_parameters(folder: Path) -> int:
-    """Parameters of the model that config.json describes, 0 for an architecture that the planner does not know."""
-    known = read_json(folder / "config.json").get("model_type") in FAMILIES
-    return Shape.from_hf(folder).parameters if known else 0
 
 
 def weight_bytes(folder: Path) -> int:

@@ -13,7 +13,7 @@ from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
-from retool_mcore.planner.shape import FAMILIES, Model, Shape, read_json
+from retool_mcore.planner.shape import Model, known
 from retool_mcore.preflight import data, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
@@ -45,17 +45,8 @@ def check(stage: str, config: DictConfig) -> None:
     )
     if config.parallel.device == "cpu":
         machine.check_memory(machine.available_memory_bytes())
-    match stage:
-        case "sft":
-            check_sft_stage(config)
-        case "rl":
-            check_rl_stage(config)
-        case "eval":
-            check_eval_stage(config)
-        case "export":
-            check_export_stage(config)
-        case _:
-            raise ValueError(f"no checks for the stage {stage!r}")
+    checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
+    checks[stage](config)
 
 
 def check_sft_stage(config: DictConfig) -> None:
@@ -237,9 +228,8 @@ def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) 
 
 def tell_plan(config: DictConfig, model: Model) -> None:
     """The planner's word, in two or three lines; none on CPUs and of a model that it does not know."""
-    known = read_json(model.folder / "config.json").get("model_type") in FAMILIES
-    if known and config.parallel.device == "cuda":
-        for line in verdict.lines(config, machine.gpu_names(), Shape.from_hf(model.folder)):
+    if config.parallel.device == "cuda" and (shape := known(model.folder)) is not None:
+        for line in verdict.lines(config, machine.gpu_names(), shape):
             print(f"plan: {line}", flush=True)
 
 

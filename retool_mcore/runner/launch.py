@@ -255,7 +255,6 @@ def watch(
     progress: Progress,
     attempt: int,
     stage_id: str,
-    grace_s: float = 20.0,
     watchdog: Watchdog | None = None,
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
@@ -292,9 +291,7 @@ def watch(
         finally:
             progress.close()
             signum = received[0] if received else signal.SIGTERM
-            processes.stop(
-                stage_id, known, leader=process, signum=signum, grace_s=grace_s, hurry=lambda: len(received) > 1
-            )
+            processes.stop(stage_id, known, leader=process, signum=signum, hurry=lambda: len(received) > 1)
     if received:
         raise Stopped(received[0])
     if stacks is not None:

@@ -109,7 +109,7 @@ def test_the_guard_speaks_for_its_own_start_only(tmp_path, monkeypatch, mark, st
     ended = subprocess.Popen(["true"])
     ended.wait()
     before = signal.getsignal(signal.SIGTERM)
-    options = {"job": 7, "pid": ended.pid, "started": 1, "max_attempts": 3, "stage": "sft", "mark": "7-0"}
+    options = {"job_id": 7, "pid": ended.pid, "started": 1, "max_attempts": 3, "stage": "sft", "mark": "7-0"}
     options |= {"log": str(tmp_path / "log"), "folder": str(tmp_path)}
     try:
         assert guard.main(json.dumps(options)) == 0

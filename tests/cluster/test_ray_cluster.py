@@ -24,7 +24,6 @@ from retool_mcore.cluster.node import (
 from retool_mcore.cluster.ray_cluster import (
     ClusterFailed,
     RayCluster,
-    Resources,
     await_nodes,
     ports_needed,
     ray_cluster,
@@ -121,7 +120,7 @@ def local_step(options: list[str], command: list[str]) -> list[str]:
 def cluster(tmp_path, mark: str, step, base: int):
     return ray_cluster(
         ["here", "localhost"],
-        Resources(gpus=2, cpus=2, object_store_bytes=100_000_000),
+        {"gpus": 2, "cpus": 2, "object_store_bytes": 100_000_000},
         head_address=network.main_address(),
         base_port=base,
         places=network.places(["here", "localhost"]),

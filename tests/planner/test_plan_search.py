@@ -33,7 +33,7 @@ def test_what_is_found_fits_uses_all_gpus_and_passes_the_checks_of_a_run(found):
         layout = plan.layout
         assert layout.world == 8 and plan.gpu_bytes <= 0.98 / 1.03 * MACHINE.memory
         dp = parallel.check_layout(
-            SMALL.model,
+            SMALL.shape,
             nodes=2,
             gpus_per_node=4,
             tp=layout.tp,
@@ -141,7 +141,7 @@ def test_the_settings_of_all_gpus_are_what_is_planned_with(capsys, monkeypatch):
     planned = []
     tried = search.search
     monkeypatch.setattr(search, "search", lambda problem: planned.append(problem) or tried(problem))
-    command.search_all("qwen2.5-1.5b", "1x2", gpu_memory=141, max_length=4096, sequences=16, top=1)
+    command.plan(model="qwen2.5-1.5b", gpus="1x2", gpu_memory=141, max_length=4096, sequences=16, top=1)
     assert "layouts tried" in capsys.readouterr().out
     theirs = compose("rl", ["parallel=1gpu", "model=qwen2.5-1.5b"]).parallel.megatron
     assert planned[0].base == Layout(**switches(theirs)) and planned[0].base.packed
@@ -180,4 +180,4 @@ def test_a_machine_is_found_by_its_name_or_its_memory():
 def test_wrong_options_are_named(change, part):
     options = {"model": "qwen2.5-7b", "gpus": "1x8", "gpu_memory": 80, "max_length": 8192} | change
     with pytest.raises(UserError, match=part):
-        command.search_all(options.pop("model"), options.pop("gpus"), **options)
+        command.plan(**options)
