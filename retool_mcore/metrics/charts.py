@@ -1,9 +1,9 @@
-"""The charts that a run is looked at by, in the viewer's overview and on TensorBoard's dashboard."""
+"""The charts that a run is looked at by: in the viewer's overview, on TensorBoard's dashboard and W&B's page."""
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TEXT = Path(__file__).with_name("charts.json").read_text()  # the viewer's page draws by it
@@ -12,6 +12,25 @@ TEXT = Path(__file__).with_name("charts.json").read_text()  # the viewer's page 
 def tags(chart: dict) -> list[str]:
     """The scalars of one chart."""
     return [*chart.get("curves", {}).values(), *(tag for area in chart.get("areas", {}).values() for tag in area)]
+
+
+class Overview:
+    """W&B's module, whose `log` puts the charts' scalars a second time under "1 overview", the page's first section."""
+
+    def __init__(self, wandb, stage: str) -> None:
+        charts = json.loads(TEXT)[stage]
+        self._wandb = wandb
+        self._titles = {
+            tag: f"1 overview/{chart['title']}{label and f', {label}'}"
+            for chart in charts
+            for label, tag in chart.get("curves", {}).items()
+        }
+
+    def log(self, data: Mapping, step: int) -> None:
+        self._wandb.log({**data, **{own: data[tag] for tag, own in self._titles.items() if tag in data}}, step=step)
+
+    def __getattr__(self, name: str):
+        return getattr(self._wandb, name)
 
 
 def write_dashboard(stage: str, loggers: Sequence[str]) -> None:

@@ -78,8 +78,8 @@ def chrome_trace(
 ) -> dict:
     """The step as an object of Chrome's trace event format, times in microseconds since `started`.
 
-    started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown. gpus: how
-    busy the GPU of each rank was.
+    started: when the step began, seconds since 1970. Of more than 200 trajectories the longest are shown; of a wait for
+    tools that in which no program ran ("queued") comes first. gpus: how busy the GPU of each rank was.
     """
     records = _own(records)
     events = [_name(0, "trainer"), _name(1, "trajectories")]
@@ -101,7 +101,11 @@ def chrome_trace(
                 _event(span["stage"], "stage", 2, lane, start - started, seconds, waited_s=round(waited, 3), **details)
             )
         for number, (kind, start, end) in enumerate(_phases(record)):
-            events.append(_event(kind, "rollout", 1, lane, start - started, end - start, turn=number // 2, **details))
+            details["turn"] = turn = number // 2
+            if kind == "tool" and (queued := _queued(record, turn, end - start)) > 0:
+                events.append(_event("queued", "rollout", 1, lane, start - started, queued, **details))
+                start += queued
+            events.append(_event(kind, "rollout", 1, lane, start - started, end - start, **details))
     events += counters(gpus, started, process=3)
     return {
         "traceEvents": events,
@@ -151,6 +155,12 @@ def _phases(record: Mapping) -> list[tuple[str, float, float]]:
             phases.append((kind, clock, clock + turn[f"{kind}_s"]))
             clock += turn[f"{kind}_s"]
     return phases
+
+
+def _queued(record: Mapping, turn: int, waited_s: float) -> float:
+    """Seconds of a turn's wait for tools in which no program of it ran: it waited for a slot, and for processors."""
+    ran = [call["duration_s"] or 0.0 for call in record.get("calls", ()) if call["turn"] == turn]
+    return max(waited_s - sum(ran), 0.0) if ran else 0.0
 
 
 def _intervals(records: Sequence[Mapping], kind: str) -> np.ndarray:

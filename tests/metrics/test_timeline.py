@@ -71,6 +71,14 @@ def test_the_trace_places_phases_and_turns():
     assert "testing" not in {name for _, _, name, _ in events}
 
 
+def test_a_wait_for_tools_is_told_apart_from_the_programs_in_it():
+    calls = [{"turn": 0, "duration_s": 1.0}, {"turn": 0, "duration_s": 0.5}, {"turn": 1, "duration_s": None}]
+    trace = chrome_trace(1, 1000.0, TIMING, [record(1000.0, (3.0, 4.0), (1.0, 0.0)) | {"calls": calls}])
+    drawn = [(e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == 1]
+    assert drawn[:3] == [("generate", 0, 3_000_000), ("queued", 3_000_000, 2_500_000), ("tool", 5_500_000, 1_500_000)]
+    assert drawn[3] == ("generate", 7_000_000, 1_000_000)
+
+
 def test_the_longest_trajectories_are_shown():
     many = [record(1000.0, (n + 1.0, 0.0)) for n in range(300)]
     trace = chrome_trace(1, 1000.0, TIMING, many)

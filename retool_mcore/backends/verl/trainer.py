@@ -26,6 +26,7 @@ from retool_mcore.backends.verl.validation import Validating
 from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker
 from retool_mcore.data.curriculum import load_curriculum, problem_name
 from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.metrics.charts import Overview
 from retool_mcore.ports import meeting_range
 from retool_mcore.recipes.columns import unwrap
 from retool_mcore.recipes.correction import count_rejected
@@ -279,6 +280,8 @@ class RetoolTrainerMixin(Phases):
         board = tensorboard and tensorboard.writer  # verl's own: a second file of events would hide the first's end
         gpus = () if self.config.trainer.device == "cpu" else self.actor_rollout_wg.take_gpu_samples()
         wandb = self.logger.logger.get("wandb")
+        if wandb and not isinstance(wandb, Overview):
+            wandb = self.logger.logger["wandb"] = Overview(wandb, "rl")
         self.observer.end_step(batch, global_steps, metrics, timing_raw, board, self.tokenizer, gpus, wandb)
         self.ending = self.alarms.judge(global_steps, metrics, ("reward",))
         self.alarms.end_step(global_steps, metrics)

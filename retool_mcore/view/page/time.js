@@ -1,7 +1,7 @@
-// #/time/STEP: where a step's time went: the trainer's phases, how many trajectories generate or wait for a tool, each of them
+// #/time/STEP: where a step's time went: the trainer's phases, how many trajectories generate, queue or run a tool, each of them
 // turn by turn, environments' stages, the GPUs. Drawn from RUN/rl/trace.
 const SPAN = { wide: 1000, left: 96, lane: 5, phase: 22, counts: 64, gpu: 26, gap: 16 };
-const TASKS = { generate: "#3d6fd9", tool: "#d28a12" };
+const TASKS = { generate: "#3d6fd9", queued: "#8a8a8a", tool: "#d28a12" };
 
 async function showTime(step) {
   const query = whose(state.query), { steps, trace } = await get(`api/trace/${step}`, query), place = steps.indexOf(Number(step));
