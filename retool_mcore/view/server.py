@@ -26,6 +26,7 @@ PAGE = Path(__file__).with_name("page")
 # Run in this order, as one.
 SCRIPTS = ["katex", "maths", "base", "charts", "overview", "list", "changes", "time", "trajectory", "compare", "main"]
 MOST = 10_000  # trajectories in one answer
+SOON_S = 0.02  # for new step files, where somebody waits for the first rows of a page
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
 # page itself, exported or not, names the scripts that may run by their hashes.
 POLICY = "frame-ancestors 'none'; object-src 'none'; base-uri 'none'; form-action 'none'; connect-src 'self'"
@@ -95,7 +96,8 @@ def application(
 
     async def listed(request: web.Request) -> web.Response:
         source, query = source_of(request), dict(request.query)
-        source.refresh(wanted=query.get("step", ""))
+        budget = {"budget_s": SOON_S} if query.pop("soon", "") else {}
+        source.refresh(**budget, wanted=query.get("step", ""))
         columns, words = data = source.data()
         places = select(data, query)
         first, count = int(query.get("first", 0)), int(query.get("count", 100))

@@ -72,7 +72,7 @@ function runChoice() {
 
 async function showList() {
   const query = { ...state.query }, pages = new Map();
-  let found = await get("api/list", { ...query, count: PAGE_ROWS }), wanted = null;
+  let found = await get("api/list", { ...query, count: PAGE_ROWS, soon: 1 }), wanted = null;
   const count = element("span", { class: "count", id: "count" }), body = element("div", { class: "body" });
   const table = element("div", { class: "table", onscroll: () => paint() }, heads(query), body);
   const widths = ofChosen(query, COLUMNS.map(([, , width]) => width));
