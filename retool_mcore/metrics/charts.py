@@ -23,7 +23,7 @@ class Overview:
         self._titles = {
             tag: f"1 overview/{chart['title']}{label and f', {label}'}"
             for chart in charts
-            for label, tag in chart.get("curves", {}).items()
+            for label, tag in (chart.get("curves") or {"whole step": chart["scale"]}).items()
         }
 
     def log(self, data: Mapping, step: int) -> None:

@@ -17,7 +17,7 @@ def test_an_offline_run_holds_scalars_configuration_and_trajectories(tmp_path, m
     record = dict.fromkeys(TABLE, 1) | {"prompt_ids": [7, 8], "response_ids": [9]}
     wandb = tracking.logger["wandb"] = Overview(tracking.logger["wandb"], "rl")
     wandb.log({"trajectories": wandb.Table(TABLE, table([record], lambda ids: " ".join(map(str, ids))))}, step=3)
-    tracking.log({"reward/accuracy": 0.25}, step=3)
+    tracking.log({"reward/accuracy": 0.25, "timing_s/step": 7.0}, step=3)
     tracking.finish()
     wandb.teardown()  # its process has written the file once it has ended
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
@@ -26,5 +26,6 @@ def test_an_offline_run_holds_scalars_configuration_and_trajectories(tmp_path, m
     assert found["columns"][-2:] == ["prompt", "response"] and found["data"][0][-2:] == ["7 8", "9"]
     (log,) = run.glob("run-*.wandb")
     raw = log.read_bytes()
+    assert b"1 overview/time by phase, whole step" in raw
     assert b"1 overview/accuracy, training" in raw and b"1 overview/entropy" not in raw
     assert b"reward/accuracy" in raw and b"0.25" in raw and b"train" in raw and b'"lr"' in raw
