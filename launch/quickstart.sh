@@ -51,5 +51,6 @@ stage rl
 stage eval policy=rl
 stage export policy=rl
 echo "== all stages: $(minutes $SECONDS) =="
-"$retool" summary "$runs_dir/$name" --plot "$runs_dir/$name/curves.png"
-echo "curves: $runs_dir/$name/curves.png; more: ${retool%retool}tensorboard --logdir $runs_dir/$name"
+"$retool" summary "$runs_dir/$name"
+"$retool" figures "$runs_dir/$name" >/dev/null
+echo "figures: $runs_dir/$name/figures; more: ${retool%retool}tensorboard --logdir $runs_dir/$name"

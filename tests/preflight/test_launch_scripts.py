@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from strict_scripts import assert_strict
 
 from benchmarks.cluster.bare_root import instructions
+from retool_mcore.cli.main import main
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = [*sorted((REPOSITORY / "launch").glob("*.sh")), REPOSITORY / ".ci" / "run"]
@@ -138,16 +139,18 @@ def test_quickstart_runs_every_stage_in_order(checkout):
     code, calls = call(checkout, "launch/quickstart.sh", "seed=2")
     stages = ["prepare", "eval policy=init", "sft", "eval policy=sft", "rl", "eval policy=rl", "export policy=rl"]
     expected = [f"retool {stage} name=quickstart seed=2" for stage in stages]
-    summary = "retool summary runs/quickstart --plot runs/quickstart/curves.png"
-    assert (code, calls) == (0, ["setup.sh ", *expected, summary])
+    told = ["retool summary runs/quickstart", "retool figures runs/quickstart"]
+    assert (code, calls) == (0, ["setup.sh ", *expected, *told])
+    for line in told:  # the real commands know what they are given
+        assert main([*line.split()[1:], "--help"]) == 0
 
 
 def test_quickstart_text_only_and_renamed(checkout):
     _, calls = call(checkout, "launch/quickstart.sh", "--text-only", "runs_dir=/r")
     assert calls[1] == "retool prepare name=quickstart-text rollout.format=none runs_dir=/r"
-    assert calls[-1].startswith("retool summary /r/quickstart-text ")
+    assert calls[-2:] == ["retool summary /r/quickstart-text", "retool figures /r/quickstart-text"]
     _, calls = call(checkout, "launch/quickstart.sh", "name=mine")
-    assert calls[-1].startswith("retool summary runs/mine ")
+    assert calls[-1] == "retool figures runs/mine"
 
 
 def test_quickstart_stops_at_the_first_stage_that_fails(checkout):
