@@ -96,7 +96,6 @@ def judge(runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
     for name, claim in PLAN.claims.items():
         needed = {PLAN.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
         if any(arms[arm] < len(PLAN.bases) * len(PLAN.seeds) for arm in needed):
-            hung or print(f"{name}: not judged, since of {', '.join(sorted(needed))} not every run was begun")
             continue
         pairs = []
         for base, arm, seed in value:
@@ -225,6 +224,8 @@ def main() -> None:
         provenance.write(arguments.out, head, {"runs": runs, "hung": arguments.hung, "claims": claims})
     told = json.loads(arguments.out.read_text())
     print(table(told["claims"]))
+    if unjudged := PLAN.claims.keys() - {row["claim"] for row in told["claims"]}:
+        print(f"not judged, since not every run was begun: {', '.join(sorted(unjudged))}")
     if any("early" in run for run in told["runs"].values()):
         print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
     if arguments.plot:

@@ -13,6 +13,7 @@ from retool_mcore.metrics.records import read_columns, step_files
 from retool_mcore.state.progress import read_steps
 
 FIGURES = json.loads(files("retool_mcore.metrics").joinpath("figures.json").read_text())  # figure -> panel -> curves
+CALLS = ["tokens", "calls.list.element.start", "calls.list.element.code"]
 POSITIONS = 20  # bars over the length of a response
 COMPARED = 10  # the first and the last of so many parts of a run
 
@@ -24,11 +25,15 @@ def draw(runs: Sequence[Path], out: Path) -> list[Path]:
     called, early and late; returns the files. `behaviour` has ReTool's six metrics (arXiv 2504.11536, "CI related
     behavior"). Several runs lie over each other. Raises UserError when no run has finished a step.
     """
+    steps = {stage: [read_steps(run / stage) for run in runs] for stage in ("sft", "rl")}
+    names = [_named(run, runs) for run in runs]
     found = {
-        figure: {title: _over(runs, panel["stage"], panel["curves"]) for title, panel in panels.items()}
+        figure: {title: _over(names, steps[panel["stage"]], panel["curves"]) for title, panel in panels.items()}
         for figure, panels in FIGURES.items()
     }
-    found["calls"] = {"share of calls": [curve for run in runs for curve in _calls(run, _named(run, runs))]}
+    found["calls"] = {
+        "share of calls": [curve for run, name in zip(runs, names, strict=True) for curve in _calls(run, name)]
+    }
     if not any(any(panels.values()) for panels in found.values()):
         raise UserError(f"nothing to draw in {', '.join(map(str, runs))}: neither sft nor rl has finished a step.")
     out.mkdir(parents=True, exist_ok=True)
@@ -39,13 +44,13 @@ def _named(run: Path, runs: Sequence[Path]) -> str:
     return f"{run.resolve().name} " if len(runs) > 1 else ""
 
 
-def _over(runs: Sequence[Path], stage: str, curves: Mapping[str, str]) -> list[Curve]:
+def _over(names: Sequence[str], runs: Sequence[Mapping], curves: Mapping[str, str]) -> list[Curve]:
+    """The curves of each run, {step: metrics}."""
     found: list[Curve] = []
-    for run in runs:
-        steps = read_steps(run / stage)
+    for run, steps in zip(names, runs, strict=True):
         for label, name in curves.items():
             if own := {step: data[name] for step, data in steps.items() if name in data}:
-                found.append((f"{_named(run, runs)}{label}".strip(), [*own], [*own.values()]))
+                found.append((f"{run}{label}".strip(), [*own], [*own.values()]))
     return found
 
 
@@ -57,7 +62,7 @@ def _calls(run: Path, name: str) -> list[Curve]:
         begun = [
             call["start"] / row["tokens"]
             for step in part
-            for row in read_columns(steps[step], ["tokens", "calls"]).to_pylist()
+            for row in read_columns(steps[step], CALLS).to_pylist()
             for call in row["calls"] or ()
             if call["code"]
         ]
