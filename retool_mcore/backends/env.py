@@ -13,6 +13,9 @@ from retool_mcore.backends.forked_python import SOCKET
 
 _SECTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 COMMON, ONE_NODE, GPU, CPU = (_SECTIONS[name] for name in ("common", "one_node", "gpu", "cpu"))
+RAY_CLUSTERS = (
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for
+)
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.backends.env import stage_env
+from retool_mcore.backends.env import RAY_CLUSTERS, stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
 from retool_mcore.cluster.job_signals import PAUSABLE, Signals
@@ -206,7 +206,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
 
     for name in FOREIGN:  # the processes of a job of one node have this environment, not that of node.py
         os.environ.pop(name, None)
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # on the node's address, where other jobs' parts find it
+    os.environ[RAY_CLUSTERS] = "1"  # on the node's address, where other jobs' parts find it
     path = Path(config.run_dir) / "slurm" / f"{allocation.job_id}-{stage}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)

@@ -13,12 +13,8 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import validate_config
 
-from retool_mcore.backends.env import ray_runtime_env, worker_env
+from retool_mcore.backends.env import RAY_CLUSTERS, ray_runtime_env, worker_env
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
-
-LOOPBACK = (
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for
-)
 
 
 def check_config(verl) -> None:
@@ -58,9 +54,9 @@ def run_trainer(verl, runner_class: type) -> None:
         runner = ray.remote(scheduling_strategy=here)(runner_class)
     else:
         address = ray.util.get_node_ip_address()  # of the Ray that verl is about to start
-        if os.environ.get(LOOPBACK) == "0" and address != "127.0.0.1":
+        if os.environ.get(RAY_CLUSTERS) == "0" and address != "127.0.0.1":
             raise RuntimeError(
-                f"Ray would listen on {address} and not on loopback: another release than {LOOPBACK}=0 is for?"
+                f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
             )
         print(f"Ray, TransferQueue and vLLM listen on {address}")
         runner = ray.remote(runner_class)
