@@ -46,6 +46,11 @@ def declare_whole(checkpoint: Path, started: float, written: float | None = None
     return {"checkpoint/pause_s": pause, "checkpoint/bytes": float(size), "checkpoint/complete_s": seconds}
 
 
+def folder_of(root: Path | str, step: int) -> Path:
+    """Where verl writes the checkpoint of a step, under a stage's folder of checkpoints."""
+    return Path(root) / f"global_step_{step}"
+
+
 def step_of(checkpoint: Path) -> int:
     return int(_FOLDER.fullmatch(checkpoint.name).group(1))
 
@@ -86,7 +91,7 @@ def best(root: Path) -> dict | None:
         found = json.loads((root / BEST).read_text())
     except OSError:
         return None
-    return found if _is_whole(root / f"global_step_{found['step']}") else None
+    return found if _is_whole(folder_of(root, found["step"])) else None
 
 
 def rotation(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_i
     if keep_best is not None and (found := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
         if found != best(root):
             write_atomically(root / BEST, json.dumps(found))
-        checkpoint = root / f"global_step_{found['step']}"
+        checkpoint = folder_of(root, found["step"])
         _link(stage_dir / "policy_best", policy_folder(checkpoint))
         stay.add(checkpoint)
     for path in whole:

@@ -42,7 +42,7 @@ class MarkingHandler(CheckpointHandler):
         super().save_checkpoint(step)  # ends with a barrier
         self.saved_step = step
         if self.rank == 0:
-            self.saved = checkpoints.declare_whole(Path(self.default_local_dir) / f"global_step_{step}", start)
+            self.saved = checkpoints.declare_whole(checkpoints.folder_of(self.default_local_dir, step), start)
             checkpoints.rotate(Path(self.default_local_dir).parent, **self.rotation)
         self.save_seconds += time.monotonic() - start
 

@@ -47,7 +47,7 @@ class PolicyIdentity:
         loop.sandbox = loop.sandbox.kind  # a machine of another size has another number of interpreters
         self.settings = _digest(actor, loop, [OmegaConf.select(config, name) for name in _SETTINGS])
         self.one_update = config.actor_rollout_ref.actor.ppo_mini_batch_size >= config.data.train_batch_size
-        link = Path(config.retool.stage_dir) / "checkpoints" / f"global_step_{step}" / IDENTITY
+        link = checkpoints.folder_of(Path(config.retool.stage_dir) / "checkpoints", step) / IDENTITY
         if step == 0:  # by what cannot change unnoticed: the weights would take minutes to read
             files = sorted(Path(config.actor_rollout_ref.model.path).glob("*.*"))
             self.link = _digest([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
@@ -98,7 +98,7 @@ class TakeOver:
 
     def _save_checkpoint(self):
         if self.identity is not None:  # before the checkpoint is declared whole
-            checkpoint = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            checkpoint = checkpoints.folder_of(self.config.trainer.default_local_dir, self.global_steps)
             checkpoint.mkdir(parents=True, exist_ok=True)
             write_atomically(checkpoint / IDENTITY, self.identity.link)
         super()._save_checkpoint()

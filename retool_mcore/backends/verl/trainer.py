@@ -187,7 +187,7 @@ class RetoolTrainerMixin(Phases):
         self.fetched = 0
 
     def _checkpoint(self) -> Path:
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        return checkpoints.folder_of(self.config.trainer.default_local_dir, self.global_steps)
 
     def _fetch_one_gen_batch(self):
         """The next prompt that the curriculum takes (verl fetches them one by one, see `build_replay_buffer`)."""
