@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.config import CONFIG_DIR, compose, register_resolvers
 from retool_mcore.config.resolve import _compose_files, _resolve
+from retool_mcore.config.schema import check
 from retool_mcore.errors import UserError
 
 FILE = Path(__file__).with_suffix(".json")
@@ -73,6 +74,7 @@ def text(case: tuple[str, ...]) -> str:
             register_resolvers()
             config = _compose_files(stage, dict(choice.split("=") for choice in chosen), CONFIG_DIR)
             _resolve(config)
+            check(OmegaConf.to_container(config))
         found = OmegaConf.to_yaml(config, sort_keys=True)
     except UserError as error:
         found = f"refused: {error}\n"
