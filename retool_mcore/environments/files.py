@@ -6,7 +6,7 @@ MAX_FILES = 200
 MAX_FILE_CHARS = 200_000
 # What a sandbox surely takes: a run that it cannot prepare would count as the sandbox's failure, and void the group.
 MAX_CHARS = 2_000_000
-MAX_PATH_BYTES = 200
+MAX_PATH_BYTES, MAX_PATH_PARTS = 200, 16
 _MAX_MATCHES = 50
 
 
@@ -74,8 +74,8 @@ def _read(files: Mapping[str, str], path: str) -> str:
 
 def _write(files: MutableMapping[str, str], path: str, text: str) -> None:
     parts = path.split("/")
-    if len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES:
-        raise RepositoryError(f"a path may have {MAX_PATH_BYTES} bytes at most.")
+    if len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES or len(parts) > MAX_PATH_PARTS:
+        raise RepositoryError(f"a path may have {MAX_PATH_BYTES} bytes and {MAX_PATH_PARTS} names at most.")
     if not path or path.startswith("/") or "" in parts or ".." in parts or "." in parts or "\0" in path:
         raise RepositoryError(f"{path!r} is no path inside the repository; give one like package/module.py.")
     if any(path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in files):

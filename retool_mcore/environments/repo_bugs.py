@@ -75,7 +75,6 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
     homes = {function.name: modules[n % len(modules)] for n, function in enumerate(functions)}
     cases = [case for function in functions for case in _cases(rng, function)]
     visible = [case for n, case in enumerate(cases) if n % (_VISIBLE + _HIDDEN) < _VISIBLE]
-    hidden = [case for case in cases if case not in visible]
 
     def files(broken: bool) -> dict[str, str]:
         text = {f"{package}/__init__.py": "", f"{TESTS}/__init__.py": ""}
@@ -88,20 +87,21 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
         return text
 
     given, reference = files(True), files(False)
+    # The visible calls are checked, too: a program can forge what the tests report.
     checks = tuple(
         Check(f"from {package}.{homes[case.function]} import {case.function}", case.call, case.expected)
-        for case in hidden
+        for case in cases
     )
     path = f"{package}/{homes[functions[0].name]}.py"
     environment = RepositoryEnvironment(sandbox, TIMEOUT_S)
     await environment.reset({"repository": RepositoryTask("", given, checks).to_json()})
-    values = await environment.values()
-    wrong = [(value, check) for value, check in zip(values, checks, strict=False) if value != check.expected]
+    pairs = zip(await environment.values(), cases, strict=False)
+    wrong = [(value, case) for value, case in pairs if value != case.expected and case not in visible]
     # The issue names one; a table of it and of the visible tests' values must still fail.
     if len(wrong) < 3 or (await environment.step("run_tests", {})).status != Status.ERROR:
         return None
-    seen, check = min(wrong, key=lambda pair: len(pair[0] + pair[1].call))
-    issue = f"In {package}, {check.call} gives {seen}, expected {check.expected}. Fix the bug."
+    seen, told = min(wrong, key=lambda pair: len(pair[0] + pair[1].call))
+    issue = f"In {package}, {told.call} gives {seen}, expected {told.expected}. Fix the bug."
     environment.files[path] = reference[path]
     if await environment.score() != 1.0:
         return None

@@ -3,9 +3,9 @@
 The repository lives in this process as text, for one trajectory: `reset` copies the task's files, `close` drops them.
 Programs and tests get a copy in a sandbox run of their own, so nothing that they do outlives them.
 
-What a forged verdict would have to get past: the visible tests are put back as they were before they count, and the
-hidden checks are calls whose expected values never enter the sandbox. Only the values that the calls gave come out, and
-they are compared here, so a program that reports what it likes would have to know the right values.
+What a forged verdict would have to get past: the hidden checks are calls whose expected values never enter the sandbox.
+Only the values that the calls gave come out, and are compared here: a program would have to know the right ones. The
+visible tests are put back before they count, but a program can forge their report: what matters needs a check as well.
 """
 
 import json

@@ -53,6 +53,38 @@ def test_tasks_are_seeded_fail_as_given_and_pass_with_the_reference_fix():
         assert len(item.task.checks) >= 6, "hidden checks of both functions"
 
 
+def test_a_bug_shows_in_two_untold_calls_and_a_table_of_the_told_ones_is_worth_nothing():
+    async def run():
+        sandbox = LocalSandbox(preload=(), workers=2)
+        try:
+            made = [*await generate(24, 5, "train", sandbox, 2), *await generate(8, 5, "validation", sandbox, 2)]
+            return [await untold_and_verdict(item, sandbox) for item in made]
+        finally:
+            await sandbox.close()
+
+    found = asyncio.run(run())
+    assert len(found) == 32 and min(untold for untold, _ in found) >= 2
+    assert {verdict for _, verdict in found} == {0.0}
+
+
+async def untold_and_verdict(item, sandbox):
+    """(wrong checks on calls that neither the issue nor the tests name, the score of a table of those that they do)"""
+    environment = RepositoryEnvironment(sandbox, 20)
+    await environment.reset({"repository": item.task.to_json()})
+    text = "\n".join([item.task.issue, *(item.task.files[path] for path in item.task.files if "tests/" in path)])
+    values = await environment.values()
+    wrong = [check for value, check in zip(values, item.task.checks, strict=True) if value != check.expected]
+    name = item.bug.partition(":")[0]
+    told = [check for check in item.task.checks if check.call in text and check.call.startswith(f"{name}(")]
+    assert len(told) == 4, "one of the issue, three of the tests"
+    table = "\nkey = lambda *args: repr(args)\ntable = {"
+    table += ", ".join(f"key{check.call.removeprefix(name)}: {check.expected}" for check in told)
+    table += f"}}\nwrong = {name}\n{name} = lambda *args: table[key(*args)] if key(*args) in table else wrong(*args)\n"
+    await environment.step("write", {"path": item.path, "text": item.task.files[item.path] + table})
+    assert (await environment.step("run_tests", {})).status == "success", "the table has the tests pass"
+    return len([check for check in wrong if check not in told]), await environment.score()
+
+
 def test_too_many_functions_are_refused():
     with pytest.raises(UserError, match="1 to 18"):
         asyncio.run(generate(1, 1, "train", sandbox=None, functions=19))

@@ -136,7 +136,7 @@ def test_words_behind_a_number_do_not_hang_the_grader():
 def test_a_policy_writes_no_file_that_a_sandbox_cannot_take():
     """The run could not be prepared, which counted as the sandbox's failure: the whole group was made again."""
     repository = {}
-    for path in ("a" * 300, "é" * 150, "/".join(["folder"] * 40)):
+    for path in ("a" * 300, "é" * 150, "/".join(["folder"] * 40), "/".join("a" * 17)):
         with pytest.raises(RepositoryError, match="a path may have 200 bytes"):
             write(repository, path, "")
     for number in range(10):
