@@ -9,14 +9,14 @@ from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
 
-def parse_calls(text: str) -> list[dict] | None:
-    """The calls of the last `<tool_call>...</tool_call>` in `text`: a JSON list of {"name", "arguments"}.
+def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
+    """The calls of the last `<tool_call>...</tool_call>` in `text`: a JSON list of {"name", "arguments"}, or `lines`.
 
     None when there is no such block, or when what it holds is anything else.
     """
     blocks = _blocks(text)
-    if not blocks:
-        return None
+    if not blocks or lines:
+        return parse_lines(blocks[-1]) if blocks else None
     try:
         calls = read_json(blocks[-1])
     except ValueError:
@@ -112,12 +112,12 @@ def as_multiset(calls: Sequence[dict]) -> Counter:
     return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
 
 
-def tool_n1(sample: Sample) -> float:
+def tool_n1(sample: Sample, *, lines: bool = False) -> float:
     """1 iff the format is right and the calls are the ground truth's as a multiset, else 0 (arXiv 2505.00024).
 
-    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls.
+    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls; `lines`: a call a line.
     """
-    calls = parse_calls(sample.text)
+    calls = parse_calls(sample.text, lines)
     if calls is None or first_thought(sample.text) is None:
         return 0.0
     return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.rewards.tool_calls import first_thought, parse_lines, read_truth
+from retool_mcore.rewards.tool_calls import as_multiset, first_thought, parse_lines, read_truth
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
@@ -76,14 +76,9 @@ def correctness(
     if predicted is None:
         return -maximum
     if granularity == "coarse":
-        same = Counter(map(_key, predicted)) == Counter(map(_key, truth))
-        return maximum if same else -maximum
+        return maximum if as_multiset(predicted) == as_multiset(truth) else -maximum
     score, best_possible = match_score(predicted, truth, granularity=granularity, refined=refined)
     return 2 * maximum * score / best_possible - maximum
-
-
-def _key(call: dict) -> str:
-    return json.dumps(call, sort_keys=True)
 
 
 def scheduled_maxima(step: int, steps: int) -> tuple[float, float]:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from retool_mcore.config.schema import own_files
-from retool_mcore.data import toolmath
+from retool_mcore.data import function_tasks, toolmath
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_calls import own_call_problems, own_call_traces
-from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.prompts import get_template
@@ -28,7 +27,8 @@ def run(config) -> None:
     if config.model.make:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
-    if make := (made | {"repo_bugs": repositories.make}).get(config.data.name):
+    made |= {"calls": make_calls, "repo_bugs": repositories.make}
+    if make := made.get(config.data.name):
         make(config)
     else:
         read_sources(config, parts_of(config))
@@ -37,13 +37,10 @@ def run(config) -> None:
 def make_arithmetic(config) -> None:
     data = config.data
     made = task(seed=config.seed, **data.arithmetic)
-    sft_validation = data.arithmetic.validation
-    write_traces(made.sft[sft_validation:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(made.sft[:sft_validation], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    traces = _write_traces(data, made.sft, data.arithmetic.validation)
     write_problems(made.train, Path(data.train_files), template=data.prompt, split="train")
     write_problems(made.validation, Path(data.validation_files), template=data.prompt, split="validation")
     write_problems(made.held_back, Path(data.held_back_files), template=data.prompt, split=SPLIT)
-    traces = f"{len(made.sft) - sft_validation} + {sft_validation} traces"
     problems = f"{len(made.train)} + {len(made.validation)} problems"
     print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
     print(f"held back: {len(made.held_back)} more problems in {data.held_back_files}")
@@ -51,25 +48,12 @@ def make_arithmetic(config) -> None:
 
 def make_toolmath(config) -> None:
     """The sets of a seed, and what shows of each family that neither solution is given away."""
-    data, size = config.data, config.data.toolmath
+    size = config.data.toolmath
     made = {split: toolmath.items(size[split], config.seed, split, size.mix) for split in ("held_back", "test")}
     train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
     made["train"], shown = train[: size.train], train[size.train :]
-    for split, path in (
-        ("train", data.train_files),
-        ("held_back", data.held_back_files),
-        ("test", data.validation_files),
-    ):
-        problems = [toolmath.problem(item, index) for index, item in enumerate(made[split])]
-        write_problems(problems, Path(path), template=data.prompt, split=split)
-    traces_ = toolmath.traces(shown, config.seed, size.code_share, size.failed_share)
-    held_out = max(1, len(traces_) // 20)
-    write_traces(traces_[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(traces_[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
-    counts = ", ".join(f"{len(part)} {split}" for split, part in made.items())
-    print(
-        f"toolmath: {counts} problems, {len(traces_) - held_out} + {held_out} traces in {Path(data.train_files).parent}"
-    )
+    problems = {split: [toolmath.problem(item, n) for n, item in enumerate(part)] for split, part in made.items()}
+    _write_sets(config.data, problems, toolmath.traces(shown, config.seed, size.code_share, size.failed_share))
     for family in sorted({item.family for item in train}):
         part = [item for item in train if item.family == family]
         scratchpad, program = (
@@ -80,22 +64,51 @@ def make_toolmath(config) -> None:
         print(f"  {family}: {lengths}; pasted, {pasted:.0%} are solved")
 
 
+def make_calls(config) -> None:
+    """The sets of a seed, each with functions of its own, and what of each level could be copied as it stands."""
+    size, seed = config.data.calls, config.seed
+    made = {
+        split: function_tasks.call_rows(n, seed, split, size.mix, size.near)
+        for split, n in (("held_back", size.held_back), ("test", size.test), ("train", size.train + size.sft))
+    }
+    made["train"], shown = made["train"][: size.train], made["train"][size.train :]
+    problems = {
+        split: [function_tasks.call_problem(row, n) for n, row in enumerate(part)] for split, part in made.items()
+    }
+    _write_sets(config.data, problems, function_tasks.traces(shown, seed, size.style, size.right_share, "calls"))
+    for level in sorted({problem.data_source for problem in problems["train"]}):
+        literal = [function_tasks.is_literal(p) for p in problems["train"] if p.data_source == level]
+        print(f"  {level}: {sum(literal) / len(literal):.0%} ask for names and values as they are called with")
+
+
 def make_functions(config) -> None:
     """Rows in xLAM's columns as a file, read back by xLAM's loader; the cold start's traces are of further rows."""
     data, size, folder = config.data, config.data.functions, Path(config.run_dir) / "data"
     begin, end = size.validation + size.train, size.validation + size.train + size.sft
-    made = rows(end + size.held_back, config.seed)
+    made = function_tasks.rows(end + size.held_back, config.seed)
     parts = {"functions_test": made[: size.validation], "functions": made[size.validation : begin]}
     parts["functions_held_back"] = made[end:]
     for name, part in parts.items():
-        location = write_rows(part, folder / f"{name}.jsonl")
+        location = function_tasks.write_rows(part, folder / f"{name}.jsonl")
         report = prepare_rl("xlam", folder / name, location=location, template=data.prompt)
         print("\n".join(report.lines()))
-    shown = traces(made[begin:end], config.seed, size.style, size.right_share)
-    held_out = max(1, size.sft // 20)
-    write_traces(shown[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(shown[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
-    print(f"functions: {len(shown) - held_out} + {held_out} traces (train + validation) in {folder}")
+    traces = function_tasks.traces(made[begin:end], config.seed, size.style, size.right_share)
+    print(f"functions: {_write_traces(data, traces)} (train + validation) in {folder}")
+
+
+def _write_sets(data, problems: dict[str, list], traces: list) -> None:
+    for split, path in dict(train=data.train_files, held_back=data.held_back_files, test=data.validation_files).items():
+        write_problems(problems[split], Path(path), template=data.prompt, split=split)
+    counts = ", ".join(f"{len(part)} {split}" for split, part in problems.items())
+    print(f"{data.name}: {counts} problems, {_write_traces(data, traces)} in {Path(data.train_files).parent}")
+
+
+def _write_traces(data, traces: list, held_out: int | None = None) -> str:
+    """The first held_out are for validation (None: a twentieth); returns how many there are of both."""
+    held_out = max(1, len(traces) // 20) if held_out is None else held_out
+    write_traces(traces[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
+    write_traces(traces[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    return f"{len(traces) - held_out} + {held_out} traces"
 
 
 class Part(NamedTuple):
