@@ -127,7 +127,7 @@ def rows(n: int, seed: int) -> list[dict]:
     return _distinct(n, draw, random.Random(f"functions-{seed}"), "functions")
 
 
-def call_rows(n: int, seed: int, split: str, mix: Mapping[str, float], near: float) -> list[dict]:
+def call_rows(n: int, seed: int | str, split: str, mix: Mapping[str, float], near: float) -> list[dict]:
     """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
     the distractors that have a word of a right function."""
     functions = [call_functions()[place] for place in SPLITS[split]]
