@@ -4,8 +4,8 @@
     python -m benchmarks.learning.arms rl runs/learning --bases runs/base-1 --gpus 1 --beside 12 parallel=1gpu
 
 `--plan plan_calls.yaml` takes that plan of this folder in place of plan.yaml. A base's folder ends in its number. The
-task's files are made once, in RUNS/task. A run is a run folder as of any command: RUNS/b1-mixed holds base 1's cold start
-`mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete already is not run again. `report.py` reads them.
+task's files are made once, in RUNS/task. A run is a run folder as of any command: RUNS/b1-mixed holds base 1's cold
+start `mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete is not run again. `report.py` reads them.
 """
 
 import argparse

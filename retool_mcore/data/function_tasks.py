@@ -24,8 +24,7 @@ from typing import Any
 import yaml
 
 from retool_mcore.data.function_calls import xlam_problem
-from retool_mcore.data.records import CallProblem, Segment, Trace
-from retool_mcore.errors import UserError
+from retool_mcore.data.records import CallProblem, Segment, Trace, draw_distinct
 
 _PARTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 SPLITS = {"train": range(300), "held_back": range(300, 350), "test": range(350, 400)}  # of the functions of `calls`
@@ -110,7 +109,8 @@ def call_functions() -> tuple[Function, ...]:
             for place, kind in enumerate(kinds)
         }
         asks = tuple(f"{v} the {n}" for v, n in itertools.product((verb, other), (noun, alias)))
-        made.append(Function(f"{verb}_{noun}", asks, parameters, any_order=True))
+        listed = dict(sorted(parameters.items()))  # as `xlam_problem` sorts the arguments
+        made.append(Function(f"{verb}_{noun}", asks, listed, any_order=True))
     return tuple(sorted(made, key=lambda function: hashlib.sha256(function.name.encode()).digest()))
 
 
@@ -119,20 +119,21 @@ def rows(n: int, seed: int) -> list[dict]:
 
     Raises UserError when the task has no `n` distinct queries.
     """
+    rng = random.Random(f"functions-{seed}")
 
-    def draw(rng: random.Random) -> dict:
+    def draw() -> dict:
         listed = rng.sample(FUNCTIONS, 2)
         return _row(listed[: rng.choice((1, 1, 1, 2))], listed, rng)
 
-    return _distinct(n, draw, random.Random(f"functions-{seed}"), "functions")
+    return _distinct(n, draw, "functions")
 
 
 def call_rows(n: int, seed: int | str, split: str, mix: Mapping[str, float], near: float) -> list[dict]:
     """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
     the distractors that have a word of a right function."""
-    functions = [call_functions()[place] for place in SPLITS[split]]
+    functions, rng = [call_functions()[place] for place in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
 
-    def draw(rng: random.Random) -> dict:
+    def draw() -> dict:
         called = rng.sample(functions, int(rng.choices(list(mix), list(mix.values()))[0].removeprefix("calls_")))
         words = {word for function in called for word in function.name.split("_")}
         listed = list(called)
@@ -142,7 +143,7 @@ def call_rows(n: int, seed: int | str, split: str, mix: Mapping[str, float], nea
             listed.append(rng.choice(alike if alike and rng.random() < near else left))
         return _row(called, listed, rng)
 
-    return _distinct(n, draw, random.Random(f"calls-{split}-{seed}"), "calls")
+    return _distinct(n, draw, "calls")
 
 
 def _row(called: list[Function], listed: list[Function], rng: random.Random) -> dict:
@@ -153,16 +154,9 @@ def _row(called: list[Function], listed: list[Function], rng: random.Random) -> 
     return {"query": query, "tools": json.dumps([f.described for f in listed]), "answers": json.dumps(calls)}
 
 
-def _distinct(n: int, draw: Callable[[random.Random], dict], rng: random.Random, task: str) -> list[dict]:
-    drawn: dict[str, dict] = {}
-    for _ in range(_DRAWS_PER_ROW * n):
-        if len(drawn) == n:
-            break
-        row = draw(rng)
-        drawn.setdefault(row["query"], {"id": len(drawn)} | row)
-    if len(drawn) < n:
-        raise UserError(f"the {task} task has no {n} distinct queries: ask for fewer rows.")
-    return list(drawn.values())
+def _distinct(n: int, draw: Callable[[], dict], task: str) -> list[dict]:
+    refusal = f"the {task} task has no {n} distinct queries: ask for fewer rows."
+    return draw_distinct(n, _DRAWS_PER_ROW, lambda index: {"id": index} | draw(), lambda row: row["query"], refusal)
 
 
 def write_rows(made: list[dict], path: Path) -> Path:
@@ -195,9 +189,8 @@ def traces(made: list[dict], seed: int, style: str, right_share: float, task: st
 def _trace(problem: CallProblem, rng: random.Random, style: str, right: bool, known: Mapping[str, Function]) -> Trace:
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in json.loads(problem.answer)]
     for call in [] if right else calls:
-        call["arguments"] = {
-            name: known[call["name"]].other(name, value, rng) for name, value in call["arguments"].items()
-        }
+        given, function = call["arguments"], known[call["name"]]
+        call["arguments"] = {name: function.other(name, value, rng) for name, value in given.items()}
     written = json.dumps(calls) if style == "list" else "\n".join(map(json.dumps, calls))
     text = f"<think>{calls[0]['name']}</think><tool_call>{written}</tool_call>"
     return Trace(problem.data_source, problem.question, (Segment("text", text),), problem.index, tools=problem.tools)

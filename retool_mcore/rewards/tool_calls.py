@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from retool_mcore.data.untrusted import read_json
 from retool_mcore.errors import UserError
@@ -17,10 +18,7 @@ def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
     blocks = _blocks(text)
     if not blocks or lines:
         return parse_lines(blocks[-1]) if blocks else None
-    try:
-        calls = read_json(blocks[-1])
-    except ValueError:
-        return None
+    calls = _json(blocks[-1])
     return calls if is_calls(calls) else None
 
 
@@ -31,13 +29,8 @@ def written_calls(text: str) -> list[dict] | None:
     """
     calls: list[dict] = []
     for block in _blocks(text):
-        try:
-            found = read_json(block)
-        except ValueError:
-            found = parse_lines(block)
-            if found is None:
-                return None
-        found = found if isinstance(found, list) else [found]
+        found = _json(block)
+        found = parse_lines(block) if found is None else found if isinstance(found, list) else [found]
         if not is_calls(found):
             return None
         calls += found
@@ -46,11 +39,15 @@ def written_calls(text: str) -> list[dict] | None:
 
 def parse_lines(block: str) -> list[dict] | None:
     """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
+    calls = [_json(line) for line in block.splitlines() if line.strip()]
+    return calls if is_calls(calls) else None
+
+
+def _json(text: str) -> Any:  # None is no call either
     try:
-        calls = [read_json(line) for line in block.splitlines() if line.strip()]
+        return read_json(text)
     except ValueError:
         return None
-    return calls if is_calls(calls) else None
 
 
 def first_thought(text: str) -> str | None:

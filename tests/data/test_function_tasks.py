@@ -154,6 +154,7 @@ def test_prepare_writes_the_sets_and_says_what_could_be_copied(tmp_path, capsys)
 
 
 def test_more_rows_than_there_are_queries_are_refused():
+    rng = random.Random(1)
     assert "the calls task has no 9 distinct queries" in refusal(
-        function_tasks._distinct, 9, lambda rng: {"query": rng.choice("ab")}, random.Random(1), "calls"
+        function_tasks._distinct, 9, lambda: {"query": rng.choice("ab")}, "calls"
     )
