@@ -37,7 +37,7 @@ _DRAWS_PER_ROW = 20
 class _Parameter:
     type: str  # xLAM's
     values: tuple[tuple[Any, Any], ...]  # (as it is said, as it is called with)
-    phrases: tuple[str, ...]  # the said value in braces
+    phrases: Sequence[str]  # the said value in braces
     left_out: float = 0.0  # the share of requests without it
 
 
@@ -80,19 +80,15 @@ def _one(options: Sequence[str], rng: random.Random) -> str:
     return rng.choice(options) if len(options) > 1 else options[0]
 
 
-def _parameter(kind: Mapping, phrases: Sequence[str], left_out: float = 0.0) -> _Parameter:
+def _parameter(kind: Mapping, left_out: float = 0.0) -> _Parameter:
     first, last = kind.get("range", (1, 0))
     values = kind.get("values", range(first, last + 1))
     values = values.items() if isinstance(values, dict) else zip(values, values, strict=True)
-    return _Parameter(kind["type"] + ", optional" * bool(left_out), tuple(values), tuple(phrases), left_out)
+    return _Parameter(kind["type"] + ", optional" * bool(left_out), tuple(values), kind["phrases"], left_out)
 
 
 FUNCTIONS = tuple(
-    Function(
-        name,
-        (own["ask"],),
-        {p: _parameter(_PARTS["kinds"][kind], [said]) for p, (kind, said) in own["parameters"].items()},
-    )
+    Function(name, (own["ask"],), {parameter: _parameter(kind) for parameter, kind in own["parameters"].items()})
     for name, own in _PARTS["functions"].items()
 )
 
@@ -105,7 +101,7 @@ def call_functions() -> tuple[Function, ...]:
         rng = random.Random(f"{verb} {noun}")
         kinds = rng.sample(parts["parameters"], rng.choice((1, 2, 2, 3)))
         parameters = {
-            rng.choice(kind["names"]): _parameter(kind, kind["phrases"], _LEFT_OUT * (place > 0 and rng.random() < 0.5))
+            rng.choice(kind["names"]): _parameter(kind, _LEFT_OUT * (place > 0 and rng.random() < 0.5))
             for place, kind in enumerate(kinds)
         }
         asks = tuple(f"{v} the {n}" for v, n in itertools.product((verb, other), (noun, alias)))
@@ -159,23 +155,16 @@ def _distinct(n: int, draw: Callable[[], dict], task: str) -> list[dict]:
     return draw_distinct(n, _DRAWS_PER_ROW, lambda index: {"id": index} | draw(), lambda row: row["query"], refusal)
 
 
-def write_rows(made: list[dict], path: Path) -> Path:
-    """The rows as JSONL, for the xLAM loader."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in made))
-    return path
-
-
 def call_problem(row: dict, index: int) -> CallProblem:
     """The data source is calls_1 to calls_3, so that metrics tell the levels apart."""
     return xlam_problem(row, f"calls_{len(json.loads(row['answers']))}", index)
 
 
-def is_literal(problem: CallProblem) -> bool:
-    """True if every word of the calls' names and every value stands in the question as it is called with."""
-    calls = json.loads(problem.answer)
-    said = [w for c in calls for w in (*c["name"].split("_"), *map(str, c["arguments"].values()))]
-    return set(said) <= set(problem.question.split())
+def is_literal(row: dict) -> bool:
+    """True if every word of the calls' names and every value stands in the query as it is called with."""
+    calls = json.loads(row["answers"])
+    called = (word for call in calls for word in (*call["name"].split("_"), *map(str, call["arguments"].values())))
+    return set(called) <= set(row["query"].split())
 
 
 def traces(made: list[dict], seed: int, style: str, right_share: float, task: str = "functions") -> list[Trace]:

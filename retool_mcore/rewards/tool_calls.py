@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from retool_mcore.data.untrusted import read_json
+from retool_mcore.data.untrusted import read_json, read_json_lines
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
@@ -39,7 +39,7 @@ def written_calls(text: str) -> list[dict] | None:
 
 def parse_lines(block: str) -> list[dict] | None:
     """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
-    calls = [_json(line) for line in block.splitlines() if line.strip()]
+    calls = read_json_lines(block)
     return calls if is_calls(calls) else None
 
 

@@ -1,5 +1,6 @@
 """retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
 from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
 
 
 def run(config) -> None:
@@ -38,9 +40,9 @@ def make_arithmetic(config) -> None:
     data = config.data
     made = task(seed=config.seed, **data.arithmetic)
     traces = _write_traces(data, made.sft, data.arithmetic.validation)
-    write_problems(made.train, Path(data.train_files), template=data.prompt, split="train")
-    write_problems(made.validation, Path(data.validation_files), template=data.prompt, split="validation")
-    write_problems(made.held_back, Path(data.held_back_files), template=data.prompt, split=SPLIT)
+    files = {"train": data.train_files, "validation": data.validation_files, SPLIT: data.held_back_files}
+    for split, path in files.items():
+        write_problems(getattr(made, split), Path(path), template=data.prompt, split=split)
     problems = f"{len(made.train)} + {len(made.validation)} problems"
     print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
     print(f"held back: {len(made.held_back)} more problems in {data.held_back_files}")
@@ -48,12 +50,11 @@ def make_arithmetic(config) -> None:
 
 def make_toolmath(config) -> None:
     """The sets of a seed, and what shows of each family that neither solution is given away."""
-    size = config.data.toolmath
-    made = {split: toolmath.items(size[split], config.seed, split, size.mix) for split in ("held_back", "test")}
-    train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
-    made["train"], shown = train[: size.train], train[size.train :]
-    problems = {split: [toolmath.problem(item, n) for n, item in enumerate(part)] for split, part in made.items()}
-    _write_sets(config.data, problems, toolmath.traces(shown, config.seed, size.code_share, size.failed_share))
+    size, seed = config.data.toolmath, config.seed
+    train = _write_sets(
+        config.data, size, lambda n, split: toolmath.items(n, seed, split, size.mix), toolmath.problem,
+        lambda shown: toolmath.traces(shown, seed, size.code_share, size.failed_share),
+    )  # fmt: skip
     for family in sorted({item.family for item in train}):
         part = [item for item in train if item.family == family]
         scratchpad, program = (
@@ -65,20 +66,15 @@ def make_toolmath(config) -> None:
 
 
 def make_calls(config) -> None:
-    """The sets of a seed, each with functions of its own, and what of each level could be copied as it stands."""
+    """The sets of a seed, each with functions of its own, and how many requests are in the words of their calls."""
     size, seed = config.data.calls, config.seed
-    made = {
-        split: function_tasks.call_rows(n, seed, split, size.mix, size.near)
-        for split, n in (("held_back", size.held_back), ("test", size.test), ("train", size.train + size.sft))
-    }
-    made["train"], shown = made["train"][: size.train], made["train"][size.train :]
-    problems = {
-        split: [function_tasks.call_problem(row, n) for n, row in enumerate(part)] for split, part in made.items()
-    }
-    _write_sets(config.data, problems, function_tasks.traces(shown, seed, size.style, size.right_share, "calls"))
-    for level in sorted({problem.data_source for problem in problems["train"]}):
-        literal = [function_tasks.is_literal(p) for p in problems["train"] if p.data_source == level]
-        print(f"  {level}: {sum(literal) / len(literal):.0%} ask for names and values as they are called with")
+    train = _write_sets(
+        config.data, size, lambda n, split: function_tasks.call_rows(n, seed, split, size.mix, size.near),
+        function_tasks.call_problem,
+        lambda shown: function_tasks.traces(shown, seed, size.style, size.right_share, "calls"),
+    )  # fmt: skip
+    literal = sum(map(function_tasks.is_literal, train)) / len(train)
+    print(f"  {literal:.0%} ask for names and values as they are called with")
 
 
 def make_functions(config) -> None:
@@ -88,19 +84,28 @@ def make_functions(config) -> None:
     made = function_tasks.rows(end + size.held_back, config.seed)
     parts = {"functions_test": made[: size.validation], "functions": made[size.validation : begin]}
     parts["functions_held_back"] = made[end:]
+    folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
-        location = function_tasks.write_rows(part, folder / f"{name}.jsonl")
+        location = folder / f"{name}.jsonl"
+        write_atomically(location, "".join(json.dumps(row) + "\n" for row in part))
         report = prepare_rl("xlam", folder / name, location=location, template=data.prompt)
         print("\n".join(report.lines()))
     traces = function_tasks.traces(made[begin:end], config.seed, size.style, size.right_share)
     print(f"functions: {_write_traces(data, traces)} (train + validation) in {folder}")
 
 
-def _write_sets(data, problems: dict[str, list], traces: list) -> None:
+def _write_sets(data, size, draw: Callable, problem: Callable, traces: Callable) -> list:
+    """Problems of three splits and traces of further ones of training; returns all that was drawn for training."""
+    made = {split: draw(size[split], split) for split in ("held_back", "test")}
+    train = draw(size.train + size.sft, "train")
+    made["train"] = train[: size.train]
     for split, path in dict(train=data.train_files, held_back=data.held_back_files, test=data.validation_files).items():
-        write_problems(problems[split], Path(path), template=data.prompt, split=split)
-    counts = ", ".join(f"{len(part)} {split}" for split, part in problems.items())
-    print(f"{data.name}: {counts} problems, {_write_traces(data, traces)} in {Path(data.train_files).parent}")
+        problems = [problem(drawn, index) for index, drawn in enumerate(made[split])]
+        write_problems(problems, Path(path), template=data.prompt, split=split)
+    counts = ", ".join(f"{len(part)} {split}" for split, part in made.items())
+    shown = _write_traces(data, traces(train[size.train :]))
+    print(f"{data.name}: {counts} problems, {shown} in {Path(data.train_files).parent}")
+    return train
 
 
 def _write_traces(data, traces: list, held_out: int | None = None) -> str:

