@@ -209,6 +209,7 @@ def test_every_key_of_the_schema_is_one_of_the_configuration():
         ("rl", "data=file", "sandbox=pool"),
         ("rl", "data=functions"),
         ("rl", "data=toolmath", "model.path=x"),
+        ("rl", "data=calls", "model.path=x"),
     ):
         known |= {key for key, _ in leaves(OmegaConf.to_container(compose(stage, overrides)))}
     keys = [f"{section}.{key}".strip(".?") for _, section, keys in schema.VALUES for key in keys.split()]
