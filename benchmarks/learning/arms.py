@@ -1,11 +1,11 @@
-"""The runs of plan.yaml, side by side: cold starts, then RL of every arm, base and seed.
+"""The runs of a plan, side by side: cold starts, then RL of every arm, base and seed.
 
     python -m benchmarks.learning.arms sft runs/learning --bases runs/base-1 --gpus 1 --beside 2 parallel=1gpu
     python -m benchmarks.learning.arms rl runs/learning --bases runs/base-1 --gpus 1 --beside 12 parallel=1gpu
 
-A base's folder ends in its number. The task's files are made once, in RUNS/task. A run is a run folder as of any
-command: RUNS/b1-code holds base 1's cold start on code, RUNS/b1-A-s2 arm A from it with seed 2. What is complete
-already is not run again. `report.py` reads them.
+`--plan plan_calls.yaml` takes that plan of this folder in place of plan.yaml. A base's folder ends in its number. The
+task's files are made once, in RUNS/task. A run is a run folder as of any command: RUNS/b1-mixed holds base 1's cold
+start `mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete is not run again. `report.py` reads them.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from benchmarks.rollout.startup import RETOOL
 from retool_mcore.backends.env import stage_env
 from retool_mcore.runner.template import forked
 
-PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
 # Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
 # no sleep, after which it would take their memory for its own.
 SHARED = [
@@ -40,11 +39,16 @@ ON_GPU = [  # a decoding step is one CUDA graph: launching its kernels one by on
 
 
 def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
-    return [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", "data=toolmath", *words]
+    return [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", *words]
+
+
+def read_plan(name: str):
+    """The plan of that name, of this folder; each is fixed before its first run that counts."""
+    return OmegaConf.load(Path(__file__).with_name(name))
 
 
 def jobs(
-    stage: str, runs: Path, bases: list[Path], seeds: list[int], gpus: int, words: list[str]
+    plan, stage: str, runs: Path, bases: list[Path], seeds: list[int], gpus: int, words: list[str]
 ) -> list[tuple[str, list[list[str]]]]:
     """(name of the run, its commands), those of one arm in a row."""
     folder = runs / "task/data"
@@ -53,16 +57,16 @@ def jobs(
     numbered = [(int(base.name.rsplit("-", 1)[1]), base) for base in bases]
     if stage == "sft":
         for number, base in numbered:
-            for start, own in PLAN.starts.items():
-                both = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={base}", *own, *words]
+            for start, own in plan.starts.items():
+                both = [*plan.task.words, f"seed={plan.task.seed}", f"model={base}", *own, *words]
                 name = f"b{number}-{start}"
                 found.append((name, [command("prepare", runs, name, both), command("sft", runs, name, both)]))
         return found
-    for arm, what in PLAN.arms.items():
+    for arm, what in plan.arms.items():
         for seed, (number, base) in itertools.product(seeds, numbered):
             start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
             own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
-            own += [*task, *PLAN.task.words, *PLAN.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
+            own += [*task, *plan.task.words, *plan.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
             if seed == seeds[0]:  # one measures the start, which all share
                 own.append("verl.trainer.val_before_train=true")
             name = f"b{number}-{arm}-s{seed}"
@@ -101,16 +105,19 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--beside", type=int, default=1, help="runs at once")
     parser.add_argument("--stagger", type=float, default=4.0, help="seconds between the first starts")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(PLAN.seeds), help="100 and above to calibrate")
+    parser.add_argument("--seeds", type=int, nargs="+", help="without it the plan's; 100 and above to calibrate")
+    parser.add_argument("--plan", default="plan.yaml")
     parser.add_argument("--only", help="runs whose name contains this")
     arguments, words = parser.parse_known_args()
+    plan = read_plan(arguments.plan)
+    seeds = arguments.seeds or list(plan.seeds)
     runs, bases = arguments.runs.resolve(), [base.resolve() for base in arguments.bases]
     if arguments.stage == "rl":
-        task = [*PLAN.task.words, f"seed={PLAN.task.seed}", f"model={bases[0]}"]
+        task = [*plan.task.words, f"seed={plan.task.seed}", f"model={bases[0]}"]
         subprocess.run(command("prepare", runs, "task", task), check=True)
     found = [
         job
-        for job in jobs(arguments.stage, runs, bases, arguments.seeds, arguments.gpus, words)
+        for job in jobs(plan, arguments.stage, runs, bases, seeds, arguments.gpus, words)
         if (arguments.only or "") in job[0]
     ]
     return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger)

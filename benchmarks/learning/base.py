@@ -5,7 +5,8 @@
 On one H100 it takes minutes, on two cores days: `--tokens 20000000 --layers 4 --hidden 128` is the size for a laptop.
 The corpus is, by document, 48 % scratchpads (one in ten with a slip that is put right), 27 % programs with what they
 print (no loops of the family search), 15 % bare answers and 10 % traces in the policy's format, half of them
-programs. All of it is of the training split; no structure of an evaluation occurs.
+programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.14` puts in documents of
+`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does.
 
 Plain torch: the model is a few million parameters, for which Megatron's engine has nothing to split.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retool_mcore.data import toolmath
+from retool_mcore.data import function_tasks, toolmath
 from retool_mcore.data.formats import TextFormat, render_segments
 from retool_mcore.data.prompts import render
 from retool_mcore.data.tiny_model import EOS, build_tokenizer, make_tiny_model
@@ -35,6 +36,7 @@ KINDS = {"scratchpad": 0.48, "program": 0.27, "answer": 0.15, "trace": 0.10}
 ROW = 512  # tokens
 SHARD = 20_000  # documents
 _SLIPS = 0.1
+_CALLS = {"calls_1": 0.4, "calls_2": 0.35, "calls_3": 0.25}
 
 
 def _document(rng: random.Random, kind: str) -> str:
@@ -59,16 +61,29 @@ def _document(rng: random.Random, kind: str) -> str:
     return f"{item.question}\n{''.join(lines)}{boxed}"
 
 
-def _shard(job: tuple[int, int]) -> np.ndarray:
+def _called(row: dict) -> str:
+    """A row of data=calls as a document: what is listed, the request, and its calls in Python's notation."""
+    listed = " ".join(f"{tool['name']}({', '.join(tool['parameters'])})" for tool in json.loads(row["tools"]))
+    calls = [
+        f"{call['name']}({', '.join(f'{name}={value!r}' for name, value in call['arguments'].items())})"
+        for call in json.loads(row["answers"])
+    ]
+    return "\n".join([listed, row["query"], *calls])
+
+
+def _shard(job: tuple[int, int, float]) -> np.ndarray:
     """The tokens of SHARD documents, (tokens,) uint16, each ended by EOS."""
     from transformers import AutoTokenizer
 
-    seed, number = job
+    seed, number, calls = job
     rng = random.Random(f"base-{seed}-{number}")
     tokenizer = build_tokenizer()
     end = tokenizer.token_to_id(EOS)
-    kinds = rng.choices(list(KINDS), list(KINDS.values()), k=SHARD)
-    texts = [_document(rng, kind) for kind in kinds if kind != "trace"]
+    shares = KINDS | ({"calls": calls / (1 - calls)} if calls else {})  # the others keep their ratios
+    kinds = rng.choices(list(shares), list(shares.values()), k=SHARD)
+    texts = [_document(rng, kind) for kind in kinds if kind in KINDS and kind != "trace"]
+    rows = function_tasks.call_rows(kinds.count("calls"), f"base-{seed}-{number}", "train", _CALLS, near=0.7)
+    texts += [_called(row) for row in rows]
     documents = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
     with tempfile.TemporaryDirectory() as folder:
         form = TextFormat(AutoTokenizer.from_pretrained(make_tiny_model(Path(folder) / "model", 1)))
@@ -81,11 +96,11 @@ def _shard(job: tuple[int, int]) -> np.ndarray:
     return np.concatenate([np.array([*document, end], dtype=np.uint16) for document in documents])
 
 
-def corpus(seed: int, tokens: int, processes: int) -> np.ndarray:
+def corpus(seed: int, tokens: int, processes: int, calls: float = 0.0) -> np.ndarray:
     """(rows, ROW) uint16 of at least `tokens` tokens; the same for a seed whatever the processes."""
     parts, found = [], 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for part in pool.imap(_shard, ((seed, number) for number in range(10_000))):
+        for part in pool.imap(_shard, ((seed, number, calls) for number in range(10_000))):
             parts.append(part)
             found += len(part)
             if found >= tokens:
@@ -153,13 +168,14 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--batch", type=int, default=128, help=f"rows of {ROW} tokens an optimizer step")
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--calls", type=float, default=0.0, help="share of the documents that are of data=calls")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--processes", type=int, default=max(1, multiprocessing.cpu_count() - 1))
     arguments = parser.parse_args()
     import torch
 
     start = time.monotonic()
-    rows = corpus(arguments.seed, arguments.tokens, arguments.processes)
+    rows = corpus(arguments.seed, arguments.tokens, arguments.processes, arguments.calls)
     print(f"corpus: {rows.size:,} tokens in {time.monotonic() - start:.0f} s", flush=True)
     # Its tokenizer and template; its weights are replaced, and the folder has its name once they are.
     out = make_tiny_model(arguments.out.with_name(arguments.out.name + ".part"), arguments.seed)

@@ -1,8 +1,9 @@
-"""The claims of plan.yaml, judged on what its runs left: every pair, the interval and the verdict.
+"""The claims of a plan, judged on what its runs left: every pair, the interval and the verdict.
 
     python -m benchmarks.learning.report runs/learning             reads the run folders, writes the results file
     python -m benchmarks.learning.report                           the table of the results file as it is
     python -m benchmarks.learning.report --plot docs/learning.png  and its curves
+    python -m benchmarks.learning.report --plan plan_calls.yaml    each of them of another plan than plan.yaml
 
 A run that did not come to its end counts with its start's accuracy. No seed is added. --hung names runs that hung and
 were run again, once: the table tells both verdicts, with the second try and by the rule.
@@ -12,21 +13,18 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
 from scipy import stats
 
 from benchmarks import provenance
+from benchmarks.learning.arms import read_plan
 from retool_mcore.metrics.records import read_columns, step_files
 
-PLAN = OmegaConf.load(Path(__file__).with_name("plan.yaml"))
-OUT = provenance.RESULTS / "learning.json"
 CURVES = ("reward/accuracy", "behaviour/code_ratio", "behaviour/calls", "behaviour/response_length", "mismatch/kl")
 EARLY, LATE = 2, 8  # steps whose trajectories tell what the policy does at the start, and at the end
-LABELS = {"A": "RL with the interpreter (A)", "O": "the same, paid for few calls (O)", "B": "RL in text (B)"}
 _STEP = ("timing_s/step", "timing_s/gen")
 
 
@@ -68,7 +66,7 @@ def _of_a_family(key: str) -> bool:
     return key.startswith("val/") and key.endswith("/accuracy") and key.count("/") == 2
 
 
-def judge(runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
+def judge(plan, runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
     """One row a claim: the differences in points of its pairs, their mean with a 95 % t-interval, and the verdict.
 
     hung: runs that count as if they had not come to their end; no calls are cut in a pair of theirs.
@@ -83,7 +81,7 @@ def judge(runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
         value[base, arm, seed] = run["end"]["all"] if run["end"] and name not in hung else starts[base, arm]
 
     def accuracy(base: str, arm: str, seed: str) -> float:
-        return starts[base, PLAN.before[arm]] if arm in PLAN.before else value[base, arm, seed]
+        return starts[base, plan.before[arm]] if arm in plan.before else value[base, arm, seed]
 
     def cut(base: str, seed: str, claim, family: str) -> float:
         names = [f"{base}-{arm}-{seed}" for arm in (claim.worse[0], claim.better)]
@@ -92,10 +90,10 @@ def judge(runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
         calls = [runs[name]["late"][family]["calls"] for name in names]
         return 1 - calls[1] / calls[0]
 
-    found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in PLAN.arms}
-    for name, claim in PLAN.claims.items():
-        needed = {PLAN.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
-        if any(arms[arm] < len(PLAN.bases) * len(PLAN.seeds) for arm in needed):
+    found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in plan.arms}
+    for name, claim in plan.claims.items():
+        needed = {plan.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
+        if any(arms[arm] < len(plan.bases) * len(plan.seeds) for arm in needed):
             continue
         pairs = []
         for base, arm, seed in value:
@@ -182,7 +180,7 @@ def decomposition(runs: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def plot(told: dict, path: Path) -> None:
+def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
     """Accuracy of the training steps: an arm's mean and the range of its runs; what the last policy has on held-back
     problems as a point with its 95 % interval."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -193,7 +191,7 @@ def plot(told: dict, path: Path) -> None:
     axes = figure.subplots()
     axes.set(xlabel="RL step", ylabel="accuracy, %", ylim=(20, 100))
     axes.grid(alpha=0.3)
-    for place, (arm, label) in enumerate(LABELS.items()):
+    for place, (arm, label) in enumerate(labels.items()):
         own = [run for name, run in told["runs"].items() if name.split("-")[1] == arm]
         curves = np.array([run["curves"]["reward/accuracy"] for run in own]) * 100
         ends = np.array([run["end"]["all"] for run in own]) * 100
@@ -209,27 +207,30 @@ def plot(told: dict, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, help="the results file; without it the plan's")
+    parser.add_argument("--plan", default="plan.yaml")
     parser.add_argument("--hung", nargs="+", default=[], metavar="RUN")
     parser.add_argument("--plot", type=Path, metavar="PICTURE")
     arguments = parser.parse_args()
+    plan = read_plan(arguments.plan)
+    out = arguments.out or provenance.RESULTS / f"{plan.results}.json"
     if arguments.runs:
         packages = ("torch", "verl", "vllm", "ray", "megatron-core", "transformers")
         head = provenance.made(packages, device=provenance.gpus())
         runs = {run.name: read(run) for run in sorted(arguments.runs.glob("b*-?-s*"))}
-        claims = judge(runs)
+        claims = judge(plan, runs)
         if arguments.hung:
-            by_rule = judge(runs, arguments.hung)
+            by_rule = judge(plan, runs, arguments.hung)
             claims = [row | {"met_by_rule": own["met"]} for row, own in zip(claims, by_rule, strict=True)]
-        provenance.write(arguments.out, head, {"runs": runs, "hung": arguments.hung, "claims": claims})
-    told = json.loads(arguments.out.read_text())
+        provenance.write(out, head, {"runs": runs, "hung": arguments.hung, "claims": claims})
+    told = json.loads(out.read_text())
     print(table(told["claims"]))
-    if unjudged := PLAN.claims.keys() - {row["claim"] for row in told["claims"]}:
+    if unjudged := plan.claims.keys() - {row["claim"] for row in told["claims"]}:
         print(f"not judged, since not every run was begun: {', '.join(sorted(unjudged))}")
     if any("early" in run for run in told["runs"].values()):
         print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
     if arguments.plot:
-        plot(told, arguments.plot)
+        plot(plan.labels, told, arguments.plot)
 
 
 if __name__ == "__main__":

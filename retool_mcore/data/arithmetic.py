@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retool_mcore.data.records import Problem, Segment, Trace
+from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.local import LocalSandbox
@@ -45,22 +45,16 @@ def problems(n: int, seed: int, terms: tuple[int, int] = (2, 4), digits: tuple[i
     Raises UserError when the ranges do not hold `n` further questions.
     """
     rng = random.Random(f"{DATA_SOURCE}-{seed}")
-    seen: set[str] = set()
-    drawn: list[Problem] = []
-    for _ in range(_DRAWS_PER_PROBLEM * n):
-        if len(drawn) == n:
-            break
+
+    def draw(index: int) -> Problem:
         expression = _expression(rng, rng.randint(*terms), digits)
-        question = f"Compute {expression}."
-        if question not in seen:
-            seen.add(question)
-            drawn.append(Problem(DATA_SOURCE, question, str(evaluate(expression)), len(drawn)))
-    if len(drawn) < n:
-        raise UserError(
-            f"The arithmetic task has no {n} distinct questions with {terms[0]}-{terms[1]} numbers of "
-            f"{digits[0]}-{digits[1]} digits; ask for fewer problems or for longer expressions."
-        )
-    return drawn
+        return Problem(DATA_SOURCE, f"Compute {expression}.", str(evaluate(expression)), index)
+
+    refusal = (
+        f"The arithmetic task has no {n} distinct questions with {terms[0]}-{terms[1]} numbers of "
+        f"{digits[0]}-{digits[1]} digits; ask for fewer problems or for longer expressions."
+    )
+    return draw_distinct(n, _DRAWS_PER_PROBLEM, draw, lambda problem: problem.question, refusal)
 
 
 def traces(

@@ -18,23 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retool_mcore.data.function_schema import argument_error
-from retool_mcore.data.untrusted import read_json
+from retool_mcore.data.function_schema import argument_error, function_schema
+from retool_mcore.data.untrusted import read_json, read_json_lines
 from retool_mcore.errors import UserError
 
 TOOL_NAME = "code_interpreter"
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": TOOL_NAME,
-        "description": "Runs a Python program and returns what it prints.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The Python program."}},
-            "required": ["code"],
-        },
-    },
-}
+_PROGRAM = {"code": {"type": "string", "description": "The Python program."}}
+TOOL = function_schema(
+    TOOL_NAME,
+    "Runs a Python program and returns what it prints.",
+    {"type": "object", "properties": _PROGRAM, "required": ["code"]},
+)
 
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)  # always matches to its end: read once
 _REPLY = "REPLY-0"
@@ -274,19 +268,12 @@ def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: 
     try:
         found = read_json(body)
     except ValueError as error:
-        found = _read_lines(body) if several else None
+        found = read_json_lines(body) if several else None
         if not found:
             return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
     if not (several and isinstance(found, list) and found):
         found = [found]
     return [_check_call(call, start, parameters) for call in found]
-
-
-def _read_lines(body: str) -> list | None:
-    try:
-        return [read_json(line) for line in body.splitlines() if line.strip()]
-    except ValueError:
-        return None
 
 
 def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCall:

@@ -45,11 +45,16 @@ def check_schema(schema: dict) -> None:
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:
-        Draft202012Validator.check_schema(parameters)
+        _check_parameters(text)
     except SchemaError as error:
         raise UserError(
             f"the parameters of tool {name!r} are no JSON schema: {error.message[:_MAX_REASON]}."
         ) from error
+
+
+@functools.lru_cache(maxsize=4096)  # rows of a data set list the same functions
+def _check_parameters(text: str) -> None:
+    Draft202012Validator.check_schema(json.loads(text))
 
 
 def row_tools(row: Mapping[str, Any] | None) -> list[dict] | None:

@@ -1,50 +1,113 @@
-"""A generated function-calling data set in xLAM's columns, so that such recipes run in minutes without a download.
+"""Generated function-calling data sets in xLAM's columns, so that such recipes run in minutes without a download.
 
-Each row lists two functions and asks for one or two calls. It is written as a file and read back by xLAM's own loader.
+`data=functions`: a row lists two of five functions and asks for one or two calls. It is written as a file and read back
+by xLAM's own loader.
+
+`data=calls`: 400 functions, of which no evaluation shares one with training. A row asks for one to three calls and
+lists three functions too many, mostly with a word of the right ones. A request says words and values otherwise than a
+call (reserve for book, 3 pm for 15), values in any order, and some of the optional ones are not asked for.
+
 A cold-start trace thinks of a function and calls it, with arguments that are right in about `right_share` of the
 traces: what RL has left to learn is the calls.
 """
 
+import functools
+import hashlib
+import itertools
 import json
 import random
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from retool_mcore.data.function_calls import xlam_problem
-from retool_mcore.data.records import CallProblem, Segment, Trace
-from retool_mcore.errors import UserError
+from retool_mcore.data.records import CallProblem, Segment, Trace, draw_distinct
 
-DATA_SOURCE = "functions"
-_CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Delhi", "Kyoto", "Quito", "Turin")
+_PARTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SPLITS = {"train": range(300), "held_back": range(300, 350), "test": range(350, 400)}  # of the functions of `calls`
+DISTRACTORS = 3
+_LEFT_OUT = 0.4  # of the optional arguments
 _DRAWS_PER_ROW = 20
 
 
 @dataclass(frozen=True)
-class _Function:
+class _Parameter:
+    type: str  # xLAM's
+    values: tuple[tuple[Any, Any], ...]  # (as it is said, as it is called with)
+    phrases: Sequence[str]  # the said value in braces
+    left_out: float = 0.0  # the share of requests without it
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """`asks`: how a request for it begins."""
+
     name: str
-    parameters: dict[str, str]  # of xLAM's types
-    ask: str  # a request, with the parameters in braces
-    draw: Callable[[random.Random], dict]
+    asks: tuple[str, ...]
+    parameters: dict[str, _Parameter]
+    any_order: bool = False  # in which a request says the arguments
+
+    @property
+    def described(self) -> dict:
+        """As xLAM lists it."""
+        said = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
+        listed = {name: {"description": name, "type": p.type} for name, p in self.parameters.items()}
+        return {"name": self.name, "description": " ".join(said), "parameters": listed}
+
+    def request(self, rng: random.Random) -> tuple[str, dict]:
+        """(what is asked, the arguments of the call that it asks for)."""
+        said, given, order = [_one(self.asks, rng)], {}, list(self.parameters)
+        if self.any_order:
+            rng.shuffle(order)
+        for name in order:
+            parameter = self.parameters[name]
+            if not parameter.left_out or rng.random() >= parameter.left_out:
+                value, given[name] = rng.choice(parameter.values)
+                said.append(_one(parameter.phrases, rng).format(value))
+        return " ".join(said), {name: given[name] for name in self.parameters if name in given}
+
+    def other(self, name: str, value: Any, rng: random.Random) -> Any:
+        """A wrong value of the same type."""
+        if type(value) is int:
+            return value + rng.randint(1, 9)
+        return rng.choice([other for _, other in self.parameters[name].values if other != value])
 
 
-def _numbers(*names: str) -> Callable[[random.Random], dict]:
-    return lambda rng: {name: rng.randint(2, 99) for name in names}
+def _one(options: Sequence[str], rng: random.Random) -> str:
+    return rng.choice(options) if len(options) > 1 else options[0]
 
 
-_FUNCTIONS = (
-    _Function("add", {"a": "int", "b": "int"}, "add {a} and {b}", _numbers("a", "b")),
-    _Function("area", {"w": "int", "h": "int"}, "area of {w} by {h}", _numbers("w", "h")),
-    _Function("timer", {"min": "int"}, "timer for {min}", _numbers("min")),
-    _Function("weather", {"city": "str"}, "weather in {city}", lambda rng: {"city": rng.choice(_CITIES)}),
-    _Function(
-        "trip",
-        {"to": "str", "days": "int, optional"},
-        "trip to {to} for {days}",
-        lambda rng: {"to": rng.choice(_CITIES), "days": rng.randint(2, 9)},
-    ),
+def _parameter(kind: Mapping, left_out: float = 0.0) -> _Parameter:
+    first, last = kind.get("range", (1, 0))
+    values = kind.get("values", range(first, last + 1))
+    values = values.items() if isinstance(values, dict) else zip(values, values, strict=True)
+    return _Parameter(kind["type"] + ", optional" * bool(left_out), tuple(values), kind["phrases"], left_out)
+
+
+FUNCTIONS = tuple(
+    Function(name, (own["ask"],), {parameter: _parameter(kind) for parameter, kind in own["parameters"].items()})
+    for name, own in _PARTS["functions"].items()
 )
+
+
+@functools.cache
+def call_functions() -> tuple[Function, ...]:
+    """The functions of `data=calls`, in an order that no seed changes and that tells nothing of them."""
+    made, parts = [], _PARTS["calls"]
+    for (verb, other), (noun, alias) in itertools.product(parts["verbs"].items(), parts["nouns"].items()):
+        rng = random.Random(f"{verb} {noun}")
+        kinds = rng.sample(parts["parameters"], rng.choice((1, 2, 2, 3)))
+        parameters = {
+            rng.choice(kind["names"]): _parameter(kind, _LEFT_OUT * (place > 0 and rng.random() < 0.5))
+            for place, kind in enumerate(kinds)
+        }
+        asks = tuple(f"{v} the {n}" for v, n in itertools.product((verb, other), (noun, alias)))
+        listed = dict(sorted(parameters.items()))  # as `xlam_problem` sorts the arguments
+        made.append(Function(f"{verb}_{noun}", asks, listed, any_order=True))
+    return tuple(sorted(made, key=lambda function: hashlib.sha256(function.name.encode()).digest()))
 
 
 def rows(n: int, seed: int) -> list[dict]:
@@ -52,53 +115,71 @@ def rows(n: int, seed: int) -> list[dict]:
 
     Raises UserError when the task has no `n` distinct queries.
     """
-    rng = random.Random(f"{DATA_SOURCE}-{seed}")
-    drawn: dict[str, dict] = {}
-    for _ in range(_DRAWS_PER_ROW * n):
-        if len(drawn) == n:
-            break
-        listed = rng.sample(_FUNCTIONS, 2)
-        called = listed[: rng.choice((1, 1, 1, 2))]
-        arguments = [function.draw(rng) for function in called]
-        query = " and ".join(f.ask.format(**given) for f, given in zip(called, arguments, strict=True))
-        calls = [{"name": f.name, "arguments": given} for f, given in zip(called, arguments, strict=True)]
-        rng.shuffle(listed)
-        tools = []
-        for f in listed:
-            described = {name: {"description": name, "type": kind} for name, kind in f.parameters.items()}
-            tools.append({"name": f.name, "description": re.sub(r"[{}]", "", f.ask), "parameters": described})
-        row = {"id": len(drawn), "query": query, "tools": json.dumps(tools), "answers": json.dumps(calls)}
-        drawn.setdefault(query, row)
-    if len(drawn) < n:
-        raise UserError(f"the functions task has no {n} distinct queries: ask for fewer rows.")
-    return list(drawn.values())
+    rng = random.Random(f"functions-{seed}")
+
+    def draw() -> dict:
+        listed = rng.sample(FUNCTIONS, 2)
+        return _row(listed[: rng.choice((1, 1, 1, 2))], listed, rng)
+
+    return _distinct(n, draw, "functions")
 
 
-def write_rows(made: list[dict], path: Path) -> Path:
-    """The rows as JSONL, for the xLAM loader."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in made))
-    return path
+def call_rows(n: int, seed: int | str, split: str, mix: Mapping[str, float], near: float) -> list[dict]:
+    """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
+    the distractors that have a word of a right function."""
+    functions, rng = [call_functions()[place] for place in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
+
+    def draw() -> dict:
+        called = rng.sample(functions, int(rng.choices(list(mix), list(mix.values()))[0].removeprefix("calls_")))
+        words = {word for function in called for word in function.name.split("_")}
+        listed = list(called)
+        while len(listed) < len(called) + DISTRACTORS:
+            left = [function for function in functions if function not in listed]
+            alike = [function for function in left if not words.isdisjoint(function.name.split("_"))]
+            listed.append(rng.choice(alike if alike and rng.random() < near else left))
+        return _row(called, listed, rng)
+
+    return _distinct(n, draw, "calls")
 
 
-def traces(made: list[dict], seed: int, style: str, right_share: float) -> list[Trace]:
+def _row(called: list[Function], listed: list[Function], rng: random.Random) -> dict:
+    asked = [function.request(rng) for function in called]
+    query = " and ".join(said for said, _ in asked)
+    calls = [{"name": f.name, "arguments": given} for f, (_, given) in zip(called, asked, strict=True)]
+    rng.shuffle(listed)
+    return {"query": query, "tools": json.dumps([f.described for f in listed]), "answers": json.dumps(calls)}
+
+
+def _distinct(n: int, draw: Callable[[], dict], task: str) -> list[dict]:
+    refusal = f"the {task} task has no {n} distinct queries: ask for fewer rows."
+    return draw_distinct(n, _DRAWS_PER_ROW, lambda index: {"id": index} | draw(), lambda row: row["query"], refusal)
+
+
+def call_problem(row: dict, index: int) -> CallProblem:
+    """The data source is calls_1 to calls_3, so that metrics tell the levels apart."""
+    return xlam_problem(row, f"calls_{len(json.loads(row['answers']))}", index)
+
+
+def is_literal(row: dict) -> bool:
+    """True if every word of the calls' names and every value stands in the query as it is called with."""
+    calls = json.loads(row["answers"])
+    called = (word for call in calls for word in (*call["name"].split("_"), *map(str, call["arguments"].values())))
+    return set(called) <= set(row["query"].split())
+
+
+def traces(made: list[dict], seed: int, style: str, right_share: float, task: str = "functions") -> list[Trace]:
     """One demonstration a row. style: how its calls are written, "list" as Tool-N1's or "lines" as ToolRL's."""
-    rng = random.Random(f"{DATA_SOURCE}-traces-{seed}")
-    problems = [xlam_problem(row, DATA_SOURCE, index) for index, row in enumerate(made)]
-    return [_trace(problem, rng, style, rng.random() < right_share) for problem in problems]
+    rng = random.Random(f"{task}-traces-{seed}")
+    problems = [xlam_problem(row, task, index) for index, row in enumerate(made)]
+    known = {function.name: function for function in (FUNCTIONS if task == "functions" else call_functions())}
+    return [_trace(problem, rng, style, rng.random() < right_share, known) for problem in problems]
 
 
-def _trace(problem: CallProblem, rng: random.Random, style: str, right: bool) -> Trace:
-    calls = json.loads(problem.answer)
-    if not right:
-        calls = [call | {"arguments": {name: _other(value, rng) for name, value in call["arguments"].items()}}
-                 for call in calls]  # fmt: skip
-    calls = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
+def _trace(problem: CallProblem, rng: random.Random, style: str, right: bool, known: Mapping[str, Function]) -> Trace:
+    calls = [{"name": call["name"], "arguments": call["arguments"]} for call in json.loads(problem.answer)]
+    for call in [] if right else calls:
+        given, function = call["arguments"], known[call["name"]]
+        call["arguments"] = {name: function.other(name, value, rng) for name, value in given.items()}
     written = json.dumps(calls) if style == "list" else "\n".join(map(json.dumps, calls))
     text = f"<think>{calls[0]['name']}</think><tool_call>{written}</tool_call>"
     return Trace(problem.data_source, problem.question, (Segment("text", text),), problem.index, tools=problem.tools)
-
-
-def _other(value, rng: random.Random):
-    """A wrong value of the same type."""
-    return value + rng.randint(1, 9) if isinstance(value, int) else rng.choice([c for c in _CITIES if c != value])

@@ -5,7 +5,7 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,25 +63,13 @@ def prepare_rl(
     first one too: nothing says which is right. Raises UserError as `load` does, and when no row is left.
     """
     source = _source(source_name, "rl", template)
-    problems: dict[str, Problem] = {}
-    disputed: dict[str, Problem] = {}
-    malformed: list[Malformed] = []
-    duplicates = 0
-    for record in _progress(source, location):
-        if isinstance(record, Malformed):
-            malformed.append(record)
-            continue
-        first = problems.setdefault(record.key, record)
-        if first is record:
-            continue
-        if _same_answer(first.answer, record.answer):
-            duplicates += 1
-            continue
-        malformed.append(_dispute(record, first))
-        disputed.setdefault(record.key, record)
-    malformed += [_dispute(problems.pop(key), other) for key, other in disputed.items()]
-    kept = list(problems.values())
-    return _write(source_name, source, kept, duplicates, malformed, output_dir, template)
+    problems, again, malformed = _read(source, location, lambda problem: problem.key)
+    disputed = [other for other in again if not _same_answer(problems[other.key].answer, other.answer)]
+    malformed += [_dispute(other, problems[other.key]) for other in disputed]
+    first_disputes = {other.key: other for other in reversed(disputed)}
+    malformed += [_dispute(problems.pop(key), other) for key, other in first_disputes.items()]
+    duplicates = len(again) - len(disputed)
+    return _write(source_name, source, list(problems.values()), duplicates, malformed, output_dir, template)
 
 
 def prepare_sft(
@@ -99,16 +87,9 @@ def prepare_sft(
     same side of the split. Raises UserError as `load` and `split_by_problem` do, and when no row is left.
     """
     source = _source(source_name, "sft", template)
-    traces: dict[tuple, Trace] = {}
-    malformed: list[Malformed] = []
-    duplicates = 0
-    for record in _progress(source, location):
-        if isinstance(record, Malformed):
-            malformed.append(record)
-        elif traces.setdefault(_trace_key(record), record) is not record:
-            duplicates += 1
+    traces, again, malformed = _read(source, location, _trace_key)
     kept = list(traces.values())
-    return _write(source_name, source, kept, duplicates, malformed, output_dir, template, validation_fraction, seed)
+    return _write(source_name, source, kept, len(again), malformed, output_dir, template, validation_fraction, seed)
 
 
 def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
@@ -159,9 +140,17 @@ def _source(name: str | Source, purpose: str, template: str) -> Source:
     return source
 
 
-def _progress(source: Source, location: str | Path | None) -> Iterable[Any]:  # of what the source's parser makes
+def _read(source: Source, location: str | Path | None, key: Callable) -> tuple[dict, list, list[Malformed]]:
+    """The first record of each key, those that come again, and the malformed rows."""
+    first: dict = {}
+    again, malformed = [], []
     # disable=None: no bar where nobody watches.
-    return tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None)
+    for record in tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None):
+        if isinstance(record, Malformed):
+            malformed.append(record)
+        elif first.setdefault(key(record), record) is not record:
+            again.append(record)
+    return first, again, malformed
 
 
 def _trace_key(trace: Trace) -> tuple:

@@ -5,9 +5,12 @@ Every loader speaks in these records, so that the parquet schema and the public 
 
 import json
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from typing import Any, Literal
+
+from retool_mcore.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,20 @@ def at(row: Any, path: str) -> Any:
             there = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
             raise MalformedRow(f"{path!r} leads nowhere; the row has {there}") from None
     return value
+
+
+def draw_distinct(n: int, draws: int, draw: Callable, key: Callable, refusal: str) -> list:
+    """`n` of what `draw(index)` returns that differ in `key`, None passed over. Raises UserError, `refusal`, when
+    n * draws draws hold no `n`."""
+    found: dict = {}
+    for _ in range(draws * n):
+        if len(found) == n:
+            break
+        if (made := draw(len(found))) is not None:
+            found.setdefault(key(made), made)
+    if len(found) < n:
+        raise UserError(refusal)
+    return list(found.values())
 
 
 def normalise_question(question: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
@@ -95,34 +96,23 @@ class Source:
     hub_split: str = "train"
 
 
-_PROMPT_COLUMNS = ("prompt", "reward_model")
-_maxwell = partial(flat_problem, question_key="Problem", answer_key="Answer")
-_yentinglin = partial(flat_problem, question_key="problem", answer_key="answer")
+_READERS: dict[str, Callable] = {
+    own.__name__: own
+    for own in (bfcl_problem, flat_problem, prompt_problem, text_trace, tool_call_trace, toolace_problems, xlam_problem)
+}
+
+
+def _listed(name: str, columns: list[str], parse: str, **own: Any) -> Source:
+    """As sources.yaml has it."""
+    read = _READERS[parse]
+    if read is flat_problem:
+        read = partial(flat_problem, question_key=columns[0], answer_key=columns[1])
+    complete = with_answers if read is bfcl_problem else None
+    return Source(**{"data_source": name} | own, columns=tuple(columns), parse=read, complete=complete)
+
 
 SOURCES = {
-    "retool_sft": Source("retool_sft", "JoeYing/ReTool-SFT", "sft", "train", ("messages",), text_trace),
-    "retool_sft_multi_turn": Source(
-        "retool_sft", "swordfaith/ReTool-SFT-multi-turn", "sft", "train", ("messages",), tool_call_trace
-    ),
-    "dapo_math_17k": Source(
-        "dapo_math_17k", "BytedTsinghua-SIA/DAPO-Math-17k", "rl", "train", _PROMPT_COLUMNS, prompt_problem
-    ),
-    "aime_2024": Source("aime_2024", "BytedTsinghua-SIA/AIME-2024", "rl", "test", _PROMPT_COLUMNS, prompt_problem),
-    "aime_2024_maxwell": Source("aime_2024", "Maxwell-Jia/AIME_2024", "rl", "test", ("Problem", "Answer"), _maxwell),
-    "aime_2025": Source("aime_2025", "yentinglin/aime_2025", "rl", "test", ("problem", "answer"), _yentinglin),
-    "xlam": Source(
-        "xlam", "Salesforce/xlam-function-calling-60k", "rl", "train", ("query", "tools", "answers"), xlam_problem
-    ),
-    "toolace": Source("toolace", "Team-ACE/ToolACE", "rl", "train", ("system", "conversations"), toolace_problems),
-    "bfcl": Source(
-        "bfcl",
-        "gorilla-llm/Berkeley-Function-Calling-Leaderboard",
-        "rl",
-        "test",
-        ("question", "function", "ground_truth"),
-        bfcl_problem,
-        with_answers,
-    ),
+    name: _listed(name, **own) for name, own in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }
 
 

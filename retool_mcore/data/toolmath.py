@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retool_mcore.data.arithmetic import observations
-from retool_mcore.data.records import Problem, Segment, Trace
+from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 
 SPLITS = {"train": range(70), "held_back": range(70, 85), "test": range(85, 100)}  # of a hundred buckets
@@ -66,16 +66,13 @@ def items(n: int, seed: int | str, split: str, mix: Mapping[str, float]) -> list
     """
     rng, buckets = random.Random(f"toolmath-{split}-{seed}"), SPLITS[split]
     families, weights = list(mix), list(mix.values())
-    found: dict[str, Item] = {}
-    for _ in range(_DRAWS * n):
-        if len(found) == n:
-            return list(found.values())
+
+    def one(index: int) -> Item | None:
         item = draw(rng.choices(families, weights)[0], rng)
-        if bucket(item.structure) in buckets:
-            found.setdefault(item.question, item)
-    if len(found) < n:
-        raise UserError(f"The families {families} hold no {n} distinct problems for {split}: ask for fewer.")
-    return list(found.values())
+        return item if bucket(item.structure) in buckets else None
+
+    refusal = f"The families {families} hold no {n} distinct problems for {split}: ask for fewer."
+    return draw_distinct(n, _DRAWS, one, lambda item: item.question, refusal)
 
 
 def bucket(structure: str) -> int:

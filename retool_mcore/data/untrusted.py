@@ -8,6 +8,19 @@ MAX_DEPTH = 64
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
+def read_json_lines(text: str) -> list | None:
+    """The values of the lines that are not empty; None when one is no JSON."""
+    try:
+        return [read_json(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return None
+
+
+def same_json(first: Any, second: Any) -> bool:
+    """Whether both are the same JSON: Python holds True == 1, and a function that is called may not."""
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
 def read_json(text: str) -> Any:
     """The value of `text`. Raises ValueError for what is no JSON, or nested deeper than MAX_DEPTH."""
     try:

@@ -5,25 +5,12 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-_OPERATORS = {
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "+"),
-    ast.FloorDiv: ("//", "%"),
-    ast.Mod: ("%", "//"),
-    ast.And: ("and", "or"),
-    ast.Or: ("or", "and"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-}
-_NAMES = {"min": "max", "max": "min", "append": "extend", "True": "False", "lower": "upper", "upper": "lower"}
+import yaml
+
+_PARTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_OPERATORS, _NAMES = _PARTS["operators"], _PARTS["names"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +38,9 @@ def bugs(source: str) -> list[Bug]:
         return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
 
     def between(left: ast.AST, right: ast.AST, operator: ast.AST) -> Iterator[Bug]:
-        if type(operator) not in _OPERATORS:
+        if type(operator).__name__ not in _OPERATORS:
             return
-        old, new = _OPERATORS[type(operator)]
+        old, new = _OPERATORS[type(operator).__name__]
         start = source.find(old, span(left)[1], span(right)[0])
         if start >= 0:
             yield Bug(start, start + len(old), new, f"{old} became {new}")

@@ -31,30 +31,8 @@ SCHEMAS = [
     for name, tool in yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text()).items()
 ]
 SCHEMAS.insert(-1, TOOL)
-# unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.
-_RUN_TESTS = f"""
-import io, re, sys, unittest
-sys.path.insert(0, ".")
-suite = unittest.defaultTestLoader.discover({TESTS!r}, top_level_dir=".")
-report = io.StringIO()
-outcome = unittest.TextTestRunner(stream=report, verbosity=0).run(suite)
-print(re.sub(r" in [0-9.]+s", "", report.getvalue()).strip())
-if not outcome.wasSuccessful() or not outcome.testsRun:
-    raise SystemExit(1)
-"""
-_RUN_CHECKS = """
-import json, sys
-sys.path.insert(0, ".")
-values = []
-for call in json.loads({calls!r}):
-    names = {{}}
-    try:
-        exec(call["setup"], names)
-        values.append(repr(eval(call["call"], names)))
-    except Exception as error:
-        values.append(type(error).__name__)
-print({mark!r} + json.dumps(values))
-"""
+_PROGRAMS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_RUN_TESTS, _RUN_CHECKS = _PROGRAMS["run_tests"].format(tests=TESTS), _PROGRAMS["run_checks"]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,4 @@ def artist(sample: Sample, *, answer: float = 2.0, boxed_format: float = 0.25, b
     """
     ends_boxed = bool(sample.turns) and sample.turns[-1].boxed
     blocks_whole = not any(call.malformed for call in sample.calls) and not any(turn.fakes for turn in sample.turns)
-    return (
-        (answer if sample.correct else 0.0)
-        + (boxed_format if ends_boxed else 0.0)
-        + (block_format if blocks_whole else 0.0)
-        + tool_success(sample)
-    )
+    return answer * sample.correct + boxed_format * ends_boxed + block_format * blocks_whole + tool_success(sample)

@@ -6,18 +6,12 @@ from collections.abc import Callable
 
 from retool_mcore.errors import UserError
 
-ALIASES = {
-    "retool": "retool_mcore.rewards.outcome.retool",
-    "torl": "retool_mcore.rewards.outcome.torl",
-    "zerotir": "retool_mcore.rewards.outcome.zerotir",
-    "skyrl": "retool_mcore.rewards.outcome.zerotir",
-    "environment": "retool_mcore.rewards.outcome.environment",
-    "artist": "retool_mcore.rewards.artist.artist",
-    "tool_n1": "retool_mcore.rewards.tool_calls.tool_n1",
-    "toolrl": "retool_mcore.rewards.toolrl.toolrl",
-    "otc_ppo": "retool_mcore.rewards.otc.otc_ppo",
-    "otc_grpo": "retool_mcore.rewards.otc.otc_grpo",
-}
+_MODULES = {
+    "outcome": "retool torl zerotir environment", "artist": "artist", "tool_calls": "tool_n1", "toolrl": "toolrl",
+    "otc": "otc_ppo otc_grpo",
+}  # fmt: skip
+ALIASES = {name: f"retool_mcore.rewards.{file}.{name}" for file, names in _MODULES.items() for name in names.split()}
+ALIASES["skyrl"] = ALIASES["zerotir"]
 
 
 @functools.cache

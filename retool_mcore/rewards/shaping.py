@@ -13,7 +13,4 @@ def soft_overlong(length: int, max_length: int, cache: int) -> float:
     """
     if not 0 < cache <= max_length or length < 0:
         raise ValueError(f"need 0 < cache <= max_length and length >= 0, got {cache=}, {max_length=}, {length=}")
-    free = max_length - cache
-    if length <= free:
-        return 0.0
-    return (free - length) / cache if length <= max_length else -1.0
+    return max(-1.0, min(0.0, (max_length - cache - length) / cache))

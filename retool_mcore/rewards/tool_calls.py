@@ -3,24 +3,22 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-from retool_mcore.data.untrusted import read_json
+from retool_mcore.data.untrusted import read_json, read_json_lines
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
 
-def parse_calls(text: str) -> list[dict] | None:
-    """The calls of the last `<tool_call>...</tool_call>` in `text`: a JSON list of {"name", "arguments"}.
+def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
+    """The calls of the last `<tool_call>...</tool_call>` in `text`: a JSON list of {"name", "arguments"}, or `lines`.
 
     None when there is no such block, or when what it holds is anything else.
     """
     blocks = _blocks(text)
-    if not blocks:
-        return None
-    try:
-        calls = read_json(blocks[-1])
-    except ValueError:
-        return None
+    if not blocks or lines:
+        return parse_lines(blocks[-1]) if blocks else None
+    calls = _json(blocks[-1])
     return calls if is_calls(calls) else None
 
 
@@ -31,13 +29,8 @@ def written_calls(text: str) -> list[dict] | None:
     """
     calls: list[dict] = []
     for block in _blocks(text):
-        try:
-            found = read_json(block)
-        except ValueError:
-            found = parse_lines(block)
-            if found is None:
-                return None
-        found = found if isinstance(found, list) else [found]
+        found = _json(block)
+        found = parse_lines(block) if found is None else found if isinstance(found, list) else [found]
         if not is_calls(found):
             return None
         calls += found
@@ -46,11 +39,15 @@ def written_calls(text: str) -> list[dict] | None:
 
 def parse_lines(block: str) -> list[dict] | None:
     """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
+    calls = read_json_lines(block)
+    return calls if is_calls(calls) else None
+
+
+def _json(text: str) -> Any:  # None is no call either
     try:
-        calls = [read_json(line) for line in block.splitlines() if line.strip()]
+        return read_json(text)
     except ValueError:
         return None
-    return calls if is_calls(calls) else None
 
 
 def first_thought(text: str) -> str | None:
@@ -112,12 +109,12 @@ def as_multiset(calls: Sequence[dict]) -> Counter:
     return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
 
 
-def tool_n1(sample: Sample) -> float:
+def tool_n1(sample: Sample, *, lines: bool = False) -> float:
     """1 iff the format is right and the calls are the ground truth's as a multiset, else 0 (arXiv 2505.00024).
 
-    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls.
+    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls; `lines`: a call a line.
     """
-    calls = parse_calls(sample.text)
+    calls = parse_calls(sample.text, lines)
     if calls is None or first_thought(sample.text) is None:
         return 0.0
     return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))

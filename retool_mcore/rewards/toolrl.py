@@ -1,13 +1,13 @@
 """ToolRL (arXiv 2504.13958): format plus a fine-grained correctness of function calls, and the paper's variants."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
+from retool_mcore.data.untrusted import same_json
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.rewards.tool_calls import first_thought, parse_lines, read_truth
+from retool_mcore.rewards.tool_calls import as_multiset, first_thought, parse_lines, read_truth
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
@@ -51,14 +51,9 @@ def match_score(
 
 def _call_score(predicted: dict, truth: dict, granularity: Granularity, refined: bool) -> float:
     if granularity == "intermediate":
-        return float(_same(predicted, truth))
-    equal = sum(name in predicted and _same(predicted[name], value) for name, value in truth.items())
+        return float(same_json(predicted, truth))
+    equal = sum(name in predicted and same_json(predicted[name], value) for name, value in truth.items())
     return jaccard(list(truth), list(predicted), refined) + equal
-
-
-def _same(first, second) -> bool:
-    # As JSON: Python holds True == 1, and the function that is called may not.
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 def correctness(
@@ -76,14 +71,9 @@ def correctness(
     if predicted is None:
         return -maximum
     if granularity == "coarse":
-        same = Counter(map(_key, predicted)) == Counter(map(_key, truth))
-        return maximum if same else -maximum
+        return maximum if as_multiset(predicted) == as_multiset(truth) else -maximum
     score, best_possible = match_score(predicted, truth, granularity=granularity, refined=refined)
     return 2 * maximum * score / best_possible - maximum
-
-
-def _key(call: dict) -> str:
-    return json.dumps(call, sort_keys=True)
 
 
 def scheduled_maxima(step: int, steps: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import json
 
+from retool_mcore.data.untrusted import same_json
 from retool_mcore.tools.base import Episode, Reply, Tool
 
 
@@ -31,11 +32,6 @@ class _Recorded(Tool):
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         for entry in json.loads(episode.row.get("replies") or "[]") if self.replies else []:
-            if entry["name"] == self.name and _same(entry["arguments"], arguments):
+            if entry["name"] == self.name and same_json(entry["arguments"], arguments):
                 return Reply(entry["reply"], duration_s=0.0)
         return Reply("", duration_s=0.0, ends=True)
-
-
-def _same(first: dict, second: dict) -> bool:
-    # As JSON: Python holds True == 1, and the recorded function may not.
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

@@ -1,5 +1,6 @@
 """retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -9,10 +10,9 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from retool_mcore.config.schema import own_files
-from retool_mcore.data import toolmath
+from retool_mcore.data import function_tasks, toolmath
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_calls import own_call_problems, own_call_traces
-from retool_mcore.data.function_tasks import rows, traces, write_rows
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.prompts import get_template
@@ -21,6 +21,7 @@ from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
 from retool_mcore.errors import UserError
+from retool_mcore.files import write_atomically
 
 
 def run(config) -> None:
@@ -28,7 +29,8 @@ def run(config) -> None:
     if config.model.make:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
-    if make := (made | {"repo_bugs": repositories.make}).get(config.data.name):
+    made |= {"calls": make_calls, "repo_bugs": repositories.make}
+    if make := made.get(config.data.name):
         make(config)
     else:
         read_sources(config, parts_of(config))
@@ -37,13 +39,10 @@ def run(config) -> None:
 def make_arithmetic(config) -> None:
     data = config.data
     made = task(seed=config.seed, **data.arithmetic)
-    sft_validation = data.arithmetic.validation
-    write_traces(made.sft[sft_validation:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(made.sft[:sft_validation], Path(data.sft_validation_files), template=data.prompt, split="validation")
-    write_problems(made.train, Path(data.train_files), template=data.prompt, split="train")
-    write_problems(made.validation, Path(data.validation_files), template=data.prompt, split="validation")
-    write_problems(made.held_back, Path(data.held_back_files), template=data.prompt, split=SPLIT)
-    traces = f"{len(made.sft) - sft_validation} + {sft_validation} traces"
+    traces = _write_traces(data, made.sft, data.arithmetic.validation)
+    files = {"train": data.train_files, "validation": data.validation_files, SPLIT: data.held_back_files}
+    for split, path in files.items():
+        write_problems(getattr(made, split), Path(path), template=data.prompt, split=split)
     problems = f"{len(made.train)} + {len(made.validation)} problems"
     print(f"arithmetic: {traces}, {problems} (train + validation) in {Path(data.train_files).parent}")
     print(f"held back: {len(made.held_back)} more problems in {data.held_back_files}")
@@ -51,25 +50,11 @@ def make_arithmetic(config) -> None:
 
 def make_toolmath(config) -> None:
     """The sets of a seed, and what shows of each family that neither solution is given away."""
-    data, size = config.data, config.data.toolmath
-    made = {split: toolmath.items(size[split], config.seed, split, size.mix) for split in ("held_back", "test")}
-    train = toolmath.items(size.train + size.sft, config.seed, "train", size.mix)
-    made["train"], shown = train[: size.train], train[size.train :]
-    for split, path in (
-        ("train", data.train_files),
-        ("held_back", data.held_back_files),
-        ("test", data.validation_files),
-    ):
-        problems = [toolmath.problem(item, index) for index, item in enumerate(made[split])]
-        write_problems(problems, Path(path), template=data.prompt, split=split)
-    traces_ = toolmath.traces(shown, config.seed, size.code_share, size.failed_share)
-    held_out = max(1, len(traces_) // 20)
-    write_traces(traces_[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(traces_[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
-    counts = ", ".join(f"{len(part)} {split}" for split, part in made.items())
-    print(
-        f"toolmath: {counts} problems, {len(traces_) - held_out} + {held_out} traces in {Path(data.train_files).parent}"
-    )
+    size, seed = config.data.toolmath, config.seed
+    train = _write_sets(
+        config.data, size, lambda n, split: toolmath.items(n, seed, split, size.mix), toolmath.problem,
+        lambda shown: toolmath.traces(shown, seed, size.code_share, size.failed_share),
+    )  # fmt: skip
     for family in sorted({item.family for item in train}):
         part = [item for item in train if item.family == family]
         scratchpad, program = (
@@ -80,22 +65,55 @@ def make_toolmath(config) -> None:
         print(f"  {family}: {lengths}; pasted, {pasted:.0%} are solved")
 
 
+def make_calls(config) -> None:
+    """The sets of a seed, each with functions of its own, and how many requests are in the words of their calls."""
+    size, seed = config.data.calls, config.seed
+    train = _write_sets(
+        config.data, size, lambda n, split: function_tasks.call_rows(n, seed, split, size.mix, size.near),
+        function_tasks.call_problem,
+        lambda shown: function_tasks.traces(shown, seed, size.style, size.right_share, "calls"),
+    )  # fmt: skip
+    literal = sum(map(function_tasks.is_literal, train)) / len(train)
+    print(f"  {literal:.0%} ask for names and values as they are called with")
+
+
 def make_functions(config) -> None:
     """Rows in xLAM's columns as a file, read back by xLAM's loader; the cold start's traces are of further rows."""
     data, size, folder = config.data, config.data.functions, Path(config.run_dir) / "data"
     begin, end = size.validation + size.train, size.validation + size.train + size.sft
-    made = rows(end + size.held_back, config.seed)
+    made = function_tasks.rows(end + size.held_back, config.seed)
     parts = {"functions_test": made[: size.validation], "functions": made[size.validation : begin]}
     parts["functions_held_back"] = made[end:]
+    folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
-        location = write_rows(part, folder / f"{name}.jsonl")
+        location = folder / f"{name}.jsonl"
+        write_atomically(location, "".join(json.dumps(row) + "\n" for row in part))
         report = prepare_rl("xlam", folder / name, location=location, template=data.prompt)
         print("\n".join(report.lines()))
-    shown = traces(made[begin:end], config.seed, size.style, size.right_share)
-    held_out = max(1, size.sft // 20)
-    write_traces(shown[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
-    write_traces(shown[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
-    print(f"functions: {len(shown) - held_out} + {held_out} traces (train + validation) in {folder}")
+    traces = function_tasks.traces(made[begin:end], config.seed, size.style, size.right_share)
+    print(f"functions: {_write_traces(data, traces)} (train + validation) in {folder}")
+
+
+def _write_sets(data, size, draw: Callable, problem: Callable, traces: Callable) -> list:
+    """Problems of three splits and traces of further ones of training; returns all that was drawn for training."""
+    made = {split: draw(size[split], split) for split in ("held_back", "test")}
+    train = draw(size.train + size.sft, "train")
+    made["train"] = train[: size.train]
+    for split, path in dict(train=data.train_files, held_back=data.held_back_files, test=data.validation_files).items():
+        problems = [problem(drawn, index) for index, drawn in enumerate(made[split])]
+        write_problems(problems, Path(path), template=data.prompt, split=split)
+    counts = ", ".join(f"{len(part)} {split}" for split, part in made.items())
+    shown = _write_traces(data, traces(train[size.train :]))
+    print(f"{data.name}: {counts} problems, {shown} in {Path(data.train_files).parent}")
+    return train
+
+
+def _write_traces(data, traces: list, held_out: int | None = None) -> str:
+    """The first held_out are for validation (None: a twentieth); returns how many there are of both."""
+    held_out = max(1, len(traces) // 20) if held_out is None else held_out
+    write_traces(traces[held_out:], Path(data.sft_train_files), template=data.prompt, split="train")
+    write_traces(traces[:held_out], Path(data.sft_validation_files), template=data.prompt, split="validation")
+    return f"{len(traces) - held_out} + {held_out} traces"
 
 
 class Part(NamedTuple):

@@ -88,6 +88,9 @@ REFUSED = [
         ["data=functions", "data.functions.right_share=2"],
         "data.functions.right_share=2: expected at most 1.",
     ),
+    ("prepare", ["data=calls", "data.calls.style=rows"], "data.calls.style=rows: expected 'list' or 'lines'."),
+    ("prepare", ["data=calls", "data.calls.near=2"], "data.calls.near=2: expected at most 1."),
+    ("prepare", ["data=calls", "data.calls.right_share=-1"], "data.calls.right_share=-1: expected 0 or more."),
     ("rl", ["data.curriculum.weights=3"], "data.curriculum.weights must be true or false, not 3."),
     (
         "rl",
@@ -206,6 +209,7 @@ def test_every_key_of_the_schema_is_one_of_the_configuration():
         ("rl", "data=file", "sandbox=pool"),
         ("rl", "data=functions"),
         ("rl", "data=toolmath", "model.path=x"),
+        ("rl", "data=calls", "model.path=x"),
     ):
         known |= {key for key, _ in leaves(OmegaConf.to_container(compose(stage, overrides)))}
     keys = [f"{section}.{key}".strip(".?") for _, section, keys in schema.VALUES for key in keys.split()]
