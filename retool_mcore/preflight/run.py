@@ -191,6 +191,9 @@ def check_trainer_layout(config: DictConfig, model: Model) -> int:
     check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
     if "train" in config and OmegaConf.select(config, "model.lora.rank"):
         check_lora(config, model)
+    replay = OmegaConf.select(layout, "megatron.router_replay.mode") or "disabled"
+    if replay != "disabled" and not model.experts:
+        raise UserError(f"parallel.megatron.router_replay.mode={replay} is of experts, and {model.folder} has none.")
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     if layout.device == "cuda":
         check_attention(layout)

@@ -47,6 +47,14 @@ def test_accepted_on_gpus_and_all_weights_everywhere(stage, tmp_path, monkeypatc
     assert run.check_trainer_layout(compose("export", ["model.lora.rank=3"]), model_here) == 1
 
 
+@pytest.mark.parametrize("mode", ["R2", "R3"])
+def test_router_replay_is_of_experts(mode, tmp_path):
+    config = compose("rl", ["parallel.gpus_per_node=2", f"parallel.megatron.router_replay.mode={mode}"])
+    with pytest.raises(UserError, match=rf"router_replay.mode={mode} is of experts, and .* has none"):
+        run.check_trainer_layout(config, model(tmp_path))
+    assert run.check_trainer_layout(config, model(tmp_path, experts=4)) == 1
+
+
 def test_a_checkpoint_without_adams_state_of_all_weights_is_small(tmp_path):
     lora, full = (compose("sft", ["parallel=1gpu", f"model.lora.rank={rank}"]) for rank in (8, 0))
     here = Model(tmp_path, heads=1, kv_heads=1, layers=1, vocab=1, max_positions=1, parameters=700)
