@@ -7,6 +7,7 @@ setup(
     package_dir={"retool_mcore.configs": "configs"},
     package_data={
         "retool_mcore.backends": ["*.yaml"],
+        "retool_mcore.config": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.environments": ["*.yaml"],
@@ -14,6 +15,7 @@ setup(
         "retool_mcore.planner": ["*.jinja"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
+        "retool_mcore.train": ["card.md"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja"],
     },

@@ -31,11 +31,7 @@ TOO_SHORT = "the job's time was over before a single step ended: give it a longe
 
 @contextmanager
 def guarded(
-    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
-    *,
-    pid: int,
-    node: str,
-    **given: object,
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]], *, pid: int, node: str, **given: object
 ) -> Iterator[None]:
     """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same.
 

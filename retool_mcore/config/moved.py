@@ -4,24 +4,11 @@ A run's files hold dotted names of ours: config.yaml (which a replay reads), age
 """
 
 import re
+from pathlib import Path
 
-# Old -> new; the longest that fits counts.
-MOVED = {
-    "retool_mcore.algo": "retool_mcore.recipes",
-    "retool_mcore.algo.losses": "retool_mcore.backends.verl.losses",
-    "retool_mcore.reward": "retool_mcore.rewards",
-    "retool_mcore.rollout.agent_loop": "retool_mcore.backends.verl.agent_loop",
-    "retool_mcore.rollout.tracing": "retool_mcore.backends.verl.tracing",
-    "retool_mcore.rollout.worker": "retool_mcore.backends.verl.agent_loop_worker",
-    "retool_mcore.tasks.agent_loop.RepositoryAgentLoop": (
-        "retool_mcore.backends.verl.repository_loop.RepositoryAgentLoop"
-    ),
-    "retool_mcore.tasks.agent_loop.RepositoryTools": "retool_mcore.environments.tools.RepositoryTools",
-    "retool_mcore.tools.replay": "retool_mcore.tools.recorded",
-    "retool_mcore.train.host_weights": "retool_mcore.backends.verl.host_weights",
-    "retool_mcore.train.push_receiver": "retool_mcore.backends.verl.weight_sync_vllm",
-    "retool_mcore.train.reward_fn": "retool_mcore.backends.verl.reward_fn",
-}
+import yaml
+
+MOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def _replace(text: str, table: dict[str, str]) -> str:

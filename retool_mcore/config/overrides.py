@@ -23,10 +23,11 @@ GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" fo
     "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
     "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
 }
-LORA = (
-    "LoRA is not supported: neither export nor the verified push of the weights knows adapters, so all weights are "
-    "trained (docs/models.md); leave the key out."
+GONE |= dict.fromkeys(
+    (f"verl.{part}model.{key}" for part in ("", "actor_rollout_ref.") for key in ("lora_rank", "lora_adapter_path")),
+    "it is not of Megatron, so set model.lora.rank",
 )
+GONE |= {f"verl.critic.model.lora{key}": "a critic has no adapters, so leave it out" for key in (".rank", "_rank")}
 
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
@@ -137,8 +138,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            sentence = f"unknown key {prefix}{key}; {near}."
-            raise UserError(LORA if ".lora" in f".{key.lower()}" else sentence)
+            raise UserError(f"unknown key {prefix}{key}; {near}.")
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
         except OmegaConfBaseException:

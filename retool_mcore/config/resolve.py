@@ -133,6 +133,7 @@ def register_resolvers() -> None:
         ("policy_path", policy_path),
         ("loss_aggregation", _loss_aggregation),
         ("chat_template", chat_template),
+        ("verl_lora", verl_lora),
         ("and_file", lambda loggers: OmegaConf.create([*loggers, "file"])),
         ("own_files", _own_parquets),
         ("own_label", _own_label),
@@ -161,6 +162,12 @@ def chat_template(name: str | None) -> str | None:
             return file.read_text(encoding="utf-8")
     known = ", ".join(sorted(file.stem for file in folder.glob("*.jinja")))
     raise UserError(f"model.chat_template={name} is no file: give the path of a Jinja template, or one of {known}")
+
+
+def verl_lora(lora: DictConfig) -> DictConfig:
+    """verl's section of model.lora: base and adapters go to the engine, and into checkpoints, as one ("merge")."""
+    names = {"rank": lora.rank, "alpha": lora.alpha, "target_modules": lora.targets, "merge": True}
+    return OmegaConf.create(names if lora.rank else {})
 
 
 def _own_parquets(role: str, value: Any, folder: str, file: str) -> ListConfig:

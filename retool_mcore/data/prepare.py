@@ -51,11 +51,7 @@ class Report:
 
 
 def prepare_rl(
-    source_name: str | Source,
-    output_dir: str | Path,
-    *,
-    location: str | Path | None = None,
-    template: str = "retool",
+    source_name: str | Source, output_dir: str | Path, *, location: str | Path | None = None, template: str = "retool"
 ) -> Report:
     """Write an RL or evaluation source as {train,test}.parquet and report.json: one output_dir a source.
 

@@ -83,6 +83,12 @@ def expert_parameters(shape: Shape, layout: Layout) -> float:
     return shape.layers / layout.pp * shape.experts / layout.ep * shape.mlp
 
 
+def trained_parameters(shape: Shape, layout: Layout, stage: int) -> float:
+    """Of a rank's parameters those with gradients: all, or with LoRA the adapters', which TP cuts each."""
+    adapters = shape.layers / layout.pp * shape.adapter_parameters / layout.tp
+    return adapters if shape.lora else stage_parameters(shape, layout, stage)
+
+
 def optimizer_bytes(shape: Shape, layout: Layout, parameters: float) -> float:
     """Adam's of a rank's `parameters`, sharded over the ranks that hold the same ones."""
     experts = expert_parameters(shape, layout)
@@ -92,16 +98,18 @@ def optimizer_bytes(shape: Shape, layout: Layout, parameters: float) -> float:
 
 def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
     """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
-    policy = stage_parameters(shape, layout, stage)
+    policy, adapted = stage_parameters(shape, layout, stage), trained_parameters(shape, layout, stage)
     output = shape.embedding_parameters / layout.tp
     has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)
     critic = policy - output * has_output  # one value a token instead of the vocabulary's logits
 
-    def trained(parameters: float) -> dict[str, float]:
+    def trained(parameters: float, frozen: float = 0.0) -> dict[str, float]:
         optimizer = optimizer_bytes(shape, layout, parameters)
-        return {"weights": BF16 * parameters, "gradients": FP32 * parameters, "optimizer": optimizer}
+        return {"weights": BF16 * (parameters + frozen), "gradients": FP32 * parameters, "optimizer": optimizer}
 
-    return {"policy": trained(policy), "critic": trained(critic), "reference": {"weights": BF16 * policy}}
+    # The reference of adapters is the policy without them.
+    frozen, reference = (policy, 0.0) if shape.lora else (0.0, policy)
+    return {"policy": trained(adapted, frozen), "critic": trained(critic), "reference": {"weights": BF16 * reference}}
 
 
 def staying(parts: Mapping[str, float], layout: Layout) -> float:

@@ -65,6 +65,8 @@ def check_layout(
         )
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
+    if isinstance(model, Shape) and model.lora % tp:
+        raise UserError(f"parallel.tp={tp} does not divide the adapters' rank model.lora.rank={model.lora}.")
     if ep < 1 or (ep > 1 and (not model.experts or model.experts % ep or world // pp % ep)):
         raise UserError(
             f"parallel.ep={ep} must divide the model's {model.experts} experts a layer and the {world // pp} devices "

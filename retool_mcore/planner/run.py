@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.planner import parallel, rollout
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import GPUS, MACHINES, Machine
-from retool_mcore.planner.memory import BF16, memory, optimizer_bytes, stage_parameters
+from retool_mcore.planner.memory import BF16, memory, optimizer_bytes, trained_parameters
 from retool_mcore.planner.search import Plan, Problem, generation, planned
 from retool_mcore.planner.settings import checked_layout, switches
 from retool_mcore.planner.shape import SHAPES, Shape
@@ -36,7 +36,7 @@ def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
     """What a stage `sft` or `rl` asks of the planner. `batch`: lengths that are known; None: spread to the limits."""
-    train, rl = config.train, "n" in config.train
+    train, rl, shape = config.train, "n" in config.train, shape.adapted(config)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens if rl else train.max_length
     sequences = train.batch * (train.n if rl else 1)
     if batch is None:
@@ -106,6 +106,6 @@ def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
 
 def save_seconds(problem: Problem, layout: Layout) -> float:
     """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
-    parameters = max(stage_parameters(problem.shape, layout, stage) for stage in layout.stages)
+    parameters = max(trained_parameters(problem.shape, layout, stage) for stage in layout.stages)
     size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
     return size * (1 + ("critic" in problem.beside)) / WRITTEN

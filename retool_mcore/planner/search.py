@@ -183,7 +183,8 @@ def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
         if tokens in seen:
             continue
         seen.add(tokens)
-        for recompute in (kind for kind in RECOMPUTE if kind != "mlp" or not problem.shape.experts):
+        left_out = ("selective", "mlp") if problem.shape.lora else ("mlp",) if problem.shape.experts else ()
+        for recompute in (kind for kind in RECOMPUTE if kind not in left_out):
             for params, optimizer in OFFLOADS if problem.rl else OFFLOADS[:1]:
                 yield replace(
                     base,

@@ -1,10 +1,11 @@
 """The shape of a decoder-only model, dense or of experts, and its exact number of parameters."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from retool_mcore.errors import UserError
 
@@ -34,6 +35,8 @@ class Shape:
     qk_norm: bool = False
     experts: int = 0  # MLPs of a layer, behind a router; 0: one MLP without a router
     active: int = 0  # experts that work at a token
+    lora: int = 0  # rank of the adapters, which alone are trained; 0: none, and all weights are
+    lora_targets: tuple[str, ...] = ()
 
     def __post_init__(self):
         for name in ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
@@ -82,6 +85,11 @@ class Shape:
         """The same shape with some values changed, as in replace(layers=32): a stage of a pipeline, say."""
         return replace(self, **changes)
 
+    def adapted(self, config: Mapping[str, Any]) -> Self:
+        """The same shape with the adapters of a stage's configuration (model.lora), where it trains."""
+        lora = config["model"].get("lora", {}) if "train" in config else {}
+        return replace(self, lora=lora.get("rank", 0), lora_targets=tuple(lora.get("targets", ())))
+
     @cached_property
     def q_width(self) -> int:
         return self.heads * self.head_dim
@@ -112,6 +120,17 @@ class Shape:
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         resting = self.mlp * (self.experts - self.active)
         return self.layer_matrices + resting + bias + 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+
+    @cached_property
+    def adapter_parameters(self) -> int:
+        """Of one layer: of each target (in, out) there are (in, rank) and (rank, out); megatron.bridge.peft.lora."""
+        widths = {
+            "linear_qkv": self.hidden + self.q_width + 2 * self.kv_width,
+            "linear_proj": self.q_width + self.hidden,
+            "linear_fc1": self.hidden + 2 * self.ffn,
+            "linear_fc2": self.ffn + self.hidden,
+        }
+        return self.lora * sum(widths[target] for target in self.lora_targets)
 
     @cached_property
     def embedding_parameters(self) -> int:

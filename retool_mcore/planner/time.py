@@ -13,7 +13,7 @@ from functools import cached_property
 from retool_mcore.planner import flops
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
-from retool_mcore.planner.memory import ADAM, BF16, FP32, optimizer_bytes, stage_parameters
+from retool_mcore.planner.memory import ADAM, BF16, FP32, optimizer_bytes, stage_parameters, trained_parameters
 from retool_mcore.planner.shape import Shape
 
 # Bytes that one element-wise pass over a bf16 tensor moves: read and write.
@@ -38,7 +38,7 @@ def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Tim
     work = _Work(shape, layout, machine, tokens=share.tokens / layout.cp, pairs=share.pairs, micro_batches=micro.count)
     recomputed = work.recomputed()
     parts = {
-        "products": work.products(passes=3),
+        "products": work.products(passes=2 if shape.lora else 3) + work.adapters(),
         "attention": work.attention(passes=3.5),
         "element-wise": work.elementwise(passes=3),
         "log-probs": work.log_probs(),
@@ -84,6 +84,10 @@ class _Work:
     def layers(self) -> float:
         return self.shape.layers / self.layout.pp
 
+    @property
+    def trained(self) -> float:
+        return trained_parameters(self.shape, self.layout, self.layout.pp - 1)
+
     def product(self, rows: float, inner: float, columns: float) -> float:
         """Rate in FLOP/s of a product (rows, inner) x (inner, columns)."""
         constants = self.machine.constants
@@ -107,6 +111,11 @@ class _Work:
         columns = shape.vocab / tp
         output = 2.0 * self.tokens * shape.hidden * columns / self.product(rows, shape.hidden, columns)
         return passes * (self.layers * layer + output)
+
+    def adapters(self) -> float:
+        """Forward and backward of LoRA's two products, as narrow as their rank; none of frozen weights' gradients."""
+        rows = self.tokens / self.micro_batches
+        return 6.0 * self.tokens * self.trained / self.product(rows, self.shape.lora, rows) if self.shape.lora else 0.0
 
     def attention(self, passes: float) -> float:
         """The backward makes five products of the forward's two: 2.5 passes, of which model FLOPs count two."""
@@ -140,8 +149,7 @@ class _Work:
     def weight_gradients(self) -> float:
         """Without fusion each micro-batch writes bf16 gradients and adds them to the float32 buffer."""
         bytes_each = 2 * FP32 if self.layout.fused_wgrad else 2 * BF16 + 2 * FP32
-        parameters = stage_parameters(self.shape, self.layout, self.layout.pp - 1)
-        return self.micro_batches * bytes_each * parameters / self.hbm
+        return self.micro_batches * bytes_each * self.trained / self.hbm
 
     def recomputed(self) -> float:
         shape, layout = self.shape, self.layout
@@ -203,8 +211,7 @@ class _Work:
         size = self.layout.dp * self.layout.cp
         if size == 1:
             return 0.0
-        parameters = stage_parameters(self.shape, self.layout, self.layout.pp - 1)
-        moved = (FP32 + BF16) * parameters * (size - 1) / size
+        moved = (FP32 + BF16) * self.trained * (size - 1) / size
         whole = moved / self.bandwidth(self.layout.tp, size)
         return max(0.1 * whole, whole - busy) if self.layout.overlap else whole
 
@@ -214,9 +221,9 @@ class _Work:
         What is offloaded comes over PCIe before the update and goes back after it.
         """
         parameters = stage_parameters(self.shape, self.layout, self.layout.pp - 1)
-        owned = optimizer_bytes(self.shape, self.layout, parameters) / ADAM
+        owned = optimizer_bytes(self.shape, self.layout, self.trained) / ADAM
         machine = self.machine
         adam = owned * (6 * FP32 + 2 * FP32 + BF16) / (machine.hbm * machine.constants.adam)
-        zeroed = parameters * FP32 / (machine.hbm * machine.constants.adam)
+        zeroed = self.trained * FP32 / (machine.hbm * machine.constants.adam)
         moved = 2 * 3 * FP32 * owned * self.layout.optimizer_offload + 2 * BF16 * parameters * self.layout.param_offload
         return adam + zeroed + moved / machine.pcie

@@ -20,6 +20,7 @@ from retool_mcore.planner.memory import (
     optimizer_bytes,
     stage_parameters,
     staying,
+    trained_parameters,
 )
 from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import Shape, known
@@ -43,6 +44,7 @@ def check_update(
     critic: bool = False,
     reference: bool = False,
     engine: bool = False,
+    config: DictConfig | None = None,
 ) -> float | None:
     """Refuse a layout whose update needs more than `gpu_bytes` on a GPU; returns the bytes that it should need.
 
@@ -53,8 +55,10 @@ def check_update(
         critic: PPO's, which has the policy's layout and lies beside it, unless parallel.megatron moves both away.
         reference: the starting policy for the KL term, whose weights lie there too.
         engine: vLLM shares the GPUs and is given its share of them while the models stay.
+        config: the stage's, whose adapters (model.lora) alone are trained; None: all weights are.
     """
     shape, layout = known(folder), layout_of(parallel, dp=dp)
+    shape = shape.adapted(config) if shape and config else shape
     piece = layout.micro_batch_tokens * layout.cp // PIECES
     if shape is None or piece < 1:
         return None
@@ -135,12 +139,14 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     """
     found: dict[str, float] = {}
     if megatron.get("param_offload", False):
-        found["weights"] = pinned(BF16 * stage_parameters(shape, layout, stage))
+        found["weights"] = pinned(BF16 * trained_parameters(shape, layout, stage))
+        if shape.lora:  # frozen weights, pageable
+            found["weights"] += BF16 * stage_parameters(shape, layout, stage)
     if megatron.get("optimizer_offload", False):
         size = sum(pinned(FP32 * elements) for elements in tensors(shape, layout, stage))
         found["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
-        if shape.experts:  # hundreds of small tensors: their sum, as if each were a power of two
-            found["optimizer"] = optimizer_bytes(shape, layout, stage_parameters(shape, layout, stage))
+        if shape.experts or shape.lora:  # hundreds of small tensors: their sum, as if each were a power of two
+            found["optimizer"] = optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
     return found
 
 
@@ -158,6 +164,7 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
     base = {"processes": machine.MIN_CPU_MEMORY_BYTES + cuda * parallel.gpus_per_node * PROCESS_BYTES}
     if "train" not in config or shape is None:
         return Needs(base)
+    shape = shape.adapted(config)
     megatron, recipe = parallel.megatron, config.get("recipe", {})
     cp = megatron.get("context_parallel_size") or 1
     dp = parallel.nodes * parallel.gpus_per_node // (parallel.tp * parallel.pp * cp)
@@ -173,7 +180,7 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
             stage = rank // (layout.tp * layout.cp * layout.dp)  # pipeline stages are the outermost groups
             for name, size in trained(shape, layout, stage, megatron).items() if cuda else ():
                 parts[name] = parts.get(name, 0.0) + size * trained_models
-            if cuda and recipe.get("kl_loss") and megatron.get("param_offload", False):
+            if cuda and not shape.lora and recipe.get("kl_loss") and megatron.get("param_offload", False):
                 reference = BF16 * stage_parameters(shape, layout, stage)  # pageable
                 parts["reference"] = parts.get("reference", 0.0) + reference
         nodes.append(Needs(parts))

@@ -1,7 +1,9 @@
 """Is the folder a Hugging Face model that this project can train? Read from its JSON files and file sizes: no torch."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.shape import Model, experts_of, known, read_json
@@ -81,6 +83,25 @@ def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
             f"{model.folder}/config.json scales the rotary embedding by {kind!r}, which mbridge does not build: remove "
             "rope_scaling where sequences are shorter than it is for, or set parallel.megatron.vanilla_mbridge=false."
         )
+
+
+def check_lora(config: Mapping[str, Any], model: Model) -> None:
+    """Refuse adapters (model.lora.rank) where the stack cannot train them, or was not seen to."""
+    rank, parallel, recipe = config["model"]["lora"]["rank"], config["parallel"], config.get("recipe", {})
+    vanilla, transformer = (parallel["megatron"].get(key) for key in ("vanilla_mbridge", "override_transformer_config"))
+    refused = {
+        "Megatron-Bridge builds adapters, and parallel.megatron.vanilla_mbridge=true, which every CPU layout has, does "
+        "without: take a layout of GPUs": vanilla,
+        f"Megatron-Bridge cuts it over parallel.tp={parallel['tp']} ranks: take a multiple of it": rank
+        % parallel["tp"],
+        "adapters of experts were not tried: take a dense model": model.experts,
+        "adapters beside a critic were not tried: take another recipe.advantage": recipe.get("advantage") == "gae",
+        "under recompute_granularity=selective the first layer's would get no gradients: take null or full in "
+        "parallel.megatron.override_transformer_config": transformer.get("recompute_granularity") == "selective",
+        "adapters of FP8 weights were not tried: leave override_transformer_config.fp8 out": transformer.get("fp8"),
+    }
+    if why := next((why for why, refuses in refused.items() if refuses), None):
+        raise UserError(f"model.lora.rank={rank}: {why}, or model.lora.rank=0.")
 
 
 def weight_bytes(folder: Path) -> int:

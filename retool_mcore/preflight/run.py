@@ -16,7 +16,7 @@ from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known
 from retool_mcore.preflight import data, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
-from retool_mcore.preflight.model import check_rotary, check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.model import check_lora, check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
@@ -189,6 +189,11 @@ def read_named_policy(config: DictConfig) -> Model:
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
     check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
+    if "train" in config and OmegaConf.select(config, "model.lora.rank"):
+        check_lora(config, model)
+    replay = OmegaConf.select(layout, "megatron.router_replay.mode") or "disabled"
+    if replay != "disabled" and not model.experts:
+        raise UserError(f"parallel.megatron.router_replay.mode={replay} is of experts, and {model.folder} has none.")
     parallel.check_dtype(device=layout.device, dtype=config.model.dtype)
     if layout.device == "cuda":
         check_attention(layout)
@@ -223,7 +228,7 @@ def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) 
     """`models`: which others lie beside the policy, as in memory.check_update."""
     found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
     if found and None not in found:
-        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), **models)
+        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), config=config, **models)
 
 
 def tell_plan(config: DictConfig, model: Model) -> None:
@@ -250,7 +255,7 @@ def check_rollout(config: DictConfig, model: Model) -> None:
 
 
 def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: bool = False) -> None:
-    parameters = model.parameters * (1 + critic)
+    parameters = saved_parameters(config, model, critic)
     needed = machine.checkpoint_disk_bytes(parameters=parameters, keep_checkpoints=keep_checkpoints)
     machine.check_disk(config.run_dir, needed_bytes=needed)
 
@@ -262,7 +267,13 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
     needs = memory.node_needs(config, model.folder)
     memory.check(needs, memory=machine.available_memory_bytes())
     if train.save_every > 0:
-        machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(model.parameters * (1 + critic)))
+        machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(saved_parameters(config, model, critic)))
+
+
+def saved_parameters(config: DictConfig, model: Model, critic: bool) -> int:
+    """Parameters that a checkpoint holds with Adam's state; with LoRA as many as take the room of the weights alone."""
+    share = machine.CHECKPOINT_BYTES_PER_PARAMETER // 2 if OmegaConf.select(config, "model.lora.rank") else 1
+    return model.parameters * (1 + critic) // share
 
 
 def check_tools(config: DictConfig) -> list[dict] | None:

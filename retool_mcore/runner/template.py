@@ -42,36 +42,14 @@ from retool_mcore.runner import processes
 # cluster from the environment once, when it is loaded, nor what adapts torch to its process
 # (backends/cpu/torch_cpu.py).
 MODULES = {
-    "both": (
-        "torch.distributed.checkpoint",
-        "torch._dynamo",
-        "torch.utils.tensorboard",
-        "tensordict",
-        "transformers.models.auto.modeling_auto",
-        "transformers.models.qwen2.modeling_qwen2",
-        "datasets",
-        "peft",
-        "scipy.stats",
-        "sympy",
-        "hydra",
-        "uvicorn",
-        "fastapi",
-        "aiohttp",
-        "openai",
-        "pydantic.v1",
-    ),
-    "cpu": (
-        "model_hosting_container_standards.sagemaker",
-        "compressed_tensors",
-        "vllm.engine.arg_utils",
-        "vllm.v1.core.sched.scheduler",
-        "megatron.core.models.gpt",
-        "mbridge",
-        "vllm.model_executor.kernels.linear",
-        "vllm.v1.worker.cpu_model_runner",
-    ),
+    "both": "torch.distributed.checkpoint torch._dynamo torch.utils.tensorboard tensordict "
+    "transformers.models.auto.modeling_auto transformers.models.qwen2.modeling_qwen2 datasets peft scipy.stats sympy "
+    "hydra uvicorn fastapi aiohttp openai pydantic.v1",
+    "cpu": "model_hosting_container_standards.sagemaker compressed_tensors vllm.engine.arg_utils "
+    "vllm.v1.core.sched.scheduler megatron.core.models.gpt mbridge vllm.model_executor.kernels.linear "
+    "vllm.v1.worker.cpu_model_runner",
     # Neither Megatron nor vLLM: Transformer Engine and NVML ask for the devices when they are imported.
-    "cuda": (),
+    "cuda": "",
 }
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
@@ -138,7 +116,7 @@ def main(path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     listener.listen(64)  # who asks before the imports are done waits for them
-    for name in (*MODULES["both"], *MODULES["cpu" if on_cpu(os.environ) else "cuda"]):
+    for name in f"{MODULES['both']} {MODULES['cpu' if on_cpu(os.environ) else 'cuda']}".split():
         with suppress(ImportError):  # what a GPU's or a CPU's build does without
             __import__(name)
     request = Server(listener, env).serve()  # returns in the children

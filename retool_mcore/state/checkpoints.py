@@ -23,6 +23,7 @@ from retool_mcore.state.progress import metric, read_steps
 
 MARK = "COMPLETE"
 BEST = "best.json"
+LORA = "adapter/lora.json"  # in the policy's folder of a checkpoint with adapters (backends/megatron/adapters.py)
 TRACKER = "latest_checkpointed_iteration.txt"  # verl/utils/checkpoint/checkpoint_manager.py:255
 _FOLDER = re.compile(r"global_step_(\d+)")
 
@@ -132,6 +133,12 @@ def policy_folder(checkpoint: Path) -> Path:
     """The Hugging Face folder (weights, config, tokenizer) inside a checkpoint of SFT or RL."""
     inner = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     return inner / "model" / "huggingface"
+
+
+def lora(checkpoint: Path) -> dict | None:
+    """model.lora of the run that saved a checkpoint; None: it trained all weights."""
+    file = policy_folder(checkpoint) / LORA
+    return json.loads(file.read_text())["lora"] if file.is_file() else None
 
 
 def link_policy(stage_dir: Path) -> Path | None:

@@ -39,7 +39,7 @@ def main(config_path: str) -> None:
         part = output.with_name(output.name + ".part")
         if first:
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(source, part, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"))
+            shutil.copytree(source, part, ignore=shutil.ignore_patterns("*.safetensors*", "adapter"))
         torch.distributed.barrier()
         write_weights(engine, part)
         torch.distributed.barrier()

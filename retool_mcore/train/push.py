@@ -17,23 +17,7 @@ _ROWS = {
     "calls": "rollout.format",
     "seed": "seed",
 }
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [retool-mcore, reinforcement-learning, tool-use]
----
-
-# {name}
-
-Step {step} of the stage `{stage}` of retool_mcore, from `{model}`.
-
-| | |
-|---|---|
-{rows}
-
-Log-probabilities of the training engine (Megatron) and of this folder in transformers differ by
-{log_prob_difference:.1e} on a probe batch; the limit was {limit:.1e}.
-"""
+_CARD = Path(__file__).with_name("card.md").read_text()
 
 
 def check_push(repository: str) -> None:

@@ -60,7 +60,7 @@ REFUSED = [
     (
         "rl",
         ["verl.actor_rollout_ref.model.lora_rank=16"],
-        "LoRA is not supported: neither export nor the verified push",
+        "unknown key verl.actor_rollout_ref.model.lora_rank; it is not of Megatron, so set model.lora.rank.",
     ),
     (
         "rl",
@@ -168,10 +168,22 @@ REFUSED = [
     ("prepare", ["data=file", "data.file.train={name: a}"], "data.file.train.path: expected a value"),
     ("prepare", ["data=file", "data.file.train=[a/x.csv,b/x.csv]"], "data.file.train has two files of the name x: "),
     ("rl", ["foo=1"], "unknown key foo; none is near it."),
-    ("rl", ["lora.rank=8"], "LoRA is not supported: "),
-    ("sft", ["model.lora_rank=8"], "LoRA is not supported: "),
+    ("rl", ["lora.rank=8"], "unknown key lora.rank; the nearest valid key is model.lora.rank."),
+    ("sft", ["model.lora.rank=-1"], "model.lora.rank=-1: expected 0 or more."),
+    ("sft", ["model.lora.alpha=0"], "model.lora.alpha=0: expected 1 or more."),
+    ("sft", ["model.lora.targets=[]"], "model.lora.targets=[]: expected a list that is not empty."),
+    ("sft", ["model.lora.targets=[q_proj]"], "model.lora.targets.0=q_proj: expected 'linear_qkv', 'linear_proj', "),
+    (
+        "rl",
+        ["verl.critic.model.lora.rank=8"],
+        "unknown key verl.critic.model.lora.rank; a critic has no adapters, so leave it out.",
+    ),
     ("sft", ["exploration=8"], "unknown key exploration; "),
-    ("sft", ["verl.model.lora.rank=8"], "LoRA is not supported: "),
+    (
+        "sft",
+        ["verl.model.lora.rank=8"],
+        "verl.model.lora.rank lies in a section that follows ${verl_lora:${model.lora}}: set it there.",
+    ),
     ("rl", ["train.step=3"], "unknown key train.step; the nearest valid key is train.steps."),
     ("rl", ["train.async_save=true"], "unknown key train.async_save; every save is synchronous, so leave it out."),
     (

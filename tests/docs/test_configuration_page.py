@@ -32,7 +32,9 @@ def test_every_group_and_stage_is_on_the_page(page):
     composed = compose("rl")
     groups = {folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir()} - {"site", "coldstart"}
     assert groups == set(page.GROUPS) and groups <= set(composed)
-    assert {path.stem for path in CONFIG_DIR.glob("*.yaml")} - {"parallel_base", "recipe_base"} == set(page.STAGES)
+    assert {path.stem for path in CONFIG_DIR.glob("*.yaml")} - {"model_base", "parallel_base", "recipe_base"} == set(
+        page.STAGES
+    )
 
 
 @functools.cache

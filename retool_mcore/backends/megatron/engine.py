@@ -27,6 +27,7 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
 from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed_layout  # noqa: F401  registers
+from retool_mcore.backends.megatron.adapters import AdapterCheckpoints
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
 
@@ -75,6 +76,11 @@ class _Packs(GuardedUpdate):
 
 class Engine(_Packs, MegatronEngineWithLMHead):
     """The policy's."""
+
+    def initialize(self):
+        super().initialize()
+        if self.peft_cls is not None and self.optimizer is not None:
+            self.checkpoint_mananager.__class__ = AdapterCheckpoints
 
     def _build_megatron_module(self):
         modules = self._with_weights()
