@@ -58,7 +58,8 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
         reference = Path(scratch) / "hf.pt"
         # A process of its own: the CPU adapter of torch leaves transformers' rotary buffers uninitialised.
         command = [sys.executable, "-m", "retool_mcore.train.hf_log_probs", str(part), str(reference)]
-        subprocess.run([*command, json.dumps(OmegaConf.to_container(config.probe))], check=True, env=plain_env())
+        command += [json.dumps(OmegaConf.to_container(config.probe)), config.model.dtype]
+        subprocess.run(command, check=True, env=plain_env())
         rounded, exact = torch.load(reference)
     difference, limit = compare(log_probs, rounded, exact, config.max_difference)
     print(f"log-probabilities of Megatron and Hugging Face differ by {difference:.2e} (limit {limit:.2e})")
@@ -74,19 +75,17 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
     print(f"exported step {step} of {config.policy} to {output}")
 
 
-def compare(
-    found: torch.Tensor, rounded: torch.Tensor, exact: torch.Tensor, max_difference: float
-) -> tuple[float, float]:
+def compare(found: torch.Tensor, rounded: torch.Tensor, exact: torch.Tensor, allowed: float) -> tuple[float, float]:
     """(how far `found` is from `exact`, how far it may be), of log-probabilities (sequences, tokens, vocab) float32.
 
-    `rounded` is the exported model's in its own dtype, `exact` in float32. Without rounding, in a float32 model, the
-    largest difference counts. Otherwise the mean, and rounding may double it: of the largest a router that rounds to
-    another expert makes anything.
+    `rounded` is the exported model's in the dtype of its training, `exact` in float32. Without rounding the largest
+    difference counts. Otherwise the mean, and rounding may double it: of the largest a router that rounds to another
+    expert makes anything.
     """
     difference, rounding = (found - exact).abs(), (rounded - exact).abs()
     if rounding.max() == 0:
-        return difference.max().item(), max_difference
-    return difference.mean().item(), max_difference + 2 * rounding.mean().item()
+        return difference.max().item(), allowed
+    return difference.mean().item(), allowed + 2 * rounding.mean().item()
 
 
 def plain_env() -> dict[str, str]:

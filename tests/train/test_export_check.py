@@ -13,8 +13,8 @@ PROBE = {"sequences": 2, "tokens": 24}
 LIMIT = 1e-3
 
 
-def log_probs(folder, path):
-    hf_log_probs.main(str(folder), str(path), json.dumps(PROBE))
+def log_probs(folder, path, dtype):
+    hf_log_probs.main(str(folder), str(path), json.dumps(PROBE), dtype)
     return torch.load(path)
 
 
@@ -38,10 +38,11 @@ def other_rounding(folder, change=0.0):
         return torch.log_softmax(model.half()(input_ids=ids).logits.float(), dim=-1)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
-def test_rounding_of_bfloat16_is_no_other_model(family, tmp_path):
-    folder = policy(tmp_path / "policy", family, torch.bfloat16)
-    rounded, exact = log_probs(folder, tmp_path / "hf.pt")
+@pytest.mark.parametrize(("family", "stored"), [("qwen3", "bfloat16"), ("qwen3-moe", "bfloat16"), ("qwen3", "float32")])
+def test_rounding_of_bfloat16_is_no_other_model(family, stored, tmp_path):
+    """Whatever dtype the folder names: a float32 model is trained in bfloat16 by the layouts for GPUs."""
+    folder = policy(tmp_path / "policy", family, getattr(torch, stored))
+    rounded, exact = log_probs(folder, tmp_path / "hf.pt", "bfloat16")
     assert (rounded - exact).abs().max() > 10 * LIMIT  # what a bound for float32 would refuse
     difference, limit = compare(other_rounding(folder), rounded, exact, LIMIT)
     assert difference <= limit
@@ -51,7 +52,7 @@ def test_rounding_of_bfloat16_is_no_other_model(family, tmp_path):
 
 def test_in_float32_one_token_tells(tmp_path):
     folder = policy(tmp_path / "policy", "qwen3", torch.float32)
-    rounded, exact = log_probs(folder, tmp_path / "hf.pt")
+    rounded, exact = log_probs(folder, tmp_path / "hf.pt", "float32")
     assert compare(exact + 0.5 * LIMIT, rounded, exact, LIMIT)[0] <= LIMIT
     found = exact.clone()
     found[1, 3, 5] += 2 * LIMIT
