@@ -67,9 +67,11 @@ def our_keys() -> set[str]:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         if path.parent.name in ("site", "coldstart"):  # read by dataclasses and a parser that refuse unknown keys
             continue
-        node.get("toolmath", {}).pop(
-            "mix", None
-        )  # its keys are families, of which data/toolmath.py refuses unknown ones
+        for task in (
+            "toolmath",
+            "calls",
+        ):  # its keys are families; others are refused (toolmath.py) or no key of the file
+            node.get(task, {}).pop("mix", None)
         for section in ("defaults", "verl", "megatron"):
             node.pop(section, None)
         found |= {key for key, _ in leaves(node) if key}
