@@ -70,7 +70,7 @@ def our_keys() -> set[str]:
         for task in (
             "toolmath",
             "calls",
-        ):  # its keys are families; others are refused (toolmath.py) or no key of the file
+        ):  # its keys are families of problems
             node.get(task, {}).pop("mix", None)
         for section in ("defaults", "verl", "megatron"):
             node.pop(section, None)
