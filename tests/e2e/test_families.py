@@ -56,3 +56,19 @@ def test_a_family_goes_through_every_stage(family, name, tmp_path):
     assert all(steps[step]["mismatch/max"] < 1e-4 for step in (1, 2))
     assert "verified in" in (runs / "t" / "rl" / "log.txt").read_text()
     assert json.loads((runs / "t" / "export" / "policy" / "export.json").read_text())["step"] == 2
+
+
+def test_the_update_replays_the_routes_of_its_old_log_probs(tmp_path):
+    """verl stops where an update has no recorded routes; those of other tokens would give other log-probabilities."""
+    folder = write_family(tmp_path / "model", "qwen3-moe")
+    given = [f"model.path={folder}", "model.make=false", f"model.chat_template={FAMILIES['qwen3-moe'].ours}"]
+    given += ["parallel.ep=2", "rollout.format=text"]
+    for stage in ("prepare", "sft"):
+        succeed(stage, tmp_path / "runs", *given)
+    # The reward grows worse with every token above 10, so that groups have advantages.
+    learning = ("recipe=grpo", "recipe.overlong_buffer=110", "parallel.megatron.router_replay.mode=R2")
+    succeed("rl", tmp_path / "runs", *given, *learning)
+    steps = metrics_of(tmp_path / "runs" / "t" / "rl")
+    for step in (1, 2):
+        assert abs(steps[step]["actor/ppo_kl"]) < 1e-6 < steps[step]["actor/grad_norm"]
+        assert steps[step]["mismatch/max"] < 1e-4
