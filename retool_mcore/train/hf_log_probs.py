@@ -20,12 +20,11 @@ def probe_batch(vocab_size: int, sequences: int, tokens: int) -> torch.Tensor:
 def main(folder: str, output: str, probe: str, dtype: str) -> None:
     from transformers import AutoModelForCausalLM  # export imports this module for `probe_batch` only
 
-    found = []
-    for asked in (dtype, "float32"):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=asked).eval()
-        ids = probe_batch(model.config.vocab_size, **json.loads(probe))
-        found.append(torch.log_softmax(model(input_ids=ids).logits.float(), dim=-1))
-    torch.save(tuple(found), output)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    ids = probe_batch(model.config.vocab_size, **json.loads(probe))
+    rounded = torch.log_softmax(model(input_ids=ids).logits.float(), dim=-1)
+    exact = torch.log_softmax(model.float()(input_ids=ids).logits, dim=-1)
+    torch.save((rounded, exact), output)
 
 
 if __name__ == "__main__":
