@@ -6,6 +6,7 @@ other's, so that what follows (RL, export, evaluation) needs no word of LoRA. `a
 they lie, by a digest of its bits, which no layout changes.
 """
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -41,6 +42,7 @@ class AdapterCheckpoints(MegatronCheckpointManager):
             )
         super().load_checkpoint(local_path, *arguments, **named)
 
+    @functools.cache  # noqa: B019  a process has one; no step changes what takes a save's time to gather
     def base(self) -> str:
         """sha256 (hex) of the weights below the adapters, under their Hugging Face names. Every rank takes part."""
         exported = self.bridge.export_hf_weights(self.model, show_progress=False, merge_adapter_weights=False)
