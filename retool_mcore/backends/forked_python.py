@@ -9,6 +9,7 @@ library only.
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,6 +18,30 @@ SOCKET = "RETOOL_TEMPLATE"  # where the template listens
 PYTHON = "RETOOL_FORKED_PYTHON"  # the executable that runs this file
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 MOST_DESCRIPTORS = 64
+RAY = "/site-packages/ray/"
+RAY_WORKER = RAY + "_private/workers/default_worker.py"  # alone of Ray's own: its agents want its raylet for a parent
+
+
+def worker_of(arguments: list[str]) -> list[str]:
+    """A Ray worker's command line, with its variables set, where Ray would read it in a process that imports Ray first.
+
+    Adapted place: `RuntimeEnvContext.exec_worker`. Unchanged where a runtime environment asks for more than variables.
+    """
+    given = dict(
+        argument.split("=", 1) for argument in arguments if re.match("--(serialized-runtime|language=)", argument)
+    )
+    context = json.loads(given.get("--serialized-runtime-env-context", "{}"))
+    more = {name for name, value in context.items() if value} - {"env_vars", "py_executable"}
+    if (
+        not arguments[:1]
+        or not arguments[0].endswith("/setup_worker.py")
+        or more
+        or given.get("--language") != "PYTHON"
+    ):
+        return arguments
+    for name, value in context.get("env_vars", {}).items():
+        os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
+    return [argument for argument in arguments[1:] if argument.partition("=")[0] not in given]
 
 
 def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
@@ -27,7 +52,8 @@ def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
         if argument in ("-m", "-c"):
             rest = arguments[place + 1 :]
             return (argument, rest[0], rest[1:]) if rest else None
-        return None if argument.startswith("-") else ("script", argument, arguments[place + 1 :])
+        own = argument.startswith("-") or (RAY in argument and not argument.endswith(RAY_WORKER))
+        return None if own else ("script", argument, arguments[place + 1 :])
     return None
 
 
@@ -65,7 +91,7 @@ def ask(path: str, arguments: list[str]) -> tuple[socket.socket, int] | None:
 
 
 def main() -> None:
-    path, arguments = os.environ.get(SOCKET), sys.argv[1:]
+    path, arguments = os.environ.get(SOCKET), worker_of(sys.argv[1:])
     asked = ask(path, arguments) if path and program_of(arguments) else None
     if asked is None:
         os.execv(sys.executable, [sys.executable, *arguments])

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from retool_mcore.backends import forked_python, ray_titles
 from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env, template_of
-from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, SOCKET, program_of
+from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, RAY_WORKER, SOCKET, program_of
 from retool_mcore.runner import processes
 
 # What the processes of a stage have in common. Neither what imports Ray, whose library reads its process's place in the
@@ -47,7 +47,9 @@ MODULES = {
     "hydra uvicorn fastapi aiohttp openai pydantic.v1",
     "cpu": "model_hosting_container_standards.sagemaker compressed_tensors vllm.engine.arg_utils "
     "vllm.v1.core.sched.scheduler megatron.core.models.gpt mbridge vllm.model_executor.kernels.linear "
-    "vllm.v1.worker.cpu_model_runner",
+    "vllm.v1.worker.cpu_model_runner vllm.entrypoints.openai.responses.protocol vllm.entrypoints.openai.cli_args "
+    "vllm.entrypoints.pooling.embed.protocol vllm.entrypoints.pooling.scoring.protocol sympy.combinatorics "
+    "vllm.entrypoints.anthropic.protocol vllm.model_executor.models.mixtral vllm.model_executor.models.qwen2_moe",
     # Neither Megatron nor vLLM: Transformer Engine and NVML ask for the devices when they are imported.
     "cuda": "",
 }
@@ -248,7 +250,7 @@ def _become(request: Mapping, mark: int) -> None:
     numpy.random.seed()  # every fork would draw the same numbers; random reseeds itself, torch begins alike anyway
     multiprocessing.set_executable(env[PYTHON])
     kind, program, given = program_of(arguments)
-    if program.endswith("/ray/_private/workers/default_worker.py"):
+    if program.endswith(RAY_WORKER):
         ray_titles.install()
     sys.argv = [program if kind == "script" else kind, *given]
     sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()

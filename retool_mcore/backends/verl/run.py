@@ -3,6 +3,7 @@
 import inspect
 import os
 import pydoc
+import sys
 from collections.abc import Iterable
 
 import ray
@@ -14,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import validate_config
 
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_runtime_env, worker_env
+from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
 
 
@@ -59,6 +61,8 @@ def run_trainer(verl, runner_class: type) -> None:
                 f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
             )
         print(f"Ray, TransferQueue and vLLM listen on {address}")
+        if ray_runtime_env():
+            sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
         runner = ray.remote(runner_class)
     run_ppo(verl, task_runner_class=runner)
     ray.shutdown()
