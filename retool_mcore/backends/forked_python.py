@@ -19,6 +19,7 @@ PYTHON = "RETOOL_FORKED_PYTHON"  # the executable that runs this file
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 MOST_DESCRIPTORS = 64
 RAY = "/site-packages/ray/"
+RAY_SETUP = RAY + "_private/workers/setup_worker.py"
 RAY_WORKER = RAY + "_private/workers/default_worker.py"  # alone of Ray's own: its agents want its raylet for a parent
 
 
@@ -27,21 +28,17 @@ def worker_of(arguments: list[str]) -> list[str]:
 
     Adapted place: `RuntimeEnvContext.exec_worker`. Unchanged where a runtime environment asks for more than variables.
     """
-    given = dict(
-        argument.split("=", 1) for argument in arguments if re.match("--(serialized-runtime|language=)", argument)
+    setup, *rest = arguments or [""]
+    asked = dict(
+        word.split("=", 1) for word in rest if word.startswith(("--serialized-runtime-env-context=", "--lang"))
     )
-    context = json.loads(given.get("--serialized-runtime-env-context", "{}"))
-    more = {name for name, value in context.items() if value} - {"env_vars", "py_executable"}
-    if (
-        not arguments[:1]
-        or not arguments[0].endswith("/setup_worker.py")
-        or more
-        or given.get("--language") != "PYTHON"
-    ):
+    context = json.loads(asked.get("--serialized-runtime-env-context", "{}"))
+    plain = not {name for name, value in context.items() if value} - {"env_vars", "py_executable"}
+    if not (setup.endswith(RAY_SETUP) and asked.get("--language") == "PYTHON" and plain):
         return arguments
     for name, value in context.get("env_vars", {}).items():
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
-    return [argument for argument in arguments[1:] if argument.partition("=")[0] not in given]
+    return [word for word in rest if word.partition("=")[0] not in asked]
 
 
 def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:

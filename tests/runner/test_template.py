@@ -1,6 +1,8 @@
 """Processes that are forked from a template: as those that were started, but for what they need not import."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ray._private.runtime_env.context import RuntimeEnvContext
+from ray.core.generated.common_pb2 import Language
 
-from retool_mcore.backends.forked_python import PYTHON, SOCKET, program_of
+from retool_mcore.backends.forked_python import PYTHON, SOCKET, program_of, worker_of
 from retool_mcore.runner import processes, template
 
 SERVER = """
@@ -140,6 +144,40 @@ def test_flags_that_repeat_the_environment_are_no_hindrance():
 @pytest.mark.parametrize("arguments", [["-I", "-c", "1"], ["-X", "dev", "x.py"], [], ["-"], ["-m"]])
 def test_what_needs_an_interpreter_of_its_own_is_not_forked(arguments):
     assert program_of(arguments) is None
+
+
+SITE = "/lib/site-packages/ray/"
+SETUP, WORKER = SITE + "_private/workers/setup_worker.py", SITE + "_private/workers/default_worker.py"
+
+
+def asked_of_ray(context: dict, language: str = "PYTHON") -> list[str]:
+    told = [f"--serialized-runtime-env-context={json.dumps(context)}", f"--language={language}"]
+    return [SETUP, WORKER, "--node-ip-address=127.0.0.1", *told, "--runtime-env-hash=7"]
+
+
+def test_a_worker_of_ray_begins_as_its_set_up_would_begin_it(monkeypatch):
+    plain = {"command_prefix": [], "env_vars": {"COLOUR": "a ${COLOUR}${NONE}"}, "py_executable": "/usr/bin/python"}
+    monkeypatch.setenv("COLOUR", "before")
+    ours = worker_of(asked_of_ray(plain))
+    assert ours == [WORKER, "--node-ip-address=127.0.0.1", "--runtime-env-hash=7"]
+    assert os.environ["COLOUR"] == "a before"
+    said = []  # by the installed release
+    monkeypatch.setenv("COLOUR", "before")
+    monkeypatch.setattr(os, "execvp", lambda file, args: said.append(args[-1]))
+    RuntimeEnvContext.deserialize(json.dumps(plain)).exec_worker(list(ours), Language.PYTHON)
+    assert said == [f"exec /usr/bin/python {shlex.join(ours)}"] and os.environ["COLOUR"] == "a before"
+
+
+@pytest.mark.parametrize("more", [{"command_prefix": ["nice"]}, {"override_worker_entrypoint": "/elsewhere.py"}])
+def test_what_ray_sets_up_by_more_than_variables_is_left_to_ray(more):
+    command = asked_of_ray(more)
+    assert worker_of(command) == command and program_of(command) is None
+    assert worker_of(asked_of_ray({}, "JAVA")) == asked_of_ray({}, "JAVA")
+
+
+def test_of_rays_processes_only_workers_are_forked():
+    assert program_of([WORKER, "--x"]) == ("script", WORKER, ["--x"])
+    assert program_of(["-u", SITE + "dashboard/agent.py"]) is None
 
 
 def test_only_stages_on_the_cpu_are_forked():
