@@ -19,7 +19,7 @@ PYTHON = "RETOOL_FORKED_PYTHON"  # the executable that runs this file
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 MOST_DESCRIPTORS = 64
 RAY = "/site-packages/ray/"
-RAY_SETUP = RAY + "_private/workers/setup_worker.py"
+RAY_SETUP, RAY_CONTEXT = RAY + "_private/workers/setup_worker.py", "--serialized-runtime-env-context="
 RAY_WORKER = RAY + "_private/workers/default_worker.py"  # alone of Ray's own: its agents want its raylet for a parent
 
 
@@ -28,17 +28,16 @@ def worker_of(arguments: list[str]) -> list[str]:
 
     Adapted place: `RuntimeEnvContext.exec_worker`. Unchanged where a runtime environment asks for more than variables.
     """
-    setup, *rest = arguments or [""]
-    asked = dict(
-        word.split("=", 1) for word in rest if word.startswith(("--serialized-runtime-env-context=", "--lang"))
-    )
-    context = json.loads(asked.get("--serialized-runtime-env-context", "{}"))
-    plain = not {name for name, value in context.items() if value} - {"env_vars", "py_executable"}
-    if not (setup.endswith(RAY_SETUP) and asked.get("--language") == "PYTHON" and plain):
+    if not (arguments and arguments[0].endswith(RAY_SETUP)):
+        return arguments
+    asked = dict(word.split("=", 1) for word in arguments[1:] if word.startswith((RAY_CONTEXT, "--language=")))
+    context = json.loads(asked.get(RAY_CONTEXT[:-1], "{}"))
+    more = {name for name, value in context.items() if value} - {"env_vars", "py_executable"}
+    if more or asked.get("--language") != "PYTHON":
         return arguments
     for name, value in context.get("env_vars", {}).items():
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
-    return [word for word in rest if word.partition("=")[0] not in asked]
+    return [word for word in arguments[1:] if word.partition("=")[0] not in asked]
 
 
 def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
