@@ -21,12 +21,12 @@ esac
 "${RETOOL_VENV:-.venv}/bin/ruff" format --check --quiet .
 
 for part in "${parts[@]}"; do
-    folder=tests options=()
+    folder=tests options=() types=
     case $part in
         fast)
             marker="not e2e and not nightly and not hostile and not cluster and not gpu"
             options=(-n 3 --dist loadfile --max-worker-restart 0) # one starts while another waits: tests/file_scheduling.py
-            "${RETOOL_VENV:-.venv}/bin/python" -m mypy ;;
+            "${RETOOL_VENV:-.venv}/bin/python" -m mypy & types=$! ;; # beside the tests: they wait now and then
         e2e)
             marker="e2e and not nightly and not cluster and not gpu"
             options=(-n 2 --dist load --maxschedchunk 1) ;; # an engine starts while another waits
@@ -39,6 +39,7 @@ for part in "${parts[@]}"; do
     echo "== tests: $part =="
     status=0
     "${RETOOL_VENV:-.venv}/bin/python" -m pytest "$folder" -m "$marker" "${options[@]}" "$@" || status=$?
+    [[ -z $types ]] || wait "$types" || exit
     # 5: nothing collected, which is no failure for the part that a selection such as -k leaves empty.
     if ((status != 0 && !(status == 5 && $# > 0))); then
         exit "$status"
