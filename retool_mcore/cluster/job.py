@@ -188,17 +188,21 @@ def run_attempt_on_nodes(
             return back_to_queue(allocation, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
         say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
         return 128 + stopped.signum
+    except NodesBroken as error:
+        return after_failure(stage, allocation, site, folder, str(error), error.nodes)
     except (StageFailed, ClusterFailed) as error:
         return after_failure(stage, allocation, site, folder, str(error))
     return 0
 
 
-def after_failure(stage: str, allocation: Allocation, site: Site, folder: Path, error: str) -> int:
-    """Back to the queue if the stage deserves another attempt; the exit code."""
+def after_failure(
+    stage: str, allocation: Allocation, site: Site, folder: Path, error: str, bad: Sequence[str] = ()
+) -> int:
+    """Back to the queue, without the `bad` nodes, if the stage deserves another attempt; the exit code."""
     say(f"retool: {error}")
     decision = judge(folder, error, site.max_attempts)
     why = f"{stage}: {decision.why}".removesuffix(".")
-    return back_to_queue(allocation, why, 1) if decision.requeue else finish(f"{why}.", 1)
+    return back_to_queue(allocation, why, 1, bad) if decision.requeue else finish(f"{why}.", 1)
 
 
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:
@@ -217,10 +221,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     with ExitStack() as stack:
         env, _ = stack.enter_context(template.forked(stage_env(config), []))  # it imports while the nodes are checked
         os.environ.update({name: env[name] for name in template.VARIABLES if name in env})
-        try:
-            check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
-        except NodesBroken as error:
-            raise ClusterFailed(str(error)) from error
+        check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
         check(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
@@ -347,11 +348,14 @@ def _on_every_node(allocation: Allocation, srun: Callable, command: list[str], t
         say(f"not every node was done within {timeout_s:.0f} s with {command[-2]}")
 
 
-def back_to_queue(allocation: Allocation, why: str, otherwise: int) -> int:
-    """Puts the job back into the queue; its exit code, `otherwise` when Slurm refuses."""
+def back_to_queue(allocation: Allocation, why: str, otherwise: int, bad: Sequence[str] = ()) -> int:
+    """Puts the job back into the queue, for other nodes than the `bad` ones where there are enough of them; its exit
+    code, `otherwise` when Slurm refuses."""
     refusal = slurm.requeue(allocation.job_id)
     if refusal is None:
-        return finish(f"{why}; job {allocation.job_id} is back in the queue.", 0)
+        elsewhere = bool(bad) and slurm.avoid(allocation.job_id, bad, len(allocation.nodes))
+        keeps_off = f" and keeps off {', '.join(bad)}" if elsewhere else ""
+        return finish(f"{why}; job {allocation.job_id} is back in the queue{keeps_off}.", 0)
     return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {refusal}", otherwise)
 
 

@@ -37,7 +37,12 @@ LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, th
 
 
 class NodesBroken(UserError):
-    """A node is silent or a port taken: nothing that the user gave is wrong, and another start may go well."""
+    """A node of `nodes` is silent or a port taken: nothing that the user gave is wrong, and another start may go well,
+    best on others."""
+
+    def __init__(self, message: str, nodes: Sequence[str]) -> None:
+        super().__init__(message)
+        self.nodes = nodes
 
 
 def plain_srun(options: Sequence[str], command: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
@@ -86,8 +91,9 @@ def check_nodes(
     found = verdicts(reports, config)
     if message := refusal(found):
         console.print(table(found, nodes))
-        failed = {verdict.check for verdict in found if not verdict.ok}
-        raise NodesBroken(message) if failed <= PASSING else UserError(message)
+        bad = [verdict for verdict in found if not verdict.ok]
+        passing = {verdict.check for verdict in bad} <= PASSING
+        raise NodesBroken(message, list({v.node: v for v in bad})) if passing else UserError(message)
     checks = len({verdict.check for verdict in found})
     console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
     for note in notes(found):

@@ -75,6 +75,21 @@ def requeue(job: int) -> str | None:
     return None if done.returncode == 0 or "pending" in done.stderr else done.stderr.strip()
 
 
+def avoid(job: int, nodes: Sequence[str], needed: int) -> bool:
+    """Has a job of `needed` nodes that waits in the queue start on others than `nodes`. False, and nothing is changed,
+    where too few others of its partition are up, the job was sent to nodes by name, or Slurm refuses."""
+    said = _lines(["scontrol", "show", "job", str(job)])
+    told = dict(word.partition("=")[::2] for line in said for word in line.split())
+    before = told.get("ExcNodeList", "(null)")
+    avoided = [*nodes, *(hostnames(before) if before != "(null)" else ())]
+    up = ["sinfo", "--noheader", "--Node", "--responding", f"--partition={told.get('Partition')}", "--format=%N"]
+    others = {name.strip() for name in _lines([*up, "--states=idle,allocated,mixed,completing"])} - {*avoided}
+    if len(others) < needed or told.get("ReqNodeList", "(null)") != "(null)":
+        return False
+    change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(avoided)}"]
+    return subprocess.run(change, capture_output=True).returncode == 0
+
+
 @functools.cache
 def binds_cpus() -> bool:
     """Whether this Slurm binds a step's tasks to cores: one that cannot complains of every --cpu-bind."""

@@ -64,17 +64,26 @@ def test_usr1_reaches_the_python_that_the_batch_script_became(cluster, tmp_path)
     assert out.read_text() == "ready\nUSR1 arrived\n"
 
 
-def test_requeue_keeps_the_job_id_and_counts(cluster, tmp_path):
-    script = """\
-        echo "job $SLURM_JOB_ID restart ${SLURM_RESTART_COUNT:-0}"
+def test_requeue_keeps_the_job_id_and_counts_and_goes_elsewhere(cluster, tmp_path):
+    back = "from retool_mcore.cluster import slurm; print('refusal', slurm.requeue({0}), slurm.avoid({0}, ['{1}'], 1))"
+    code = back.format("$SLURM_JOB_ID", "$SLURMD_NODENAME")
+    script = f"""\
+        echo "job $SLURM_JOB_ID restart ${{SLURM_RESTART_COUNT:-0}}"
+        echo "node $SLURMD_NODENAME"
         [[ -n $SLURM_RESTART_COUNT ]] && exit 0
-        scontrol requeue $SLURM_JOB_ID
+        trap '' TERM
+        {sys.executable} -c "{code}"
+        {sys.executable} -c "{code.replace("$SLURMD_NODENAME", "n1','n2")}"
         sleep 300
         """
-    job, out = submit(cluster, tmp_path, script)
+    job, out = submit(cluster, tmp_path, script, "--nodes=1")
     assert cluster.wait(job, "COMPLETED", timeout_s=90)["Restarts"] == "1"
     said = [line for line in out.read_text().splitlines() if line.startswith("job ")]
     assert said == [f"job {job} restart 0", f"job {job} restart 1"]
+    nodes = [line for line in out.read_text().splitlines() if line.startswith("node ")]
+    assert sorted(nodes) == ["node n1", "node n2"], "the second start is not where the first was"
+    asked = [line for line in out.read_text().splitlines() if line.startswith("refusal ")]
+    assert asked == ["refusal None True", "refusal None False"], "without n1 and n2 nothing is left: not asked for"
 
 
 @pytest.mark.nightly
