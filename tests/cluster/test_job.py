@@ -267,6 +267,27 @@ def test_the_job_goes_back_to_the_queue(program, tmp_path, capsys):
     assert "rl: stopped after step 3; job 7 is back in the queue." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("job_is", "up", "keeps_off"),
+    [
+        ("Partition=gpu ReqNodeList=(null) ExcNodeList=(null)", "n1 n2 n3", "ExcNodeList=n2"),
+        ("Partition=gpu ReqNodeList=(null) ExcNodeList=n4", "n1 n2 n3 n4", "ExcNodeList=n2,n4"),
+        ("Partition=gpu ReqNodeList=(null) ExcNodeList=n3", "n1 n2 n3", None),  # two are needed
+        ("Partition=gpu ReqNodeList=n[1-2] ExcNodeList=(null)", "n1 n2 n3", None),
+    ],
+)
+def test_back_in_the_queue_it_keeps_off_bad_nodes_where_others_are_enough(
+    program, tmp_path, capsys, job_is, up, keeps_off
+):
+    answers = f"job) echo '{job_is}';; hostnames) echo $3;;"
+    program("scontrol", f'echo $* >> {tmp_path}/said; case "$2" in {answers} esac')
+    program("sinfo", f"printf '%s\\n' {up}")
+    assert back_to_queue(TWO, "rl: n2 is silent", 1, ["n2"]) == 0
+    updates = [line for line in (tmp_path / "said").read_text().splitlines() if line.startswith("update")]
+    assert updates == ([f"update JobId=7 {keeps_off}"] if keeps_off else [])
+    assert ("keeps off n2" in capsys.readouterr().out) is bool(keeps_off)
+
+
 def test_a_job_that_slurm_does_not_requeue_keeps_its_exit_code(program, capsys):
     program("scontrol", "echo requeue disabled >&2; exit 1")
     assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 75
