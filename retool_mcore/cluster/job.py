@@ -12,6 +12,7 @@ but not requeueable, 143 cancelled.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,6 +193,7 @@ def run_attempt_on_nodes(
         return after_failure(stage, allocation, site, folder, str(error), error.nodes)
     except (StageFailed, ClusterFailed) as error:
         return after_failure(stage, allocation, site, folder, str(error))
+    shutil.rmtree(ray_log(folder.parent, allocation).with_suffix(""), ignore_errors=True)
     return 0
 
 
@@ -292,8 +294,12 @@ def start_ray(
         srun=srun,
         env=stage_env(config),
         mark=allocation.mark,
-        log=Path(config.run_dir) / "slurm" / f"{allocation.job_id}-ray.log",
+        log=ray_log(Path(config.run_dir), allocation),
     )
+
+
+def ray_log(run_dir: Path, allocation: Allocation) -> Path:
+    return run_dir / "slurm" / f"{allocation.job_id}-ray.log"
 
 
 @contextmanager

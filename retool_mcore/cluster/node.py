@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -39,6 +40,7 @@ NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
 # Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
 FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LABEL = "slurm-node"  # Ray's own names are addresses
+MOST_LOG = 1 << 20  # bytes of one of Ray's files
 GRACE_S = 12.0  # less than the time that Slurm (KillWait) and our own launcher give
 
 
@@ -151,6 +153,7 @@ def ray(
     base_port: int,
     resources: dict[str, int | None],
     places: Sequence[int],
+    logs: str,
     others: Sequence[str] = (),
     index: int | None = None,
     address: str | None = None,
@@ -161,6 +164,7 @@ def ray(
     Args:
         resources: gpus, cpus and object_store_bytes, as for `ray_command`.
         places: network.places of all nodes.
+        logs: the folder, on a path that all nodes see, that keeps what Ray wrote here.
         others: nodes to reach.
         index: 0 on the head; None: from SLURM_PROCID, the head being no task.
         address: of this node; None: that by which it reaches the others.
@@ -180,7 +184,17 @@ def ray(
         with template.forked(env, []) as (env, _):
             return supervise(command, env, node_mark(mark, index), "ray start")
     finally:
+        keep_logs(folder, Path(logs) / network.host())
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_logs(folder: Path, kept: Path) -> None:
+    """The ends of what Ray's parts and workers on this node wrote: `folder` goes, and with it why one of them died."""
+    for path in folder.glob("**/session_2*/logs/*"):
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size:
+                kept.mkdir(parents=True, exist_ok=True)
+                (kept / path.name).write_bytes(path.read_bytes()[-MOST_LOG:])
 
 
 def stage(mark: str, stage: str, config: str, others: Sequence[str]) -> int:

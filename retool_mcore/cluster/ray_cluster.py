@@ -93,7 +93,8 @@ def ray_cluster(
         srun: (options of a step, command) -> the command line.
         env: environment of Ray on every node.
         mark: unique word of the job, with which its processes and folders are found again.
-        log: takes what Ray says while it starts and stops.
+        log: takes what Ray says while it starts and stops; the folder beside it, without its suffix, what its parts and
+            workers wrote on each node.
 
     Raises:
         ClusterFailed: not all nodes came within `deadline_s`, or a part ended at once.
@@ -103,7 +104,13 @@ def ray_cluster(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = {"mark": mark, "base_port": base_port, "resources": {**resources}, "places": [*places]}
+    common = {
+        "mark": mark,
+        "base_port": base_port,
+        "resources": {**resources},
+        "places": [*places],
+        "logs": str(log.with_suffix("")),
+    }
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s

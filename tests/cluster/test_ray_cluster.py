@@ -13,7 +13,9 @@ import pytest
 
 from retool_mcore.cluster import network
 from retool_mcore.cluster.node import (
+    MOST_LOG,
     NODE_PORTS,
+    keep_logs,
     node_env,
     node_mark,
     ray_command,
@@ -212,6 +214,20 @@ def test_a_killed_raylet_is_noticed(tmp_path):
             time.sleep(0.2)
         assert "step on the other nodes ended" in up.fault()
     assert_gone(mark)
+    for name in ("here/gcs_server.out", "here/raylet.out", "localhost/raylet.out"):
+        assert (tmp_path / "ray" / name).stat().st_size, "what Ray wrote is there when its folder is gone"
+
+
+def test_of_a_long_log_the_end_is_kept_and_of_other_files_none(tmp_path):
+    logs = tmp_path / "ray/r/session_2026/logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_bytes(b"first" + b"." * MOST_LOG + b"last")
+    (logs / "empty.err").touch()
+    (logs.parent / "plasma").write_text("no log")
+    keep_logs(tmp_path / "ray", tmp_path / "kept/n1")
+    assert [path.name for path in (tmp_path / "kept/n1").iterdir()] == ["raylet.out"]
+    kept = (tmp_path / "kept/n1/raylet.out").read_bytes()
+    assert len(kept) == MOST_LOG and kept.endswith(b"last")
 
 
 def test_the_process_of_ray_that_was_killed_is_named(tmp_path):
