@@ -38,7 +38,7 @@ while IFS=$'\t' read -r key value; do
         container.mounts) mounts+=("$value") ;;
         modules) module load "$value" ;;
         env.*) [[ -v ${key#env.} ]] || export "${key#env.}=$value" ;;
-        scratch) export RETOOL_SCRATCH="${RETOOL_SCRATCH:-$value}" ;;
+        scratch) export TMPDIR=$value ;;
         sandbox_image) sandbox_image=$value ;;
         sandbox_command) sandbox_command=$value ;;
     esac

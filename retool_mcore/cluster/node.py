@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,11 @@ def ray_folder(mark: str, index: int) -> Path:
     return Path("/tmp") / f"ray-{node_mark(mark, index)}"
 
 
+def spill_folder(mark: str, index: int) -> Path:
+    """Where a node's objects go for which memory has no room: a large local disk, which /tmp need not be."""
+    return Path(tempfile.gettempdir()) / f"ray-spilled-{node_mark(mark, index)}"
+
+
 def ray_ports(base: int, index: int, place: int) -> dict[str, int]:
     """Ray's port options for node `index` of the cluster whose ports begin at `base`; `place`: see network.places."""
     first = base + place * NODE_PORTS
@@ -79,6 +85,7 @@ def ray_command(
     address: str,
     base: int,
     folder: Path,
+    spilled: Path,
     *,
     gpus: int,
     cpus: int | None = None,
@@ -91,6 +98,7 @@ def ray_command(
         "node-ip-address": address,
         "num-gpus": gpus,
         "temp-dir": folder,
+        "object-spilling-directory": spilled,
         "labels": f"{LABEL}={network.host()}",
     }
     options |= {"num-cpus": cpus, "object-store-memory": object_store_bytes, "address": head}
@@ -178,13 +186,19 @@ def ray(
         raise UserError(f"port {busy[0]}, which Ray needs on {network.host()}, is in use there.")
     env = node_env(index, interface)
     own_folder(folder)
+    own_folder(spilled := spill_folder(mark, index))
     head = None if index == 0 else head
-    command = ray_command(index, address or own, base_port, folder, **resources, head=head, place=place)
+    command = ray_command(index, address or own, base_port, folder, spilled, **resources, head=head, place=place)
     try:
         with template.forked(env, []) as (env, _):
             return supervise(command, env, node_mark(mark, index), "ray start")
     finally:
         keep_logs(folder, Path(logs) / network.host())
+        clean(mark, index)
+
+
+def clean(mark: str, index: int) -> None:
+    for folder in (ray_folder(mark, index), spill_folder(mark, index)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -219,7 +233,7 @@ def sweep(mark: str) -> int:
     index = int(os.environ["SLURM_PROCID"])
     for marked in (node_mark(mark, index), mark):
         processes.stop(marked, grace_s=3.0)
-    shutil.rmtree(ray_folder(mark, index), ignore_errors=True)
+    clean(mark, index)
     return 0
 
 

@@ -31,6 +31,7 @@ EQUAL = {  # what must be the same on all nodes, and what to do where it is not
 ADVICE = {  # what to do when a look itself failed
     "run_dir": "choose a runs_dir that every node can write to",
     "sandbox": "mend sandbox.* or exclude the node",
+    "scratch": "make the folder on every node, or give the site another scratch",
     "gpus": "have the node's NVIDIA driver looked at, or exclude the node",
     "peers": "have the node's NVIDIA driver looked at, or exclude the node",
 }

@@ -52,7 +52,7 @@ class Site:
     modules: list[str] = field(default_factory=list)
     env: dict[Shell, str] = field(default_factory=dict)
     max_attempts: Annotated[int, Field(ge=1)] = 10
-    scratch: str | None = None  # a folder on each node's own disk
+    scratch: str | None = None  # a folder on each node's own disk, TMPDIR there
     sandbox_image: str | None = None
     sandbox_command: str | None = None
 

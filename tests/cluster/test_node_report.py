@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tempfile
 
 import pytest
 
@@ -54,6 +55,18 @@ def test_a_driver_that_does_not_answer_is_an_error_of_the_report(driver, config)
     found = node_report.report(config, sandbox=False)
     assert "version mismatch" in found["errors"]["gpus"] and "gpus" not in found and "python" in found
     assert "gpus" in {verdict.check for verdict in verdicts([found], config) if not verdict.ok}
+
+
+def test_a_scratch_that_is_not_there_is_an_error_and_not_another_folder(monkeypatch, config, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert node_report.report(config, sandbox=False)["scratch"] == str(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "not there"))
+    found = node_report.report(config, sandbox=False)
+    assert "is not there or not writable" in found["errors"]["scratch"]
+    wrong = [verdict for verdict in verdicts([found], config) if verdict.check == "scratch"]
+    assert [verdict.ok for verdict in wrong] == [False] and "another scratch" in wrong[0].advice
 
 
 def test_the_code_hash_follows_content_and_names_of_python_files(tmp_path):

@@ -22,6 +22,7 @@ from retool_mcore.cluster.node import (
     ray_folder,
     ray_ports,
     ray_service_ports,
+    spill_folder,
 )
 from retool_mcore.cluster.ray_cluster import (
     ClusterFailed,
@@ -63,9 +64,11 @@ def test_nodes_are_told_apart_by_their_addresses(monkeypatch):
 
 
 def test_the_commands_of_head_and_worker():
-    head = ray_command(0, "10.0.0.1", 20_000, Path("/tmp/ray-1"), gpus=2)
+    head = ray_command(0, "10.0.0.1", 20_000, Path("/tmp/ray-1"), Path("/disk/x"), gpus=2)
     assert {"--head", "--port=20000", "--num-gpus=2", "--include-dashboard=false", "--block"} <= set(head)
-    worker = ray_command(1, "10.0.0.2", 20_000, Path("/tmp/ray-1"), gpus=2, cpus=4, head="10.0.0.1:20000")
+    worker = ray_command(
+        1, "10.0.0.2", 20_000, Path("/tmp/ray-1"), Path("/disk/x"), gpus=2, cpus=4, head="10.0.0.1:20000"
+    )
     assert {"--address=10.0.0.1:20000", "--num-cpus=4", "--node-ip-address=10.0.0.2"} <= set(worker)
     assert not any(word.startswith(("--head", "--port=", "--include-dashboard", "--ray-client")) for word in worker)
 
@@ -137,6 +140,7 @@ def cluster(tmp_path, mark: str, step, base: int):
 def assert_gone(mark: str) -> None:
     for index in (0, 1):
         assert processes.find(node_mark(mark, index)) == set() and not ray_folder(mark, index).exists()
+        assert not spill_folder(mark, index).exists()
 
 
 class Told:
@@ -196,6 +200,8 @@ def test_two_nodes_come_up_and_go(tmp_path):
             timeout=300,
         )
         assert joined.stdout.strip() == "2", joined.stderr
+        commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in processes.find(node_mark(mark, 1))]
+        assert any(f"--fallback_directory={spill_folder(mark, 1)}" in command for command in commands), commands
     assert_gone(mark)
 
 

@@ -194,7 +194,7 @@ def test_a_sites_environment_is_set_where_the_caller_has_set_none(root):
     write_site(root / "configs" / "site", "venv: .venv\nscratch: /s\nenv:\n  NCCL_DEBUG: WARN\n  NCCL_ALGO: Ring x\n")
     done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", NCCL_DEBUG="INFO")
     lines = done.stdout.splitlines()
-    assert {"NCCL_DEBUG=INFO", "NCCL_ALGO=Ring x", "RETOOL_SCRATCH=/s"} <= set(lines), done.stderr
+    assert {"NCCL_DEBUG=INFO", "NCCL_ALGO=Ring x", "TMPDIR=/s"} <= set(lines), done.stderr
 
 
 def test_modules_are_loaded_first(root):
