@@ -7,6 +7,7 @@ setup(
     package_dir={"retool_mcore.configs": "configs"},
     package_data={
         "retool_mcore.backends": ["*.yaml"],
+        "retool_mcore.cli": ["*.yaml"],
         "retool_mcore.config": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
@@ -19,16 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 
-GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")} | {
-    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
-    "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
-}
-GONE |= dict.fromkeys(
-    (f"verl.{part}model.{key}" for part in ("", "actor_rollout_ref.") for key in ("lora_rank", "lora_adapter_path")),
-    "it is not of Megatron, so set model.lora.rank",
-)
-GONE |= {f"verl.critic.model.lora{key}": "a critic has no adapters, so leave it out" for key in (".rank", "_rank")}
-
+KEYS = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+GONE: dict[str, str] = KEYS["gone"]
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 
