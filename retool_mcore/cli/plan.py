@@ -6,6 +6,7 @@ The planner is imported where it works: `retool --help` reads this file, too.
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +70,7 @@ def plan(
     from retool_mcore.planner.settings import switches
 
     nodes, gpus_per_node = parse_gpus(gpus)
-    machine = find_machine(gpu, gpu_memory).replace(gpus_per_node=gpus_per_node)
+    machine = replace(find_machine(gpu, gpu_memory), gpus_per_node=gpus_per_node)
     if max_length < 1:
         raise UserError(f"--max-length {max_length}: expected 1 or more.")
     if mean_length is not None and mean_length > max_length:
@@ -113,7 +114,7 @@ def judge(
     card = run.machine_of(config, machine.gpu_names())
     if gpu or gpu_memory:
         card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
-        card = card.replace(gpus_per_node=config.parallel.gpus_per_node)
+        card = replace(card, gpus_per_node=config.parallel.gpus_per_node)
     problem, told = run.read(config, shape, card), "a third of the limit; --lengths-of RUN takes a run's own"
     if lengths_of is not None or mean_length is not None:
         longest, sequences = problem.batch.longest, len(problem.batch.lengths)

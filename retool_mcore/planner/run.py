@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -31,7 +31,7 @@ def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
     """The GPU that is `here`, by its name, else the one that parallel.gpu names, else an H100."""
     known = [machine for line in here for name, machine in GPUS.items() if name in line]
     found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
-    return found.replace(gpus_per_node=config.parallel.gpus_per_node)
+    return replace(found, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
