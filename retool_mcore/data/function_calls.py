@@ -306,21 +306,16 @@ def read_calls(text: str) -> list[dict]:
     Raises MalformedRow for anything else, such as an argument without a name or a value that is no literal.
     """
     text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        raise MalformedRow("a call is not written as [name(argument=value), ...]")
-    body, position, calls = text[1:-1], 0, []
-    while True:
-        match = _NAME.match(body, position)
-        if match is None:
-            raise MalformedRow("a call is not written as [name(argument=value), ...]")
+    body, calls = text[1:-1], []
+    match = _NAME.match(body) if text.startswith("[") and text.endswith("]") else None
+    while match:
         end = _closing(body, match.end() - 1)
         calls.append({"name": match["name"].rstrip(), "arguments": _arguments(body[match.end() : end])})
         follows = _NEXT.match(body, end + 1)
-        if follows is None:
-            raise MalformedRow("a call is not written as [name(argument=value), ...]")
-        if not follows[1]:
+        if follows and not follows[1]:
             return calls
-        position = follows.end()
+        match = follows and _NAME.match(body, follows.end())
+    raise MalformedRow("a call is not written as [name(argument=value), ...]")
 
 
 def _closing(text: str, opening: int) -> int:
@@ -348,26 +343,20 @@ def _closing(text: str, opening: int) -> int:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise MalformedRow("a call's arguments are not Python literals by name") from None
-    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise MalformedRow("a call's arguments are not Python literals by name")
-    return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+        if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
+            return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        pass  # told below, as what is no call is
+    raise MalformedRow("a call's arguments are not Python literals by name")
 
 
 def _literal(node: ast.expr) -> Any:
-    for name in ast.walk(node):
-        if isinstance(name, ast.Name) and name.id not in _CONSTANTS:
-            raise MalformedRow("a call's arguments are not Python literals by name")
-    try:
-        value = ast.literal_eval(_Constants().visit(ast.fix_missing_locations(node)))
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        raise MalformedRow("a call's arguments are not Python literals by name") from None
+    value = ast.literal_eval(_Constants().visit(ast.fix_missing_locations(node)))
     return list(value) if isinstance(value, tuple) else value
 
 
 class _Constants(ast.NodeTransformer):
-    """JSON's true, false and null as Python's."""
+    """JSON's true, false and null as Python's; raises KeyError for any other name."""
 
     def visit_Name(self, node: ast.Name) -> ast.Constant:  # noqa: N802, the name that ast asks for
         return ast.copy_location(ast.Constant(_CONSTANTS[node.id]), node)

@@ -20,7 +20,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from retool_mcore.data.arithmetic import observations
+from retool_mcore.data.arithmetic import number, observations
 from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 
@@ -126,19 +126,15 @@ def _fails(program: str) -> bool:
     return False
 
 
-def _number(rng: random.Random, digits: int) -> int:
-    return rng.randint(10 ** (digits - 1), 10**digits - 1)
-
-
 def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
     kind = family.split("_")[0]
     while True:
         names = rng.sample(_NAMES, steps + 3)
-        value = _number(rng, digits)
+        value = number(rng, digits)
         lines, work, shapes = [f"{names[0]}={value}"], [f"{names[0]}={value}"], []
         for before, name in zip(names, names[1 : steps + 1], strict=False):
             operator = rng.choice("++--*")
-            operand = rng.randint(2, 9) if operator == "*" and kind == "chain" else _number(rng, digits)
+            operand = rng.randint(2, 9) if operator == "*" and kind == "chain" else number(rng, digits)
             result = {"+": value + operand, "-": value - operand, "*": value * operand}[operator]
             lines.append(f"{name}={before}{operator}{operand}")
             work.append(f"{name}={value}{operator}{operand}={result}")
@@ -150,8 +146,8 @@ def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
             break
     asked = names[steps]
     others = [
-        f"{names[steps + 1]}={_number(rng, digits)}",
-        f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{_number(rng, digits)}",
+        f"{names[steps + 1]}={number(rng, digits)}",
+        f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{number(rng, digits)}",
     ]
     given = list(enumerate(lines + others))
     rng.shuffle(given)
@@ -191,7 +187,7 @@ def _search(rng: random.Random) -> Item:
 
 
 def _product(rng: random.Random) -> Item:
-    a, b, c = (_number(rng, rng.randint(1, 5)) for _ in range(3))
+    a, b, c = (number(rng, rng.randint(1, 5)) for _ in range(3))
     total, work = 0, []
     for place, digit in enumerate(reversed(str(b))):
         part = a * int(digit) * 10**place

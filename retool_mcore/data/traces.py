@@ -14,9 +14,8 @@ import re
 from typing import Any
 
 from retool_mcore.data.boxed import boxes
+from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
-
-TOOL_NAME = "code_interpreter"
 
 _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
