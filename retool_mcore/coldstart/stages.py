@@ -74,21 +74,18 @@ class Services:
 
 def build(config: Config, services: Services, tokenizer: str, processes: int) -> list[Stage]:
     """The stages of `config`, in order. `tokenizer`: folder or hub name of select.tokenizer."""
-    grader, execution = services.grader, config.execution
+    grader, execution, copies, model = services.grader, config.execution, config.dedup, config.rewrite.model
     decontaminate = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
     selector = Selector(config.select, tokenizer)
+    selectable = None if config.select.tokenizer == "tiny" else selector.prepare
     stages = [
         Stage("read", [asdict(config.source), identity(config.source.path)], read=partial(read, config.source)),
         Stage("normalise", [], each=normalise),
-        Stage(
-            "exact duplicates",
-            config.dedup.per_problem,
-            whole=lambda rows, parallel: dedup.exact(rows, config.dedup.per_problem),
-        ),
+        Stage("exact duplicates", copies.per_problem, whole=lambda rows, _: dedup.exact(rows, copies.per_problem)),
         Stage(
             "near duplicates",
-            [config.dedup.jaccard, config.dedup.words],
-            whole=lambda rows, parallel: dedup.near(rows, config.dedup.jaccard, config.dedup.words, parallel),
+            [copies.jaccard, copies.words],
+            whole=lambda rows, parallel: dedup.near(rows, copies.jaccard, copies.words, parallel),
         ),
         Stage(
             "decontaminate",
@@ -112,9 +109,9 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
     return stages + [
         Stage(
             "rewrite",
-            [_sampling(config.rewrite.model), config.rewrite.instruction or REWRITE_INSTRUCTION],
+            [_sampling(model), config.rewrite.instruction or REWRITE_INSTRUCTION],
             wait=partial(rewrite, config.rewrite, services.rewriter),
-            concurrency=config.rewrite.model.concurrency,
+            concurrency=model.concurrency,
             check=services.rewriter.check,
         ),
         Stage("format verification", [], each=check_form),
@@ -126,12 +123,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             check=partial(probe, services.sandbox),
         ),
         Stage("answer verification", [], wait=partial(check_answer, grader), concurrency=2 * processes),
-        Stage(
-            "selection",
-            asdict(config.select),
-            each=selector,
-            check=None if config.select.tokenizer == "tiny" else selector.prepare,
-        ),
+        Stage("selection", asdict(config.select), each=selector, check=selectable),
     ]
 
 

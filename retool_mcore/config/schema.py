@@ -45,15 +45,6 @@ PATTERNS = {
     "val/loss",
 }
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-AboveOne = Annotated[float, Field(gt=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-PartialShare = Annotated[float, Field(ge=0, lt=1)]
-PositiveShare = Annotated[float, Field(gt=0, le=1)]
-Rate = Annotated[float, Field(gt=0, lt=1)]  # AdamW moves a weight by up to about its learning rate
 Every = Annotated[int, AfterValidator(_every)]
 Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 Name = Annotated[str, Field(pattern=_NAME)]
@@ -61,8 +52,6 @@ Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
 Interval = Annotated[list[float], AfterValidator(_interval)]
 PowerOfTwo = Annotated[int, AfterValidator(_power_of_two)]
-Mebibytes = Annotated[int, Field(ge=32)]  # Python itself takes about 10
-Group = Annotated[int, Field(ge=2)]  # with one trajectory a group every advantage is zero
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
 Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]], Field(min_length=1)]
 
@@ -70,8 +59,12 @@ Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "lin
 LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
 
 _TABLES = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+_NUMBERS: dict[str, Any] = {
+    name: Annotated[{"int": int, "float": float}[kind], Field(**bounds)]
+    for name, (kind, bounds) in _TABLES["numbers"].items()
+}
 VALUES: tuple[tuple[Any, str, str], ...] = tuple(
-    (globals()[kind] if isinstance(kind, str) else Literal[tuple(kind)], section, keys)
+    ((_NUMBERS | globals())[kind] if isinstance(kind, str) else Literal[tuple(kind)], section, keys)
     for kind, section, keys in _TABLES["values"]
 )
 ADAPTER = functools.cache(TypeAdapter)  # made again for every value they take as long as the rest of a check
@@ -85,7 +78,7 @@ class OwnFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
     path: str
     name: Annotated[str, Field(pattern=_NAME)]
-    weight: Positive = 1.0
+    weight: Annotated[float, Field(gt=0)] = 1.0
     question: str | None = None
     answer: str | None = None
     messages: str | None = None

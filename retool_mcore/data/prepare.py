@@ -64,7 +64,7 @@ def prepare_rl(
     malformed += [_dispute(other, problems[other.key]) for other in disputed]
     first_disputes = {other.key: other for other in reversed(disputed)}
     malformed += [_dispute(problems.pop(key), other) for key, other in first_disputes.items()]
-    splits = {source.split: list(problems.values())}
+    splits: dict[str, list] = {source.split: list(problems.values())}
     return _write(source_name, source, splits, len(again) - len(disputed), malformed, Path(output_dir), template)
 
 
@@ -84,7 +84,7 @@ def prepare_sft(
     """
     source = _source(source_name, "sft", template)
     traces, again, malformed = _read(source, location, _trace_key)
-    splits = {source.split: list(traces.values())}
+    splits: dict[str, list] = {source.split: list(traces.values())}
     if traces and validation_fraction:
         train, validation = split_by_problem(splits[source.split], validation_fraction, seed)
         splits = {"train": train, "validation": validation}

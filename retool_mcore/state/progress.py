@@ -12,23 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TextIO
 
+import yaml
 from tqdm import tqdm
 
-# What the line shows, in this order: (label, last words of the metric's name).
-SHOWN = (
-    ("loss", "train/loss"),
-    ("val", "val/loss"),
-    ("reward", "critic/score/mean"),
-    ("accuracy", "reward/accuracy"),
-    ("val acc", "val/accuracy"),
-    ("code", "code_ratio"),
-    ("length", "response_length/mean"),
-    ("entropy", "actor/entropy"),
-    ("tokens/s", "perf/tokens_per_second"),
-    ("gen s", "timing_s/gen"),
-    ("tool s", "timing_s/tools"),
-    ("update s", "timing_s/update_actor"),
-)
+SHOWN: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 ASK_S = 2.0  # between two looks at what the stage does
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 
@@ -142,7 +129,7 @@ class Progress:
         found, self.position = parse_added(self.path, self.position)
         for step, data in found:
             self.step = max(self.step, step)
-            for label, name in SHOWN:
+            for label, name in SHOWN.items():
                 value = metric(data, name)
                 if value is not None:
                     self.shown[label] = value
@@ -158,7 +145,7 @@ class Progress:
         return self.said and f"{self.said}, "
 
     def _figures(self) -> str:
-        return ", ".join(f"{label} {self.shown[label]:.4g}" for label, _ in SHOWN if label in self.shown)
+        return ", ".join(f"{label} {self.shown[label]:.4g}" for label in SHOWN if label in self.shown)
 
     def _print(self) -> None:
         seconds = time.monotonic() - self.started

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 
 import numpy as np
 from pygments.lexers import PythonLexer
@@ -63,11 +65,8 @@ def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
 
 def _on_sampled(values: Sequence[float] | None, sampled: Sequence[Mapping], count: int) -> list[float | None]:
     shown: list[float | None] = [None] * count
-    if values is None or len(values) != count:
-        return shown
-    for span in sampled:
-        for position in range(span["start"], span["end"]):
-            value = float(values[position])
+    for span in sampled if values is not None and len(values) == count else ():
+        for position, value in enumerate(map(float, values[span["start"] : span["end"]]), start=span["start"]):
             shown[position] = round(value, DIGITS) if math.isfinite(value) else None
     return shown
 
@@ -117,15 +116,8 @@ def highlight(pieces: Sequence[str], code: str) -> list[list[tuple[str, str]]] |
     classes = [""] * len(text)
     for offset, kind, value in _LEXER.get_tokens_unprocessed(code):
         classes[start + offset : start + offset + len(value)] = [STANDARD_TYPES.get(kind, "")] * len(value)
-    parts: list[list[tuple[str, str]]] = []
-    position = 0
-    for piece in pieces:
-        row: list[tuple[str, str]] = []
-        for character, css in zip(piece, classes[position : position + len(piece)], strict=True):
-            if row and row[-1][0] == css:
-                row[-1] = (css, row[-1][1] + character)
-            else:
-                row.append((css, character))
-        parts.append(row)
-        position += len(piece)
-    return parts
+    characters = zip(classes, text, strict=True)
+    return [
+        [(css, "".join(part[1] for part in run)) for css, run in groupby(islice(characters, len(piece)), itemgetter(0))]
+        for piece in pieces
+    ]
