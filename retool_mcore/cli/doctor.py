@@ -71,12 +71,8 @@ def examine(config: DictConfig) -> list[Finding]:
 
 
 def python_version(extra: str) -> Finding:
-    expected = {"cpu": (3, 11), "gpu": (3, 12)}[extra]
-    found = sys.version_info[:2]
-    wanted = ".".join(map(str, expected))
-    return Finding(
-        "Python", ".".join(map(str, found)), found == expected, f"the {extra} environment needs {wanted}: {SETUP}"
-    )
+    wanted, found = {"cpu": "3.11", "gpu": "3.12"}[extra], "{}.{}".format(*sys.version_info)
+    return Finding("Python", found, found == wanted, f"the {extra} environment needs {wanted}: {SETUP}")
 
 
 def package(extra: str) -> list[Finding]:

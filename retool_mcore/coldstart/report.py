@@ -157,8 +157,7 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
     folder = Path(config.output)
     rows = sorted(stores[-1].kept_rows(), key=lambda row: row.index)
     stats = statistics(rows)
-    account = [{key: value for key, value in asdict(count).items() if key != "path"} for count in counts]
-    summary = {"stages": account, "calls": calls, "rows": stats}
+    summary = {"stages": [*map(asdict, counts)], "calls": calls, "rows": stats}
     write_atomically(folder / "statistics.json", json.dumps(summary, indent=1) + "\n")
     with replacing(folder / "dropped.jsonl") as part, part.open("w", encoding="utf-8") as file:
         for store, count in zip(stores, counts, strict=True):

@@ -51,8 +51,8 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
             raise UserError(f"{text!r} gives several values; write a list as 'key=[a,b]'.")
         if override.package is not None:
             raise UserError(f"{text!r}: '@' is not supported; name the full key, as in model.path=FOLDER.")
-        key = override.key_or_group
-        if not override.is_add() and not override.is_force_add() and (config_dir / key).is_dir():
+        key, forced = override.key_or_group, override.is_add() or override.is_force_add()
+        if not forced and (config_dir / key).is_dir():
             choices[key] = _choice(key, override.value(), config_dir)
             if key == "model" and choices[key] != str(override.value()):
                 values.append(Value("model.path", str(override.value()), str(override.value()), False))
@@ -60,7 +60,7 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
         value = override.value()
         typed = override.input_line.split("=", 1)[1] if override.input_line else str(value)
         typed = value if isinstance(value, str) else str(value.text) if isinstance(value, QuotedString) else typed
-        values.append(Value(key, value, typed, override.is_add() or override.is_force_add()))
+        values.append(Value(key, value, typed, forced))
     return choices, values
 
 

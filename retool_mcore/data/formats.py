@@ -257,11 +257,9 @@ def _unfence(body: str) -> str:
 
 
 def _call(code: str, start: int) -> ToolCall:
-    arguments = {"code": code}
-    if not code.strip():
-        error = "Error: the program is empty. Write Python code that prints what you want to see."
-        return ToolCall(None, error, start, TOOL_NAME, arguments)
-    return ToolCall(code, None, start, TOOL_NAME, arguments)
+    empty = "Error: the program is empty. Write Python code that prints what you want to see."
+    program, error = (code, None) if code.strip() else (None, empty)
+    return ToolCall(program, error, start, TOOL_NAME, {"code": code})
 
 
 def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:

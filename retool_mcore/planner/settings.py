@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.parallel import check_layout
@@ -54,15 +54,8 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
 
 def sizes(parallel: DictConfig) -> dict[str, Any]:
     """Fields of Layout that the group `parallel` sets itself, as check_layout takes them, too."""
-    megatron = parallel.megatron
-    return {
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "vpp": megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        "cp": megatron.get("context_parallel_size") or 1,
-        "ep": parallel.get("ep", 1),
-        "sequence_parallel": parallel.sequence_parallel,
-    }
+    found = {size: OmegaConf.select(parallel, KEYS[size]) or 1 for size in ("tp", "pp", "vpp", "cp", "ep")}
+    return found | {"sequence_parallel": parallel.sequence_parallel}
 
 
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
