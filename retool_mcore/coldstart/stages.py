@@ -1,11 +1,8 @@
 """The stages in their order: what each is called, how it runs, and what its result depends on."""
 
-# Without its packages mypy does not know pydantic's dataclasses.
-# mypy: disable-error-code="call-overload"
-
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -79,7 +76,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
     selector = Selector(config.select, tokenizer)
     selectable = None if config.select.tokenizer == "tiny" else selector.prepare
     stages = [
-        Stage("read", [asdict(config.source), identity(config.source.path)], read=partial(read, config.source)),
+        Stage("read", [config.source.model_dump(), identity(config.source.path)], read=partial(read, config.source)),
         Stage("normalise", [], each=normalise),
         Stage("exact duplicates", copies.per_problem, whole=lambda rows, _: dedup.exact(rows, copies.per_problem)),
         Stage(
@@ -89,14 +86,14 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
         ),
         Stage(
             "decontaminate",
-            [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]],
+            [config.decontaminate.model_dump(), [identity(file.path) for file in config.decontaminate.files]],
             each=decontaminate,
             check=decontaminate.prepare,
         ),
         Stage("rule verification", [], wait=partial(check_rule, grader), concurrency=2 * processes),
     ]
     if services.judge:
-        judge = asdict(config.judge) | {"model": _sampling(config.judge.model)}
+        judge = config.judge.model_dump() | {"model": _sampling(config.judge.model)}
         stages.append(
             Stage(
                 "judge verification",
@@ -117,13 +114,13 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
         Stage("format verification", [], each=check_form),
         Stage(
             "execution",
-            asdict(execution) | {"concurrency": None},
+            execution.model_dump() | {"concurrency": None},
             wait=Executor(execution, services.sandbox),
             concurrency=execution.concurrency,
             check=partial(probe, services.sandbox),
         ),
         Stage("answer verification", [], wait=partial(check_answer, grader), concurrency=2 * processes),
-        Stage("selection", asdict(config.select), each=selector, check=selectable),
+        Stage("selection", config.select.model_dump(), each=selector, check=selectable),
     ]
 
 

@@ -5,7 +5,7 @@ the machine are preflight's.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
@@ -15,22 +15,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from retool_mcore.errors import UserError
 
 
-def _every(value: int) -> int:
-    if value < 1 and value != -1:
-        raise ValueError("1 or more, or -1 for never")
-    return value
+def _must(hold: Callable[[Any], bool], expected: str) -> AfterValidator:
+    def checked(value: Any) -> Any:
+        if not hold(value):
+            raise ValueError(expected)
+        return value
 
-
-def _power_of_two(value: int) -> int:
-    if value < 1 or value & (value - 1):
-        raise ValueError("a power of two")
-    return value
-
-
-def _interval(value: list[float]) -> list[float]:
-    if len(value) != 2 or not 0 <= value[0] < value[1] <= 1:
-        raise ValueError("[low, high] with 0 <= low < high <= 1")
-    return value
+    return AfterValidator(checked)
 
 
 _SOURCE = r"([\w.-]+/)?"
@@ -45,13 +36,16 @@ PATTERNS = {
     "val/loss",
 }
 
-Every = Annotated[int, AfterValidator(_every)]
+Every = Annotated[int, _must(lambda n: n >= 1 or n == -1, "1 or more, or -1 for never")]
 Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
-Interval = Annotated[list[float], AfterValidator(_interval)]
-PowerOfTwo = Annotated[int, AfterValidator(_power_of_two)]
+Interval = Annotated[
+    list[float],
+    _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1"),
+]
+PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
 Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]], Field(min_length=1)]
 

@@ -88,11 +88,8 @@ def repair(root: Path) -> Path | None:
 
 def best(root: Path) -> dict | None:
     """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
-    try:
-        found = json.loads((root / BEST).read_text())
-    except OSError:
-        return None
-    return found if _is_whole(folder_of(root, found["step"])) else None
+    found = json.loads((root / BEST).read_text()) if (root / BEST).is_file() else None
+    return found if found and _is_whole(folder_of(root, found["step"])) else None
 
 
 def rotation(train: Mapping[str, Any]) -> dict[str, Any]:

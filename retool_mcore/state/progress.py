@@ -129,10 +129,8 @@ class Progress:
         found, self.position = parse_added(self.path, self.position)
         for step, data in found:
             self.step = max(self.step, step)
-            for label, name in SHOWN.items():
-                value = metric(data, name)
-                if value is not None:
-                    self.shown[label] = value
+            told = ((label, metric(data, name)) for label, name in SHOWN.items())
+            self.shown |= {label: value for label, value in told if value is not None}
 
     def _move_bar(self) -> None:
         if self.bar.n == 0 and self.step > 1:  # resumed: the steps of earlier attempts do not count for the speed
@@ -150,11 +148,8 @@ class Progress:
     def _print(self) -> None:
         seconds = time.monotonic() - self.started
         where = f"step {self.step}" + (f"/{self.total}" if self.total else "") if self.step else "starting"
-        print(
-            f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}".rstrip(),
-            file=self.out,
-            flush=True,
-        )
+        line = f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}"
+        print(line.rstrip(), file=self.out, flush=True)
         self.printed, self.printed_step = time.monotonic(), self.step
 
 
