@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
     epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
 )
-_EXAMPLES = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_text())
+_COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text())
 
 
 def _tell_version(asked: bool) -> None:
@@ -63,43 +63,31 @@ Full = Annotated[bool, Option("--full", help="Print the whole resolved configura
 
 def _command(words: str, group: typer.Typer = app, **settings: Any) -> Callable[[Callable], Callable]:
     """Makes a function `retool WORDS`, with its examples below the help."""
-    examples = "\n".join(f"  {example}" for example in _EXAMPLES[words])
+    examples = "\n".join(f"  {example}" for example in _COMMANDS["examples"][words])
     return group.command(words.split()[-1], epilog=f"\b\nExamples:\n{examples}", **settings)
 
 
-@_command("prepare")
-def prepare(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
-    row, malformed ones reported and counted, and split so that none is in both training and validation."""
-    run_stage("prepare", overrides, dry_run, full)
+def _runner(stage: str) -> Callable:
+    """What `retool STAGE` does: compose a configuration, and tell of it or carry it out."""
+
+    def run(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
+        config = compose(stage, overrides or ())
+        if dry_run or full:
+            from retool_mcore.cli.dry_run import lines, whole
+
+            print(whole(stage, config) if full else "\n".join(lines(stage, config)))
+        else:
+            launch(stage, config)
+            if stage == "eval":
+                from retool_mcore.cli.summary import print_evaluation
+
+                print_evaluation(stage_dir(stage, config))
+
+    return run
 
 
-@_command("sft")
-def sft(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
-    tokens only. A second start goes on from the last complete checkpoint."""
-    run_stage("sft", overrides, dry_run, full)
-
-
-@_command("rl")
-def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
-    trains. A second start goes on from the last complete checkpoint."""
-    run_stage("rl", overrides, dry_run, full)
-
-
-@_command("eval")
-def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
-    and the behaviour metrics, to RUN/eval/<policy>. model=FOLDER needs no run: it reads the problems by itself."""
-    run_stage("eval", overrides, dry_run, full)
-
-
-@_command("export")
-def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
-    a probe batch."""
-    run_stage("export", overrides, dry_run, full)
+for _stage, _about in _COMMANDS["stages"].items():
+    _command(_stage, help=_about)(_runner(_stage))
 
 
 @_command("doctor")
@@ -286,20 +274,6 @@ def serve_coldstart(
     from retool_mcore.coldstart import command
 
     command.serve(config, purpose, checkpoint, context.args, show)
-
-
-def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> None:
-    config = compose(stage, overrides or ())
-    if dry_run or full:
-        from retool_mcore.cli.dry_run import lines, whole
-
-        print(whole(stage, config) if full else "\n".join(lines(stage, config)))
-    else:
-        launch(stage, config)
-        if stage == "eval":
-            from retool_mcore.cli.summary import print_evaluation
-
-            print_evaluation(stage_dir(stage, config))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,10 +26,8 @@ OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """(column titles, cells) of the table; what the run does not have (yet) is "-".
 
-    One accuracy column for each data source, mean@k over its problems.
-
-    Raises:
-        UserError: no such folder, or a metrics file that is not what `retool eval` writes.
+    One accuracy column for each data source, mean@k over its problems. Raises UserError for no such folder, or a
+    metrics file that is not what `retool eval` writes.
     """
     if not run.is_dir():
         raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")

@@ -126,5 +126,4 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
 
 def _sampling(model: Model) -> dict:
     """The settings that a reply follows from: neither where the server is nor how fast it is asked."""
-    names = ("name", "temperature", "top_p", "max_tokens", "seed", "structured")
-    return {name: getattr(model, name) for name in names}
+    return model.model_dump(include={"name", "temperature", "top_p", "max_tokens", "seed", "structured"})

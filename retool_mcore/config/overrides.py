@@ -36,12 +36,9 @@ class Value:
 
 
 def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], list[Value]]:
-    """Splits overrides into group choices ({group: choice}) and values.
-
-    Raises:
-        UserError: malformed text, a deletion, a sweep, or a choice that its group does not have. A folder or hub name
-            in place of a model's choice is `model=folder model.path=THAT`.
-    """
+    """Splits overrides into group choices ({group: choice}) and values. A folder or hub name in place of a model's
+    choice is `model=folder model.path=THAT`. Raises UserError for malformed text, a deletion, a sweep, or a choice that
+    its group does not have."""
     choices, values = {}, []
     for text in overrides:
         override = _read(text)
@@ -115,10 +112,8 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
 
     `prefix` stands before the key in messages (`verl.`). A key whose reference value is null, missing or cannot be
     worked out (an override may be what mends it) takes anything, and any key takes null, which in many places means
-    "no limit" or "as the library decides".
-
-    Raises:
-        UserError: the key does not exist there, or the value's basic type is another one.
+    "no limit" or "as the library decides". Raises UserError when the key does not exist there, or the value's basic
+    type is another one.
     """
     if prefix + key in GONE:  # also where any key may stand
         raise UserError(f"unknown key {prefix}{key}; {GONE[prefix + key]}.")
@@ -160,11 +155,8 @@ def _mismatch(reference: Any, value: Any) -> str | None:
 
 
 def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str]) -> None:
-    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there.
-
-    Raises:
-        UserError: see `check`; also for an int where another int stood but a fraction was given.
-    """
+    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there. Raises
+    UserError as `check` does; also for an int where another int stood but a fraction was given."""
     checked = []
     for item in values:
         refuse_forced(item, free)
@@ -186,12 +178,8 @@ def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
 
 
 def store(config: DictConfig, key: str, value: Any) -> None:
-    """Sets one dotted key, replacing what stood there.
-
-    Raises:
-        UserError: a part of the key holds a plain value or follows another section, all of which would be replaced, or
-            the value is a broken interpolation.
-    """
+    """Sets one dotted key, replacing what stood there. Raises UserError when a part of the key holds a plain value or
+    follows another section, all of which would be replaced, or the value is a broken interpolation."""
     node: Any = config
     for part in key.split(".")[:-1]:
         if isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, part):

@@ -42,8 +42,7 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
         stage: name of a file in `config_dir`, as in "rl".
         overrides: Hydra style: `data.train_batch_size=8`, `recipe=dapo`, `verl.trainer.save_freq=5`.
 
-    Raises:
-        UserError: anything wrong in an override or in the files: unknown key or choice, wrong type, missing value.
+    Raises UserError for what is wrong in an override or in the files: unknown key or choice, wrong type, missing value.
     """
     config_dir = Path(config_dir).resolve()
     if not (config_dir / f"{stage}.yaml").is_file():

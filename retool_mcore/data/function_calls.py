@@ -8,6 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,12 @@ def _written(call: Mapping) -> str:
 
 def _own_replies(calls: Sequence[dict], after: Sequence[_Said]) -> list[dict]:
     """The messages of the tool right after the calls, one for each in their order; else none."""
-    told = [text for _, text, _ in takewhile(lambda message: message[0] == "tool", after)]
-    return [call | {"reply": text} for call, text in zip(calls, told, strict=True)] if len(told) == len(calls) else []
+    return _replied(calls, [text for _, text, _ in takewhile(lambda message: message[0] == "tool", after)])
+
+
+def _replied(calls: Sequence[dict], texts: Sequence[str]) -> list[dict]:
+    """The calls with their replies; none when they cannot be told apart."""
+    return [call | {"reply": text} for call, text in zip(calls, texts, strict=True)] if len(texts) == len(calls) else []
 
 
 def bfcl_problem(row: dict, data_source: str, index: int) -> CallProblem:
@@ -237,16 +242,13 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
 
 
 def _replies(calls: Sequence[dict], after: tuple[str, str] | None) -> list[dict]:
-    """The recorded reply of each call, from the tool's turn after it; none when they cannot be told apart."""
-    if after is None or after[0] != "tool":
-        return []
-    try:
-        results = json.loads(after[1])
-    except ValueError:
-        return []
-    if not isinstance(results, list) or len(results) != len(calls):
-        return []
-    return [call | {"reply": json.dumps(reply, ensure_ascii=False)} for call, reply in zip(calls, results, strict=True)]
+    """The recorded reply of each call, from the tool's turn after it."""
+    results = None
+    if after is not None and after[0] == "tool":
+        with suppress(ValueError):
+            results = json.loads(after[1])
+    texts = [json.dumps(reply, ensure_ascii=False) for reply in results] if isinstance(results, list) else []
+    return _replied(calls, texts)
 
 
 def _system_functions(system: str) -> Any:

@@ -15,6 +15,7 @@ the numbers), so that no structure of the evaluation occurs in a training set or
 """
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Mapping
@@ -168,13 +169,9 @@ def _search(rng: random.Random) -> Item:
     while math.gcd(small, large) != 1:
         small, large = sorted(rng.sample((3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25), 2))
     first, second = rng.randrange(small), rng.randrange(large)
-    candidates = []
-    n = second or large
-    while True:
-        candidates.append(f"{n}%{small}={n % small}")
-        if n % small == first:
-            break
-        n += large
+    least = second or large
+    n = next(n for n in itertools.count(least, large) if n % small == first)
+    candidates = [f"{tried}%{small}={tried % small}" for tried in range(least, n + 1, large)]
     return Item(
         family="search",
         question=f"Least n>0: n%{small}={first}, n%{large}={second}.",

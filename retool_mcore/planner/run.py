@@ -44,15 +44,12 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
     else:  # a response ends at the limit
         batch = Batch(tuple(min(length, longest) for length in batch.lengths), longest).sample(sequences)
     base = Layout(**switches(config.parallel.megatron))
+    given = shape, config.parallel.nodes, machine, batch, rl, base
     if not rl:
-        return Problem(shape, config.parallel.nodes, machine, batch, False, base)
+        return Problem(*given)
     others = {"critic": config.recipe.advantage == "gae", "reference": config.recipe.kl_loss}
     return Problem(
-        shape,
-        config.parallel.nodes,
-        machine,
-        batch,
-        base=base,
+        *given,
         updates=train.batch // train.mini_batch,
         beside=tuple(name for name, there in others.items() if there),
         own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,

@@ -243,17 +243,15 @@ def model_tflops(problem: Problem, plan: Plan) -> float:
 
 def _kind(message: str) -> str:
     """A refusal without its numbers, to be counted."""
-    for part, kind in (
-        ("attention heads", "tp does not divide the attention heads"),
-        ("key/value heads", "tp does not fit the key/value heads"),
-        ("vocabulary", "tp does not divide the vocabulary"),
-        ("experts", "ep does not divide the experts or the ranks"),
-        ("layers", "pp does not divide the layers"),
-        ("data-parallel", "fewer sequences than data-parallel ranks"),
-    ):
-        if part in message:
-            return kind
-    return message
+    kinds = {
+        "attention heads": "tp does not divide the attention heads",
+        "key/value heads": "tp does not fit the key/value heads",
+        "vocabulary": "tp does not divide the vocabulary",
+        "experts": "ep does not divide the experts or the ranks",
+        "layers": "pp does not divide the layers",
+        "data-parallel": "fewer sequences than data-parallel ranks",
+    }
+    return next((kind for part, kind in kinds.items() if part in message), message)
 
 
 def _nothing_fits(problem: Problem, found: Found) -> str:

@@ -160,11 +160,8 @@ def launch(stage: str, config: DictConfig) -> None:
     if is_complete(stage, config):
         return
     preflight(stage, config)
-    if (
-        stage in TORCHRUN
-        and config.parallel.nodes > 1
-        and (unset := [n for n in NODE_VARIABLES if n not in os.environ])
-    ):
+    unset = [name for name in NODE_VARIABLES if name not in os.environ]
+    if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
         raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
     while True:  # alarms.backs bounds it
         try:
@@ -234,10 +231,7 @@ def run_process(
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Runs the stage's command and returns when it ended well; whatever happens, nothing that it started lives on.
-
-    Raises:
-        UserError, StageFailed, Stopped, Paused: see `launch`.
-    """
+    Raises UserError, StageFailed, Stopped, Paused: see `launch`."""
     metrics = folder / "metrics" / f"attempt_{attempt:03d}.jsonl"
     log, stacks = folder / "log.txt", folder / "stacks" / f"attempt_{attempt:03d}"
     env: Mapping[str, str] = _environment(config, folder, metrics)
@@ -336,11 +330,8 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
-    """Holds the stage's lock; ends what a launcher that was killed outright may have left running.
-
-    Raises:
-        UserError: the stage runs already.
-    """
+    """Holds the stage's lock; ends what a launcher that was killed outright may have left running. Raises UserError
+    when the stage runs already."""
     with (folder / ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

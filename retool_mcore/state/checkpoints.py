@@ -149,8 +149,7 @@ def link_policy(stage_dir: Path) -> Path | None:
 
 def policy_step(path: Path) -> int:
     """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
-    steps = [step_of(p) for p in path.resolve().parents if _FOLDER.fullmatch(p.name)]
-    return steps[0] if steps else 0
+    return next((step_of(folder) for folder in path.resolve().parents if _FOLDER.fullmatch(folder.name)), 0)
 
 
 def _folders(root: Path) -> list[Path]:
