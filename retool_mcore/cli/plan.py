@@ -64,7 +64,6 @@ def plan(
         )
     from retool_mcore.planner import Batch, Layout, shape, table
     from retool_mcore.planner import search as tried
-    from retool_mcore.planner import write as written
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.run import MEAN_SHARE
     from retool_mcore.planner.settings import switches
@@ -76,15 +75,15 @@ def plan(
     if mean_length is not None and mean_length > max_length:
         raise UserError(f"--mean-length {mean_length}: expected 1 to {max_length}, which is --max-length.")
     if write is not None:
-        written.check_target(write, CONFIG_DIR)
+        table.check_target(write, CONFIG_DIR)
     batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
-    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{written.BASE}.yaml")
+    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{table.BASE}.yaml")
     layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
     problem = tried.Problem(shape.named(model), nodes, machine, batch, not sft, layout, updates)
     found = tried.search(problem)
     if write is not None:
         command = shlex.join(["retool", *sys.argv[1:]])
-        write_atomically(write, written.config_text(problem, found.chosen, command))
+        write_atomically(write, table.config_text(problem, found.chosen, command))
     table.print_plans(problem, found, top=top)
     if write is not None:
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")

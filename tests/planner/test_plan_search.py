@@ -16,8 +16,7 @@ from retool_mcore.planner.machine import find_machine
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem
 from retool_mcore.planner.settings import switches
-from retool_mcore.planner.table import print_plans
-from retool_mcore.planner.write import check_target, config_text
+from retool_mcore.planner.table import check_target, config_text, print_plans
 
 MACHINE = replace(MACHINES["H100-80"], gpus_per_node=4)
 SMALL = Problem(SHAPES["qwen2.5-7b"], 2, MACHINE, Batch.spread(64, 8192, 2048))
