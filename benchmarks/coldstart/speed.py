@@ -87,14 +87,16 @@ async def waited(check, rows: list[Row], concurrency: int) -> float:
 
 def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
     """{stage: (rows, seconds one at a time, seconds as the pipeline runs it)} of what runs in processes."""
-    evaluation = EvaluationFile(str(folder / "evaluation.jsonl"))
+    evaluation = EvaluationFile(path=str(folder / "evaluation.jsonl"))
     checks = {
         "normalise": normalise,
         "decontaminate": Decontaminate([evaluation], NGRAM),
         "format verification": check_form,
         "selection": Selector(Select(min_programs=0), str(make_tiny_model(folder / "tiny", 0))),
     }
-    source = Source(str(folder / "rows.jsonl"), columns=Columns("problem", "reasoning", "answer"))
+    source = Source(
+        path=str(folder / "rows.jsonl"), columns=Columns(problem="problem", reasoning="reasoning", answer="answer")
+    )
     once = {
         "read": lambda: list(read(source)),
         "exact duplicates": lambda: list(dedup.exact(lambda: rows, 1)),

@@ -61,7 +61,7 @@ class Case:
     seconds: float | None
 
     def predict(self, constants: Constants | None = None) -> Prediction:
-        machine = self.machine if constants is None else self.machine.replace(constants=constants)
+        machine = self.machine if constants is None else replace(self.machine, constants=constants)
         return predict(self.shape, self.layout, self.batch, machine)
 
 
@@ -85,7 +85,7 @@ def covered(row: Mapping) -> bool:
 def case(row: Mapping) -> Case:
     shape = SHAPES[row["shape"]] if isinstance(row["shape"], str) else Shape(**row["shape"])
     if "layers" in row:
-        shape = shape.replace(layers=row["layers"])
+        shape = replace(shape, layers=row["layers"])
     memory = row["peak_memory_gb"] * 1e9 if "peak_memory_gb" in row else None
     memory = row["peak_memory_gib"] * GIB if row.get("peak_memory_gib") else memory
     layout = layout_of(row)

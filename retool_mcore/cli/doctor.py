@@ -71,12 +71,8 @@ def examine(config: DictConfig) -> list[Finding]:
 
 
 def python_version(extra: str) -> Finding:
-    expected = {"cpu": (3, 11), "gpu": (3, 12)}[extra]
-    found = sys.version_info[:2]
-    wanted = ".".join(map(str, expected))
-    return Finding(
-        "Python", ".".join(map(str, found)), found == expected, f"the {extra} environment needs {wanted}: {SETUP}"
-    )
+    wanted, found = {"cpu": "3.11", "gpu": "3.12"}[extra], "{}.{}".format(*sys.version_info)
+    return Finding("Python", found, found == wanted, f"the {extra} environment needs {wanted}: {SETUP}")
 
 
 def package(extra: str) -> list[Finding]:
@@ -100,31 +96,23 @@ def pins(requirements: Iterable[str], extra: str) -> list[Finding]:
 def cpu_libraries() -> list[Finding]:
     harmful = [name for name in ("torchvision", "torchaudio", "torchcodec") if importlib.util.find_spec(name)]
     compilers = [name for name in ("gcc", "g++") if shutil.which(name) is None]
+    found = ", ".join(harmful) or "absent, as they should be"
+    mend = f"builds for CUDA break every transformers import: pip uninstall {' '.join(harmful)}"
+    there = f"no {', '.join(compilers)}" if compilers else "gcc, g++"
+    get = f"vLLM on CPU compiles kernels: apt-get install {' '.join(compilers)}"
     return [
-        Finding(
-            "torchvision and its kin",
-            ", ".join(harmful) or "absent, as they should be",
-            not harmful,
-            f"builds for CUDA break every transformers import: pip uninstall {' '.join(harmful)}",
-        ),
-        Finding(
-            "C and C++ compiler",
-            f"no {', '.join(compilers)}" if compilers else "gcc, g++",
-            not compilers,
-            f"vLLM on CPU compiles kernels: apt-get install {' '.join(compilers)}",
-        ),
+        Finding("torchvision and its kin", found, not harmful, mend),
+        Finding("C and C++ compiler", there, not compilers, get),
     ]
 
 
 def gpu_libraries() -> list[Finding]:
     """What launch/setup.sh installs or compiles beside the pinned requirements, found without importing it."""
-    engine = importlib.util.find_spec("transformer_engine") is not None
+    engine, needed = importlib.util.find_spec("transformer_engine"), f"Megatron's GPU layers need it: {SETUP}"
     bridge = next(iter(metadata.Distribution.discover(name="megatron-bridge")), None)
     found = bridge.version if bridge else "absent"
     return [
-        Finding(
-            "Transformer Engine", "present" if engine else "absent", engine, f"Megatron's GPU layers need it: {SETUP}"
-        ),
+        Finding("Transformer Engine", "present" if engine else "absent", engine is not None, needed),
         Finding("Megatron Bridge", found, bridge is not None, f"weights are converted by it: {SETUP}"),
         # Optional: without it gradient-accumulation fusion stays off, which costs some speed.
         Finding("NVIDIA Apex", "present" if has_apex() else "absent (optional)", True),

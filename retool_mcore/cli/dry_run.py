@@ -2,7 +2,9 @@
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
@@ -10,20 +12,7 @@ from retool_mcore.planner import verdict
 from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
 
-KEYS = {  # of each line those that the stage has
-    "model": ("model.name", "model.path", "init_from", "policy", "policy_path", "model.dtype"),
-    "data": ("data.name", "data.prompt"),
-    "reads": ("data.file.train", "data.file.eval", "data.file.sft"),
-    "recipe": ("recipe.name", "recipe.paper", "pipeline.name", "correction.name"),
-    "where": ("parallel.device", "parallel.nodes", "parallel.gpus_per_node", "parallel.tp", "parallel.pp"),
-    "trains": ("train.steps", "train.epochs", "train.batch", "train.n", "train.mini_batch", "train.lr"),
-    "lengths": ("rollout.max_prompt_tokens", "rollout.max_response_tokens", "rollout.max_turns", "train.max_length"),
-    "samples": ("rollout.format", "rollout.temperature", "k", "problems", "temperature", "top_p"),
-    "saves": ("train.save_every", "train.save_minutes", "train.keep_checkpoints", "train.keep_best"),
-    "validates": ("train.eval_every", "train.eval_samples"),
-    "logs": ("train.loggers",),
-    "sandbox": ("sandbox.kind", "sandbox.timeout_s", "sandbox.memory_mb"),
-}
+KEYS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 IN_PROCESS = ("prepare", "doctor")
 FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_files"}
 

@@ -6,13 +6,15 @@ Only composes a configuration and hands it to launch.py; nothing here imports to
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 from omegaconf import OmegaConf
+from typer import Argument, Option
 from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
@@ -30,6 +32,7 @@ app = typer.Typer(
     help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
     epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
 )
+_COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text())
 
 
 def _tell_version(asked: bool) -> None:
@@ -41,7 +44,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def options(
     shown: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -49,70 +52,45 @@ def options(
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
+    Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")
-]
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")]
-Full = Annotated[bool, typer.Option("--full", help="Print the whole resolved configuration; start nothing.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]
+Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")]
+Host = Annotated[str, Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")]
+Full = Annotated[bool, Option("--full", help="Print the whole resolved configuration; start nothing.")]
 
 
-def _examples(*commands: str) -> str:
-    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+def _command(words: str, group: typer.Typer = app, **settings: Any) -> Callable[[Callable], Callable]:
+    """Makes a function `retool WORDS`, with its examples below the help."""
+    examples = "\n".join(f"  {example}" for example in _COMMANDS["examples"][words])
+    return group.command(words.split()[-1], epilog=f"\b\nExamples:\n{examples}", **settings)
 
 
-@app.command(
-    epilog=_examples(
-        "retool prepare", "retool prepare name=maths data=math data.sources.aime_2025.location=aime.parquet"
-    )
-)
-def prepare(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Write the data sets of a run as parquet, and the tiny model when the run uses it. Problems are checked row by
-    row, malformed ones reported and counted, and split so that none is in both training and validation."""
-    run_stage("prepare", overrides, dry_run, full)
+def _runner(stage: str) -> Callable:
+    """What `retool STAGE` does: compose a configuration, and tell of it or carry it out."""
+
+    def run(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
+        config = compose(stage, overrides or ())
+        if dry_run or full:
+            from retool_mcore.cli.dry_run import lines, whole
+
+            print(whole(stage, config) if full else "\n".join(lines(stage, config)))
+        else:
+            launch(stage, config)
+            if stage == "eval":
+                from retool_mcore.cli.summary import print_evaluation
+
+                print_evaluation(stage_dir(stage, config))
+
+    return run
 
 
-@app.command(epilog=_examples("retool sft", "retool sft train.lr=1e-4 train.steps=200 parallel=cpu-pp2"))
-def sft(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Cold-start supervised fine-tuning on traces with code and interpreter output; the loss is on the policy's own
-    tokens only. A second start goes on from the last complete checkpoint."""
-    run_stage("sft", overrides, dry_run, full)
+for _stage, _about in _COMMANDS["stages"].items():
+    _command(_stage, help=_about)(_runner(_stage))
 
 
-@app.command(
-    epilog=_examples("retool rl recipe=dapo", "retool rl model=qwen2.5-32b parallel=2x8-80g data=math --dry-run")
-)
-def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Reinforcement learning with the interpreter in the rollout: vLLM generates, the sandbox runs the code, Megatron
-    trains. A second start goes on from the last complete checkpoint."""
-    run_stage("rl", overrides, dry_run, full)
-
-
-@app.command(
-    "eval",
-    epilog=_examples(
-        "retool eval policy=sft",
-        "retool eval policy=rl k=32 temperature=1.0 top_p=0.7",
-        "retool eval model=/models/Qwen2.5-7B-Instruct data=file data.file.eval=mine.jsonl",
-    ),
-)
-def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Evaluate a policy (init, sft, rl or a Hugging Face folder) with the rollout's own episodes: mean@k, best@k, maj@k
-    and the behaviour metrics, to RUN/eval/<policy>. model=FOLDER needs no run: it reads the problems by itself."""
-    run_stage("eval", overrides, dry_run, full)
-
-
-@app.command(epilog=_examples("retool export policy=rl", "retool export policy=sft output=/models/my-policy"))
-def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
-    """Write the last complete Megatron checkpoint as a Hugging Face folder, and check that both give the same logits on
-    a probe batch."""
-    run_stage("export", overrides, dry_run, full)
-
-
-@app.command(epilog=_examples("retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g"))
+@_command("doctor")
 def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
     Exits with 1 when something is missing that a run needs."""
@@ -126,7 +104,7 @@ def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     return examination.run(config)
 
 
-@app.command(epilog=_examples("retool summary runs/quickstart", "retool summary runs/mine"))
+@_command("summary")
 def summary(run: Run) -> None:
     """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
     minutes."""
@@ -135,10 +113,10 @@ def summary(run: Run) -> None:
     report.print_table(run)
 
 
-@app.command(epilog=_examples("retool figures runs/quickstart", "retool figures runs/tool runs/text --out compared"))
+@_command("figures")
 def figures(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
 ) -> None:
     """Draw a paper's figures, runs over each other: loss, reward and accuracy over the steps, ReTool's six behaviour
     metrics, the places of calls; as PNG, SVG and the numbers as CSV."""
@@ -147,37 +125,26 @@ def figures(
     print("\n".join(map(str, drawing.draw(runs, out or runs[0] / "figures"))))
 
 
-app.command(
-    epilog=_examples(
-        "retool plan model=qwen2.5-32b parallel=2x8-80g data=math recipe=dapo",
-        "retool plan --model /models/mine --gpus 4 --gpu-memory 141 --max-length 16384 --sft --write "
-        "configs/parallel/mine.yaml",
-    )
-)(plan)
+_command("plan")(plan)
 
 
-@app.command(
-    epilog=_examples(
-        "retool submit sft rl eval name=r32 model=qwen2.5-32b parallel=2x8-80g data=math",
-        "retool submit rl name=r32 --after sft --site mycluster --dry-run",
-    )
-)
+@_command("submit")
 def submit(
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="STAGE... [KEY=VALUE]...",
             help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
             "Overrides go to every stage.",
         ),
     ],
     after: Annotated[
-        str | None, typer.Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
+        str | None, Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
+        str | None, Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
 ) -> None:
     """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
     back to the queue and on from its last whole checkpoint."""
@@ -186,7 +153,7 @@ def submit(
     submission.submit(words, after=after, site_name=site, dry_run=dry_run)
 
 
-@app.command(epilog=_examples("retool status runs/quickstart", "watch -n 10 retool status runs/r32"))
+@_command("status")
 def status(run: Run) -> None:
     """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
     for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
@@ -195,15 +162,15 @@ def status(run: Run) -> None:
     report.print_table(run)
 
 
-@app.command(epilog=_examples("retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010"))
+@_command("view")
 def view(
     runs: Runs,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="TCP port.")] = 8008,
+    port: Annotated[int, Option(metavar="PORT", min=1, max=65535, help="TCP port.")] = 8008,
     evaluation: Annotated[
-        str | None, typer.Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
+        str | None, Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
     ] = None,
-    audit: Annotated[bool, typer.Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
+    audit: Annotated[bool, Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
 ) -> None:
     """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
     tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
@@ -213,24 +180,18 @@ def view(
     server.serve(runs, host=host, port=port, part=part)
 
 
-@app.command(
-    epilog=_examples(
-        "retool replay runs/quickstart --step 30",
-        "retool replay runs/quickstart --step 30 --rollout",
-        "retool replay runs/r32 --step 101 verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32768",
-    )
-)
+@_command("replay")
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
-    step: Annotated[int, typer.Option(metavar="N", min=1, help="Which step.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    step: Annotated[int, Option(metavar="N", min=1, help="Which step.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
     ] = None,
     rollout: Annotated[
-        bool, typer.Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
+        bool, Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
     ] = False,
     policy_step: Annotated[
-        int | None, typer.Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
+        int | None, Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -245,28 +206,21 @@ services = typer.Typer(name="sandbox", help="Sandbox services, which run program
 app.add_typer(services)
 
 
-@services.command(
-    epilog=_examples(
-        "retool sandbox serve",
-        "retool sandbox serve --host 0.0.0.0 --workers 128 --register runs/sandbox-hosts sandbox.memory_mb=2048",
-    )
-)
+@_command("sandbox serve", services)
 def serve(
     overrides: Overrides = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="TCP port; 0: a free one.")] = 8080,
+    port: Annotated[int, Option(metavar="PORT", min=0, max=65535, help="TCP port; 0: a free one.")] = 8080,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
+        Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
     ] = None,
-    queue: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")
-    ] = 1024,
+    queue: Annotated[int, Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")] = 1024,
     register: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
+        Path | None, Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
+        str | None, Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
     ] = None,
 ) -> None:
     """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
@@ -278,9 +232,9 @@ def serve(
     asyncio.run(service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise))
 
 
-@services.command("probe", epilog=_examples("retool sandbox probe http://node1:8080"))
+@_command("sandbox probe", services)
 def probe_service(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
+    url: Annotated[str, Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
 ) -> None:
     """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
     from retool_mcore.sandbox.service.serve import probe_url
@@ -290,15 +244,13 @@ def probe_service(
 
 coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
 app.add_typer(coldstart)
-ColdstartConfig = Annotated[Path, typer.Argument(metavar="FILE", help="As those in configs/coldstart/.")]
+ColdstartConfig = Annotated[Path, Argument(metavar="FILE", help="As those in configs/coldstart/.")]
 ColdstartOverrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
+    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
 ]
 
 
-@coldstart.command(
-    "run", epilog=_examples("retool coldstart run configs/coldstart/openthoughts.yaml source.path=thoughts.parquet")
-)
+@_command("coldstart run", coldstart)
 def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> None:
     """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
     for `retool sft` with a report. A second start goes on after the last finished row and model call."""
@@ -307,42 +259,21 @@ def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None)
     command.run(config, overrides or [])
 
 
-@coldstart.command(
-    "serve",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=_examples(
-        "retool coldstart serve configs/coldstart/openthoughts.yaml --print",
-        "retool coldstart serve configs/coldstart/openthoughts.yaml --tensor-parallel-size 8",
-    ),
-)
+@_command("coldstart serve", coldstart, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve_coldstart(
     context: typer.Context,
     config: ColdstartConfig,
-    purpose: Annotated[str, typer.Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
+    purpose: Annotated[str, Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
+        str | None, Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
     ] = None,
-    show: Annotated[bool, typer.Option("--print", help="Print the command; start nothing.")] = False,
+    show: Annotated[bool, Option("--print", help="Print the command; start nothing.")] = False,
 ) -> None:
     """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
     to `vllm serve`."""
     from retool_mcore.coldstart import command
 
     command.serve(config, purpose, checkpoint, context.args, show)
-
-
-def run_stage(stage: str, overrides: Sequence[str] | None, dry_run: bool, full: bool) -> None:
-    config = compose(stage, overrides or ())
-    if dry_run or full:
-        from retool_mcore.cli.dry_run import lines, whole
-
-        print(whole(stage, config) if full else "\n".join(lines(stage, config)))
-    else:
-        launch(stage, config)
-        if stage == "eval":
-            from retool_mcore.cli.summary import print_evaluation
-
-            print_evaluation(stage_dir(stage, config))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,11 +6,12 @@ The planner is imported where it works: `retool --help` reads this file, too.
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from omegaconf import OmegaConf
+from typer import Argument, Option
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
@@ -24,31 +25,29 @@ STEPS = 5  # the last of a run, whose lengths are taken
 
 def plan(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
+        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
     ] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
-    gpu_memory: Annotated[float | None, typer.Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Longest sequence, prompt and response.")
-    ] = None,
+    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
+    gpu_memory: Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
+    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
+        str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
     ] = None,
-    sequences: Annotated[int, typer.Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
-    updates: Annotated[int, typer.Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
+    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
+    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
     mean_length: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)
+        int | None, Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)
     ] = None,
     lengths_of: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")
+        Path | None, Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")
     ] = None,
-    sft: Annotated[bool, typer.Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
-    top: Annotated[int, typer.Option(metavar="N", help="Lines of the table.", min=1)] = 10,
+    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
+    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
     write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
+        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
     ] = None,
 ) -> None:
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
@@ -65,27 +64,26 @@ def plan(
         )
     from retool_mcore.planner import Batch, Layout, shape, table
     from retool_mcore.planner import search as tried
-    from retool_mcore.planner import write as written
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.run import MEAN_SHARE
     from retool_mcore.planner.settings import switches
 
     nodes, gpus_per_node = parse_gpus(gpus)
-    machine = find_machine(gpu, gpu_memory).replace(gpus_per_node=gpus_per_node)
+    machine = replace(find_machine(gpu, gpu_memory), gpus_per_node=gpus_per_node)
     if max_length < 1:
         raise UserError(f"--max-length {max_length}: expected 1 or more.")
     if mean_length is not None and mean_length > max_length:
         raise UserError(f"--mean-length {mean_length}: expected 1 to {max_length}, which is --max-length.")
     if write is not None:
-        written.check_target(write, CONFIG_DIR)
+        table.check_target(write, CONFIG_DIR)
     batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
-    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{written.BASE}.yaml")
+    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{table.BASE}.yaml")
     layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
     problem = tried.Problem(shape.named(model), nodes, machine, batch, not sft, layout, updates)
     found = tried.search(problem)
     if write is not None:
         command = shlex.join(["retool", *sys.argv[1:]])
-        write_atomically(write, written.config_text(problem, found.chosen, command))
+        write_atomically(write, table.config_text(problem, found.chosen, command))
     table.print_plans(problem, found, top=top)
     if write is not None:
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
@@ -115,7 +113,7 @@ def judge(
     card = run.machine_of(config, machine.gpu_names())
     if gpu or gpu_memory:
         card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
-        card = card.replace(gpus_per_node=config.parallel.gpus_per_node)
+        card = replace(card, gpus_per_node=config.parallel.gpus_per_node)
     problem, told = run.read(config, shape, card), "a third of the limit; --lengths-of RUN takes a run's own"
     if lengths_of is not None or mean_length is not None:
         longest, sequences = problem.batch.longest, len(problem.batch.lengths)

@@ -13,7 +13,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from retool_mcore.config import register_resolvers
 from retool_mcore.config.moved import to_new
@@ -129,12 +129,10 @@ def override(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
     """Print and write (metrics.json) the metrics of the replayed step beside those of the recorded one."""
     replayed = read_steps(folder).get(step, {})
-    write_atomically(
-        folder / "metrics.json", json.dumps({"step": step, "recorded": recorded, "replayed": replayed}, indent=2)
-    )
-    table = Table(title=f"step {step} through the trainer alone")
-    for name in ("metric", "recorded", "replayed", "difference"):
-        table.add_column(name, justify="left" if name == "metric" else "right")
+    found = {"step": step, "recorded": recorded, "replayed": replayed}
+    write_atomically(folder / "metrics.json", json.dumps(found, indent=2))
+    numbers = (Column(name, justify="right") for name in ("recorded", "replayed", "difference"))
+    table = Table("metric", *numbers, title=f"step {step} through the trainer alone")
     for name in SHOWN:
         if name in recorded and name in replayed:
             old, new = recorded[name], replayed[name]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from retool_mcore.cluster import status
 from retool_mcore.errors import UserError
@@ -26,10 +26,8 @@ OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """(column titles, cells) of the table; what the run does not have (yet) is "-".
 
-    One accuracy column for each data source, mean@k over its problems.
-
-    Raises:
-        UserError: no such folder, or a metrics file that is not what `retool eval` writes.
+    One accuracy column for each data source, mean@k over its problems. Raises UserError for no such folder, or a
+    metrics file that is not what `retool eval` writes.
     """
     if not run.is_dir():
         raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
@@ -59,9 +57,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
 def print_table(run: Path, console: Console | None = None) -> None:
     """Prints the table of `rows`. Raises UserError as it does."""
     titles, cells = rows(run)
-    table = Table(title=str(run))
-    for title in titles:
-        table.add_column(title, justify="right" if title else "left")
+    table = Table(*(Column(title, justify="right" if title else "left") for title in titles), title=str(run))
     for row in cells:
         table.add_row(*row)
     console = console or Console()
@@ -77,9 +73,8 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
     """Prints one evaluation, a line a data source: accuracies, share with code, tokens. Raises UserError as `rows`."""
     found = _read_eval(folder / "metrics.json")
     names = list(dict.fromkeys(name for scores in found["accuracy"].values() for name in scores))
-    table = Table(title=str(folder))
-    for title in ("data source", *names, "code ratio", "response tokens"):
-        table.add_column(title, justify="left" if title == "data source" else "right")
+    figures_of = (Column(title, justify="right") for title in (*names, "code ratio", "response tokens"))
+    table = Table("data source", *figures_of, title=str(folder))
     for source, scores in found["accuracy"].items():
         figures = found["behaviour"].get(source, {})
         length = figures.get("response_length")

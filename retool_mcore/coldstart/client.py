@@ -107,14 +107,8 @@ class Client:
     async def ask(self, messages: list[dict], *, sample: int = 0, schema: dict | None = None) -> Reply:
         """The reply to `messages`; another `sample` is another reply. `schema`: the JSON schema that the reply should
         follow, kept to where the server can be made to. Raises Drop for a request that the server refuses."""
-        request = {
-            "model": self.model.name,
-            "messages": messages,
-            "temperature": self.model.temperature,
-            "top_p": self.model.top_p,
-            "max_tokens": self.model.max_tokens,
-            "seed": self.model.seed + sample,
-        }
+        settings = self.model.model_dump(include={"temperature", "top_p", "max_tokens"})
+        request = {"model": self.model.name, "messages": messages, **settings, "seed": self.model.seed + sample}
         key = content_key(self.purpose, request, schema)
         if (found := self.cache.get(key)) is not None:
             self.cached += 1

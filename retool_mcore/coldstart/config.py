@@ -1,24 +1,24 @@
 """The configuration of a cold-start run: one YAML file, every key known and typed."""
 
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml import YAMLError
 
 from retool_mcore.errors import UserError, refused_value
 
-_CHECKED: Any = {"extra": "forbid", "coerce_numbers_to_str": True}
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(config=_CHECKED)
-class Columns:
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+class Columns(_Section):
     """Where a source row keeps what: a column, or a path into it such as `conversations.1.value`.
 
     `reasoning` may be a list of such, joined; null: the problem goes to the rewriter without reasoning. `answer` may be
@@ -31,8 +31,7 @@ class Columns:
     difficulty: str | None = None
 
 
-@dataclass(config=_CHECKED)
-class Source:
+class Source(_Section):
     """`path`: a file, a folder, or a data set on the hub, there perhaps its `subset`. `where`: column to the value that
     a row must have in it."""
 
@@ -45,27 +44,23 @@ class Source:
     max_row_bytes: Count = 500_000
 
 
-@dataclass(config=_CHECKED)
-class Dedup:
+class Dedup(_Section):
     jaccard: Share = 0.8
     words: Count = 3
     per_problem: Count = 1
 
 
-@dataclass(config=_CHECKED)
-class EvaluationFile:
+class EvaluationFile(_Section):
     path: str
     problem: str = "problem"
 
 
-@dataclass(config=_CHECKED)
-class Decontaminate:
-    files: list[EvaluationFile] = field(default_factory=list)
+class Decontaminate(_Section):
+    files: list[EvaluationFile] = []
     ngram: Count = 10
 
 
-@dataclass(config=_CHECKED)
-class Model:
+class Model(_Section):
     """An OpenAI-compatible endpoint; prices are per million tokens, in any one currency. No key goes to `url` unless
     `api_key_env` names the environment variable that holds the one for it."""
 
@@ -84,8 +79,7 @@ class Model:
     price_out: float = 0.0
 
 
-@dataclass(config=_CHECKED)
-class Judge:
+class Judge(_Section):
     """`samples` answers a problem; at least `min_share` of them must be right."""
 
     model: Model | None = None
@@ -93,14 +87,12 @@ class Judge:
     min_share: Share = 0.5
 
 
-@dataclass(config=_CHECKED)
-class Rewrite:
+class Rewrite(_Section):
     model: Model
     instruction: str | None = None
 
 
-@dataclass(config=_CHECKED)
-class Execution:
+class Execution(_Section):
     """`on_error`: of a trace in which a program fails."""
 
     on_mismatch: Literal["repair", "drop"] = "repair"
@@ -108,11 +100,10 @@ class Execution:
     session: bool = False
     concurrency: Count = 8
     max_output_chars: Count = 4000
-    sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
+    sandbox: dict[str, Any] = {"kind": "local"}
 
 
-@dataclass(config=_CHECKED)
-class Select:
+class Select(_Section):
     """`tokenizer`: a folder or hub name, or `tiny`, the embedded one. Bounds are inclusive; null is none."""
 
     tokenizer: str = "tiny"
@@ -124,16 +115,15 @@ class Select:
     max_judge_share: float | None = None
 
 
-@dataclass(config=_CHECKED)
-class Config:
+class Config(_Section):
     output: str
     rewrite: Rewrite
     source: Source
-    dedup: Dedup = field(default_factory=Dedup)
-    decontaminate: Decontaminate = field(default_factory=Decontaminate)
-    judge: Judge = field(default_factory=Judge)
-    execution: Execution = field(default_factory=Execution)
-    select: Select = field(default_factory=Select)
+    dedup: Dedup = Dedup()
+    decontaminate: Decontaminate = Decontaminate()
+    judge: Judge = Judge()
+    execution: Execution = Execution()
+    select: Select = Select()
     validation_share: Share = 0.05
     seed: int = 0
     processes: Count | None = None
@@ -146,9 +136,9 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
         raise UserError(f"no such file: {path}. Give a configuration such as configs/coldstart/openthoughts.yaml.")
     try:
         merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
-        return TypeAdapter(Config).validate_python(OmegaConf.to_container(merged, resolve=True))
+        return Config.model_validate(OmegaConf.to_container(merged, resolve=True))
     except ValidationError as error:
-        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] in ("missing", "missing_argument")]
+        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}: set it there or as KEY=VALUE.") from error
         raise UserError(f"{path}: {refused_value(error)}. The keys are those of docs/coldstart.md.") from error

@@ -7,6 +7,7 @@ relies on.
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from retool_mcore.coldstart.config import Execution
 from retool_mcore.coldstart.rows import Drop, Row
@@ -23,6 +24,7 @@ _ENDED_BADLY = {
 }
 
 
+@dataclass
 class Executor:
     """Runs a trace's programs in order, in one session, and replaces the outputs in `segments`.
 
@@ -31,8 +33,8 @@ class Executor:
     Drop for a program that does not end well and for one that prints nothing, UserError when the sandbox is down.
     """
 
-    def __init__(self, config: Execution, sandbox: Sandbox):
-        self.config, self.sandbox = config, sandbox
+    config: Execution
+    sandbox: Sandbox
 
     async def __call__(self, row: Row) -> Row:
         session = f"coldstart-{row.key}" if self.config.session else None
@@ -121,15 +123,10 @@ def _ordered(found: re.Match) -> str:
 
 def _alike(claimed: str, real: str) -> bool:
     a, b = list(_TOKEN.finditer(claimed)), list(_TOKEN.finditer(real))
-    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _same(claimed: re.Match, real: re.Match) -> bool:
-    if claimed[0] == real[0]:
-        return True
-    if claimed.lastgroup != "number" or real.lastgroup != "number":
-        return False
-    return same_number(claimed[0], real[0])
+    return len(a) == len(b) and all(
+        x[0] == y[0] or (x.lastgroup == y.lastgroup == "number" and same_number(x[0], y[0]))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def same_number(claimed: str, real: str) -> bool:

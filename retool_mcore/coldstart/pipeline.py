@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -121,7 +121,6 @@ class Counted:
     drops: dict[str, int]
     new_rows: int = 0
     seconds: float = 0.0
-    path: Path = field(default=Path(), repr=False)
 
 
 async def run(config: Config) -> list[Counted]:
@@ -179,7 +178,7 @@ async def _run_stage(stage: Stage, store: Store, before: Store | None, processes
     if store.rows != rows_in:
         raise RuntimeError(f"{store.path} holds {store.rows} of {rows_in} rows: remove it and start again")
     seconds, new = perf_counter() - started, store.rows - had
-    return Counted(stage.name, rows_in, store.kept, dict(store.drops.most_common()), new, seconds, store.path)
+    return Counted(stage.name, rows_in, store.kept, dict(store.drops.most_common()), new, seconds)
 
 
 def _in_order(stage: Stage, before: Store | None, store: Store, processes: int) -> Iterator[Outcome]:

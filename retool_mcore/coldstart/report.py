@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from difflib import SequenceMatcher
 from html import escape
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -136,21 +138,15 @@ def marked(before: str, after: list[str]) -> list[str]:
             if block.size >= _LEAST_WORDS:
                 same_a[block.a : block.a + block.size] = [True] * block.size
                 same_b[block.b : block.b + block.size] = [True] * block.size
-    found, start = ["".join(_spans(a, same_a, "del"))], 0
-    for group in groups:
-        end = start + len(group)
-        found.append("".join(_spans(group, same_b[start:end], "ins")))
-        start = end
-    return found
+    flags = iter(same_b)
+    inserted = ["".join(_spans(group, list(islice(flags, len(group))), "ins")) for group in groups]
+    return ["".join(_spans(a, same_a, "del")), *inserted]
 
 
 def _spans(pieces: list[str], same: list[bool], tag: str) -> Iterator[str]:
-    start = 0
-    for end in range(1, len(pieces) + 1):
-        if end == len(pieces) or same[end] != same[start]:
-            text = escape("".join(pieces[start:end]))
-            yield text if same[start] or not text.strip() else f"<{tag}>{text}</{tag}>"
-            start = end
+    for known, run in groupby(zip(same, pieces, strict=True), itemgetter(0)):
+        text = escape("".join(piece for _, piece in run))
+        yield text if known or not text.strip() else f"<{tag}>{text}</{tag}>"
 
 
 def write(config: Config, stores: list[Store], counts: list, calls: dict, tokenizer: str) -> None:
@@ -161,8 +157,7 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
     folder = Path(config.output)
     rows = sorted(stores[-1].kept_rows(), key=lambda row: row.index)
     stats = statistics(rows)
-    account = [{key: value for key, value in asdict(count).items() if key != "path"} for count in counts]
-    summary = {"stages": account, "calls": calls, "rows": stats}
+    summary = {"stages": [*map(asdict, counts)], "calls": calls, "rows": stats}
     write_atomically(folder / "statistics.json", json.dumps(summary, indent=1) + "\n")
     with replacing(folder / "dropped.jsonl") as part, part.open("w", encoding="utf-8") as file:
         for store, count in zip(stores, counts, strict=True):

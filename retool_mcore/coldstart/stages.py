@@ -1,11 +1,8 @@
 """The stages in their order: what each is called, how it runs, and what its result depends on."""
 
-# Without its packages mypy does not know pydantic's dataclasses.
-# mypy: disable-error-code="call-overload"
-
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -74,32 +71,29 @@ class Services:
 
 def build(config: Config, services: Services, tokenizer: str, processes: int) -> list[Stage]:
     """The stages of `config`, in order. `tokenizer`: folder or hub name of select.tokenizer."""
-    grader, execution = services.grader, config.execution
+    grader, execution, copies, model = services.grader, config.execution, config.dedup, config.rewrite.model
     decontaminate = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
     selector = Selector(config.select, tokenizer)
+    selectable = None if config.select.tokenizer == "tiny" else selector.prepare
     stages = [
-        Stage("read", [asdict(config.source), identity(config.source.path)], read=partial(read, config.source)),
+        Stage("read", [config.source.model_dump(), identity(config.source.path)], read=partial(read, config.source)),
         Stage("normalise", [], each=normalise),
-        Stage(
-            "exact duplicates",
-            config.dedup.per_problem,
-            whole=lambda rows, parallel: dedup.exact(rows, config.dedup.per_problem),
-        ),
+        Stage("exact duplicates", copies.per_problem, whole=lambda rows, _: dedup.exact(rows, copies.per_problem)),
         Stage(
             "near duplicates",
-            [config.dedup.jaccard, config.dedup.words],
-            whole=lambda rows, parallel: dedup.near(rows, config.dedup.jaccard, config.dedup.words, parallel),
+            [copies.jaccard, copies.words],
+            whole=lambda rows, parallel: dedup.near(rows, copies.jaccard, copies.words, parallel),
         ),
         Stage(
             "decontaminate",
-            [asdict(config.decontaminate), [identity(file.path) for file in config.decontaminate.files]],
+            [config.decontaminate.model_dump(), [identity(file.path) for file in config.decontaminate.files]],
             each=decontaminate,
             check=decontaminate.prepare,
         ),
         Stage("rule verification", [], wait=partial(check_rule, grader), concurrency=2 * processes),
     ]
     if services.judge:
-        judge = asdict(config.judge) | {"model": _sampling(config.judge.model)}
+        judge = config.judge.model_dump() | {"model": _sampling(config.judge.model)}
         stages.append(
             Stage(
                 "judge verification",
@@ -112,30 +106,24 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
     return stages + [
         Stage(
             "rewrite",
-            [_sampling(config.rewrite.model), config.rewrite.instruction or REWRITE_INSTRUCTION],
+            [_sampling(model), config.rewrite.instruction or REWRITE_INSTRUCTION],
             wait=partial(rewrite, config.rewrite, services.rewriter),
-            concurrency=config.rewrite.model.concurrency,
+            concurrency=model.concurrency,
             check=services.rewriter.check,
         ),
         Stage("format verification", [], each=check_form),
         Stage(
             "execution",
-            asdict(execution) | {"concurrency": None},
+            execution.model_dump() | {"concurrency": None},
             wait=Executor(execution, services.sandbox),
             concurrency=execution.concurrency,
             check=partial(probe, services.sandbox),
         ),
         Stage("answer verification", [], wait=partial(check_answer, grader), concurrency=2 * processes),
-        Stage(
-            "selection",
-            asdict(config.select),
-            each=selector,
-            check=None if config.select.tokenizer == "tiny" else selector.prepare,
-        ),
+        Stage("selection", config.select.model_dump(), each=selector, check=selectable),
     ]
 
 
 def _sampling(model: Model) -> dict:
     """The settings that a reply follows from: neither where the server is nor how fast it is asked."""
-    names = ("name", "temperature", "top_p", "max_tokens", "seed", "structured")
-    return {name: getattr(model, name) for name in names}
+    return model.model_dump(include={"name", "temperature", "top_p", "max_tokens", "seed", "structured"})

@@ -18,10 +18,10 @@ SCHEMA = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-# The judge sees the problem alone: one that reads the reasoning tends to agree with it.
-JUDGE_INSTRUCTION = (
-    "Solve the problem. Reply with one JSON object and nothing else: "
-    '{"answer": "the final answer alone, in LaTeX where it needs any"}.'
+# The paper's instruction in our own words; the judge sees the problem alone: one that reads the reasoning tends to
+# agree with it.
+REWRITE_INSTRUCTION, JUDGE_INSTRUCTION = (
+    (Path(__file__).parent / "templates" / f"{name}.txt").read_text().rstrip("\n") for name in ("rewrite", "judge")
 )
 
 
@@ -85,8 +85,6 @@ async def check_answer(grader: Grader, row: Row) -> Row:
     return row
 
 
-# The paper's instruction in our own words.
-REWRITE_INSTRUCTION = (Path(__file__).parent / "templates" / "rewrite.txt").read_text().rstrip("\n")
 _NO_REASONING = "There is no solution yet: write one that follows the rules."
 
 

@@ -2,10 +2,7 @@
 
 from retool_mcore.config.resolve import (
     CONFIG_DIR,
-    FREE,
     STAGE_POLICIES,
-    VERL_BASE,
-    VERL_FREE,
     compose,
     config_hash,
     keep_environment,
@@ -15,10 +12,7 @@ from retool_mcore.config.resolve import (
 
 __all__ = [
     "CONFIG_DIR",
-    "FREE",
     "STAGE_POLICIES",
-    "VERL_BASE",
-    "VERL_FREE",
     "compose",
     "config_hash",
     "keep_environment",

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
@@ -19,16 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 
-GONE = {f"{section}.async_save": "every save is synchronous, so leave it out" for section in ("train", "parallel")} | {
-    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
-    "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
-}
-GONE |= dict.fromkeys(
-    (f"verl.{part}model.{key}" for part in ("", "actor_rollout_ref.") for key in ("lora_rank", "lora_adapter_path")),
-    "it is not of Megatron, so set model.lora.rank",
-)
-GONE |= {f"verl.critic.model.lora{key}": "a critic has no adapters, so leave it out" for key in (".rank", "_rank")}
-
+KEYS = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+GONE: dict[str, str] = KEYS["gone"]
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 
@@ -43,12 +36,9 @@ class Value:
 
 
 def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], list[Value]]:
-    """Splits overrides into group choices ({group: choice}) and values.
-
-    Raises:
-        UserError: malformed text, a deletion, a sweep, or a choice that its group does not have. A folder or hub name
-            in place of a model's choice is `model=folder model.path=THAT`.
-    """
+    """Splits overrides into group choices ({group: choice}) and values. A folder or hub name in place of a model's
+    choice is `model=folder model.path=THAT`. Raises UserError for malformed text, a deletion, a sweep, or a choice that
+    its group does not have."""
     choices, values = {}, []
     for text in overrides:
         override = _read(text)
@@ -58,8 +48,8 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
             raise UserError(f"{text!r} gives several values; write a list as 'key=[a,b]'.")
         if override.package is not None:
             raise UserError(f"{text!r}: '@' is not supported; name the full key, as in model.path=FOLDER.")
-        key = override.key_or_group
-        if not override.is_add() and not override.is_force_add() and (config_dir / key).is_dir():
+        key, forced = override.key_or_group, override.is_add() or override.is_force_add()
+        if not forced and (config_dir / key).is_dir():
             choices[key] = _choice(key, override.value(), config_dir)
             if key == "model" and choices[key] != str(override.value()):
                 values.append(Value("model.path", str(override.value()), str(override.value()), False))
@@ -67,7 +57,7 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
         value = override.value()
         typed = override.input_line.split("=", 1)[1] if override.input_line else str(value)
         typed = value if isinstance(value, str) else str(value.text) if isinstance(value, QuotedString) else typed
-        values.append(Value(key, value, typed, override.is_add() or override.is_force_add()))
+        values.append(Value(key, value, typed, forced))
     return choices, values
 
 
@@ -122,10 +112,8 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
 
     `prefix` stands before the key in messages (`verl.`). A key whose reference value is null, missing or cannot be
     worked out (an override may be what mends it) takes anything, and any key takes null, which in many places means
-    "no limit" or "as the library decides".
-
-    Raises:
-        UserError: the key does not exist there, or the value's basic type is another one.
+    "no limit" or "as the library decides". Raises UserError when the key does not exist there, or the value's basic
+    type is another one.
     """
     if prefix + key in GONE:  # also where any key may stand
         raise UserError(f"unknown key {prefix}{key}; {GONE[prefix + key]}.")
@@ -167,11 +155,8 @@ def _mismatch(reference: Any, value: Any) -> str | None:
 
 
 def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str]) -> None:
-    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there.
-
-    Raises:
-        UserError: see `check`; also for an int where another int stood but a fraction was given.
-    """
+    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there. Raises
+    UserError as `check` does; also for an int where another int stood but a fraction was given."""
     checked = []
     for item in values:
         refuse_forced(item, free)
@@ -193,12 +178,8 @@ def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
 
 
 def store(config: DictConfig, key: str, value: Any) -> None:
-    """Sets one dotted key, replacing what stood there.
-
-    Raises:
-        UserError: a part of the key holds a plain value or follows another section, all of which would be replaced, or
-            the value is a broken interpolation.
-    """
+    """Sets one dotted key, replacing what stood there. Raises UserError when a part of the key holds a plain value or
+    follows another section, all of which would be replaced, or the value is a broken interpolation."""
     node: Any = config
     for part in key.split(".")[:-1]:
         if isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, part):

@@ -32,47 +32,7 @@ CONFIG_DIR = Path(__file__).parents[2] / "configs"
 if not (CONFIG_DIR / "base.yaml").is_file():
     CONFIG_DIR = Path(__file__).parents[1] / "configs"
 
-# verl's packaged configuration of each stage: file and group choices (verl/trainer/{sft_trainer,main_ppo}.py).
-VERL_BASE = {
-    "sft": ("sft_trainer_engine", ("engine=megatron", "optim=megatron")),
-    "export": ("sft_trainer_engine", ("engine=megatron", "optim=megatron")),
-    "rl": ("ppo_trainer", ("model_engine=megatron",)),
-}
-
-# Policies that eval and export know by a word: the link to each in the run's folder.
-STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
-
-# Sections of verl's configuration that are handed on to another library, or read with .get: any key may stand there.
-VERL_FREE = (
-    "*.override_transformer_config",
-    "*.override_config",
-    "*.override_ddp_config",
-    "*.override_mcore_model_config",
-    "*.override_optimizer_config",
-    "*.mbridge_config",
-    "*.engine_kwargs",
-    "*.apply_chat_template_kwargs",
-    "*.mm_processor_kwargs",
-    "*.sampler_kwargs",
-    "*.reward_kwargs",
-    "ray_kwargs.ray_init",
-    "data.format",  # ours, read by our SFT data set
-    "data.predict_observations",
-    "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), as above
-    "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word, and a number is verl's default
-    "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
-)
-# A section that becomes verl's engine section, whose keys are checked there, arguments of templates and rewards, and
-# bounds that are one number or two (recipes/correction.py).
-FREE = (
-    "parallel.megatron",
-    "model.apply_chat_template_kwargs",
-    "data.toolmath.mix",
-    "recipe.reward.args",
-    "recipe.group_reward.args",
-    "correction.rollout_is_threshold",
-    "correction.rollout_rs_threshold",
-)
+VERL_BASE, STAGE_POLICIES, FREE, VERL_FREE = map(ov.KEYS.get, ("verl_base", "stage_policies", "free", "verl_free"))
 
 
 def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG_DIR) -> DictConfig:
@@ -82,8 +42,7 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
         stage: name of a file in `config_dir`, as in "rl".
         overrides: Hydra style: `data.train_batch_size=8`, `recipe=dapo`, `verl.trainer.save_freq=5`.
 
-    Raises:
-        UserError: anything wrong in an override or in the files: unknown key or choice, wrong type, missing value.
+    Raises UserError for what is wrong in an override or in the files: unknown key or choice, wrong type, missing value.
     """
     config_dir = Path(config_dir).resolve()
     if not (config_dir / f"{stage}.yaml").is_file():
@@ -290,6 +249,6 @@ def _verl_defaults(stage: str) -> DictConfig:
         raise UserError("verl is not installed in this environment: run ./launch/setup.sh.")
     name, groups = VERL_BASE[stage]
     with _hydra(Path(spec.submodule_search_locations[0]) / "trainer" / "config"):
-        config = hydra.compose(name, list(groups))
+        config = hydra.compose(name, groups)
     OmegaConf.set_struct(config, False)
     return config

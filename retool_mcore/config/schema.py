@@ -5,7 +5,7 @@ the machine are preflight's.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
@@ -15,22 +15,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from retool_mcore.errors import UserError
 
 
-def _every(value: int) -> int:
-    if value < 1 and value != -1:
-        raise ValueError("1 or more, or -1 for never")
-    return value
+def _must(hold: Callable[[Any], bool], expected: str) -> AfterValidator:
+    def checked(value: Any) -> Any:
+        if not hold(value):
+            raise ValueError(expected)
+        return value
 
-
-def _power_of_two(value: int) -> int:
-    if value < 1 or value & (value - 1):
-        raise ValueError("a power of two")
-    return value
-
-
-def _interval(value: list[float]) -> list[float]:
-    if len(value) != 2 or not 0 <= value[0] < value[1] <= 1:
-        raise ValueError("[low, high] with 0 <= low < high <= 1")
-    return value
+    return AfterValidator(checked)
 
 
 _SOURCE = r"([\w.-]+/)?"
@@ -45,24 +36,16 @@ PATTERNS = {
     "val/loss",
 }
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-AboveOne = Annotated[float, Field(gt=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-PartialShare = Annotated[float, Field(ge=0, lt=1)]
-PositiveShare = Annotated[float, Field(gt=0, le=1)]
-Rate = Annotated[float, Field(gt=0, lt=1)]  # AdamW moves a weight by up to about its learning rate
-Every = Annotated[int, AfterValidator(_every)]
+Every = Annotated[int, _must(lambda n: n >= 1 or n == -1, "1 or more, or -1 for never")]
 Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
-Interval = Annotated[list[float], AfterValidator(_interval)]
-PowerOfTwo = Annotated[int, AfterValidator(_power_of_two)]
-Mebibytes = Annotated[int, Field(ge=32)]  # Python itself takes about 10
-Group = Annotated[int, Field(ge=2)]  # with one trajectory a group every advantage is zero
+Interval = Annotated[
+    list[float],
+    _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1"),
+]
+PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
 Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]], Field(min_length=1)]
 
@@ -70,8 +53,12 @@ Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "lin
 LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
 
 _TABLES = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+_NUMBERS: dict[str, Any] = {
+    name: Annotated[{"int": int, "float": float}[kind], Field(**bounds)]
+    for name, (kind, bounds) in _TABLES["numbers"].items()
+}
 VALUES: tuple[tuple[Any, str, str], ...] = tuple(
-    (globals()[kind] if isinstance(kind, str) else Literal[tuple(kind)], section, keys)
+    ((_NUMBERS | globals())[kind] if isinstance(kind, str) else Literal[tuple(kind)], section, keys)
     for kind, section, keys in _TABLES["values"]
 )
 ADAPTER = functools.cache(TypeAdapter)  # made again for every value they take as long as the rest of a check
@@ -85,7 +72,7 @@ class OwnFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
     path: str
     name: Annotated[str, Field(pattern=_NAME)]
-    weight: Positive = 1.0
+    weight: Annotated[float, Field(gt=0)] = 1.0
     question: str | None = None
     answer: str | None = None
     messages: str | None = None

@@ -48,29 +48,14 @@ def problems(n: int, seed: int, terms: tuple[int, int] = (2, 4), digits: tuple[i
 
     def draw(index: int) -> Problem:
         expression = _expression(rng, rng.randint(*terms), digits)
-        return Problem(DATA_SOURCE, f"Compute {expression}.", str(evaluate(expression)), index)
+        # Its own digits and operators: what Python makes of them is the answer.
+        return Problem(DATA_SOURCE, f"Compute {expression}.", str(eval(expression)), index)
 
     refusal = (
         f"The arithmetic task has no {n} distinct questions with {terms[0]}-{terms[1]} numbers of "
         f"{digits[0]}-{digits[1]} digits; ask for fewer problems or for longer expressions."
     )
     return draw_distinct(n, _DRAWS_PER_PROBLEM, draw, lambda problem: problem.question, refusal)
-
-
-def traces(
-    n: int,
-    seed: int,
-    tool_share: float = TOOL_SHARE,
-    terms: tuple[int, int] = (2, 4),
-    digits: tuple[int, int] = (2, 4),
-    failed_share: float = 0.0,
-) -> list[Trace]:
-    """Draw `n` problems as `problems` does and solve each one; see `trace`.
-
-    tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only. failed_share: that the
-    first program of such a trace fails; those programs are run (data/arithmetic.py).
-    """
-    return _solve(problems(n, seed, terms, digits), seed, tool_share, failed_share)
 
 
 def task(
@@ -82,7 +67,7 @@ def task(
     failed_share: float = FAILED_SHARE,
     held_back: int = 0,
 ) -> Task:
-    """Draw the sets from one stream of distinct questions, validation first; the shares are those of `traces`.
+    """Draw the sets from one stream of distinct questions, validation first; the shares are those of `solve`.
 
     The validation set of a seed is therefore the same whatever the sizes of the others, and what is held back, the
     last, changes none of them.
@@ -93,7 +78,7 @@ def task(
     validation_set, train_set, sft_set, held_back_set = (
         [Problem(p.data_source, p.question, p.answer, index) for index, p in enumerate(part)] for part in parts
     )
-    return Task(_solve(sft_set, seed, tool_share, failed_share), train_set, validation_set, held_back_set)
+    return Task(solve(sft_set, seed, tool_share, failed_share), train_set, validation_set, held_back_set)
 
 
 def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -> Trace:
@@ -114,17 +99,6 @@ def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -
     return Trace(problem.data_source, problem.question, segments, problem.index)
 
 
-def evaluate(expression: str) -> int:
-    """Value of a `+`, `-`, `*` expression of non-negative integers, products first."""
-    total = 0
-    for term in expression.replace("-", "+-").split("+"):
-        sign, product = (-1, 1) if term.startswith("-") else (1, 1)
-        for factor in term.removeprefix("-").split("*"):
-            product *= int(factor)
-        total += sign * product
-    return total
-
-
 def estimate(value: int) -> int:
     """`value` rounded half up to its leading digit: 4821 -> 5000, -96 -> -100, 7 -> 7."""
     unit = 10 ** (len(str(abs(value))) - 1)
@@ -134,20 +108,27 @@ def estimate(value: int) -> int:
 
 def _expression(rng: random.Random, terms: int, digits: tuple[int, int]) -> str:
     """Numbers joined by one product and otherwise sums: the product makes the value hard, a second only long."""
-    numbers = []
-    for _ in range(terms):
-        length = rng.randint(*digits)
-        numbers.append(str(rng.randint(10 ** (length - 1), 10**length - 1)))
+    numbers = [str(number(rng, rng.randint(*digits))) for _ in range(terms)]
     product = rng.randrange(terms - 1)
     operators = ["*" if i == product else rng.choice("+-") for i in range(terms - 1)]
-    return numbers[0] + "".join(op + number for op, number in zip(operators, numbers[1:], strict=True))
+    return numbers[0] + "".join(map("".join, zip(operators, numbers[1:], strict=True)))
+
+
+def number(rng: random.Random, digits: int) -> int:
+    """Of so many decimal digits."""
+    return rng.randint(10 ** (digits - 1), 10**digits - 1)
 
 
 def _asked(problem: Problem) -> str:
     return problem.question.removeprefix("Compute ").removesuffix(".")
 
 
-def _solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: float) -> list[Trace]:
+def solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: float = 0.0) -> list[Trace]:
+    """A demonstration of each problem; see `trace`.
+
+    tool_share: probability that a trace calls the interpreter, in [0, 1]. 0 gives text only. failed_share: that the
+    first program of such a trace fails; those programs are run (data/arithmetic.py).
+    """
     rng = random.Random(f"{DATA_SOURCE}-tool-{seed}")
     tools = [rng.random() < tool_share for _ in problems_]
     rng = random.Random(f"{DATA_SOURCE}-failed-{seed}")

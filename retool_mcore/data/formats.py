@@ -11,7 +11,6 @@ rollout cannot re-encode what the policy sampled, so SFT must not merge tokens o
 - `none`: text only, the baseline without an interpreter.
 """
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -61,6 +60,10 @@ class Format:
     name = "none"
     stop: tuple[str, ...] = ()
     tools: list[dict] | None = None
+    # The token that closes a policy turn before an observation; None when observations stand inside the turn.
+    turn_end: int | None = None
+    # The text that opens an observation, by which a policy that imitates one is known; "" without observations.
+    observation_open: str = ""
 
     def __init__(self, tokenizer, template_kwargs: Mapping | None = None):
         self.tokenizer = tokenizer
@@ -91,16 +94,6 @@ class Format:
         self._after_eos = tail.removeprefix(self.eos_text)
         # Engines also stop at the end tokens of a generation config; Qwen2.5's has its pad token <|endoftext|> in it.
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
-
-    @property
-    def turn_end(self) -> int | None:
-        """The token that closes a policy turn before an observation; None when observations stand inside the turn."""
-        return None
-
-    @property
-    def observation_open(self) -> str:
-        """The text that opens an observation, by which a policy that imitates one is known; "" without observations."""
-        return ""
 
     def _render(
         self, messages: Sequence[Mapping], add_generation_prompt: bool = False, tools: list[dict] | None = None
@@ -187,6 +180,7 @@ class HermesFormat(Format):
 
     def __init__(self, tokenizer, template_kwargs: Mapping | None = None):
         super().__init__(tokenizer, template_kwargs)
+        self.turn_end = self.eos_id
         for count in (1, 2):
             whole = self._render(self._with_tools(["OUTPUT-0"] * count), add_generation_prompt=True)
             if not whole.startswith(self._base) or whole.count("OUTPUT-0") != count:
@@ -194,15 +188,8 @@ class HermesFormat(Format):
                     "The chat template changes earlier turns when tool replies follow, so sampled tokens could not be "
                     f"kept verbatim (it wrote {whole!r} after {self._base!r}): use format=text or another template."
                 )
-
-    @property
-    def turn_end(self) -> int | None:
-        return self.eos_id
-
-    @functools.cached_property
-    def observation_open(self) -> str:
         whole = self._render(self._with_tools(["OUTPUT-0"]), add_generation_prompt=True)
-        return whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
+        self.observation_open = whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
         """As `Format.parse`. Where `tools` are given a block may also hold several calls, as Tool-N1 (a JSON list) and
@@ -257,11 +244,9 @@ def _unfence(body: str) -> str:
 
 
 def _call(code: str, start: int) -> ToolCall:
-    arguments = {"code": code}
-    if not code.strip():
-        error = "Error: the program is empty. Write Python code that prints what you want to see."
-        return ToolCall(None, error, start, TOOL_NAME, arguments)
-    return ToolCall(code, None, start, TOOL_NAME, arguments)
+    empty = "Error: the program is empty. Write Python code that prints what you want to see."
+    program, error = (code, None) if code.strip() else (None, empty)
+    return ToolCall(program, error, start, TOOL_NAME, {"code": code})
 
 
 def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:

@@ -8,6 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,12 @@ def _written(call: Mapping) -> str:
 
 def _own_replies(calls: Sequence[dict], after: Sequence[_Said]) -> list[dict]:
     """The messages of the tool right after the calls, one for each in their order; else none."""
-    told = [text for _, text, _ in takewhile(lambda message: message[0] == "tool", after)]
-    return [call | {"reply": text} for call, text in zip(calls, told, strict=True)] if len(told) == len(calls) else []
+    return _replied(calls, [text for _, text, _ in takewhile(lambda message: message[0] == "tool", after)])
+
+
+def _replied(calls: Sequence[dict], texts: Sequence[str]) -> list[dict]:
+    """The calls with their replies; none when they cannot be told apart."""
+    return [call | {"reply": text} for call, text in zip(calls, texts, strict=True)] if len(texts) == len(calls) else []
 
 
 def bfcl_problem(row: dict, data_source: str, index: int) -> CallProblem:
@@ -237,16 +242,13 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
 
 
 def _replies(calls: Sequence[dict], after: tuple[str, str] | None) -> list[dict]:
-    """The recorded reply of each call, from the tool's turn after it; none when they cannot be told apart."""
-    if after is None or after[0] != "tool":
-        return []
-    try:
-        results = json.loads(after[1])
-    except ValueError:
-        return []
-    if not isinstance(results, list) or len(results) != len(calls):
-        return []
-    return [call | {"reply": json.dumps(reply, ensure_ascii=False)} for call, reply in zip(calls, results, strict=True)]
+    """The recorded reply of each call, from the tool's turn after it."""
+    results = None
+    if after is not None and after[0] == "tool":
+        with suppress(ValueError):
+            results = json.loads(after[1])
+    texts = [json.dumps(reply, ensure_ascii=False) for reply in results] if isinstance(results, list) else []
+    return _replied(calls, texts)
 
 
 def _system_functions(system: str) -> Any:
@@ -306,21 +308,16 @@ def read_calls(text: str) -> list[dict]:
     Raises MalformedRow for anything else, such as an argument without a name or a value that is no literal.
     """
     text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        raise MalformedRow("a call is not written as [name(argument=value), ...]")
-    body, position, calls = text[1:-1], 0, []
-    while True:
-        match = _NAME.match(body, position)
-        if match is None:
-            raise MalformedRow("a call is not written as [name(argument=value), ...]")
+    body, calls = text[1:-1], []
+    match = _NAME.match(body) if text.startswith("[") and text.endswith("]") else None
+    while match:
         end = _closing(body, match.end() - 1)
         calls.append({"name": match["name"].rstrip(), "arguments": _arguments(body[match.end() : end])})
         follows = _NEXT.match(body, end + 1)
-        if follows is None:
-            raise MalformedRow("a call is not written as [name(argument=value), ...]")
-        if not follows[1]:
+        if follows and not follows[1]:
             return calls
-        position = follows.end()
+        match = follows and _NAME.match(body, follows.end())
+    raise MalformedRow("a call is not written as [name(argument=value), ...]")
 
 
 def _closing(text: str, opening: int) -> int:
@@ -348,26 +345,20 @@ def _closing(text: str, opening: int) -> int:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise MalformedRow("a call's arguments are not Python literals by name") from None
-    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise MalformedRow("a call's arguments are not Python literals by name")
-    return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+        if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
+            return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        pass  # told below, as what is no call is
+    raise MalformedRow("a call's arguments are not Python literals by name")
 
 
 def _literal(node: ast.expr) -> Any:
-    for name in ast.walk(node):
-        if isinstance(name, ast.Name) and name.id not in _CONSTANTS:
-            raise MalformedRow("a call's arguments are not Python literals by name")
-    try:
-        value = ast.literal_eval(_Constants().visit(ast.fix_missing_locations(node)))
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        raise MalformedRow("a call's arguments are not Python literals by name") from None
+    value = ast.literal_eval(_Constants().visit(ast.fix_missing_locations(node)))
     return list(value) if isinstance(value, tuple) else value
 
 
 class _Constants(ast.NodeTransformer):
-    """JSON's true, false and null as Python's."""
+    """JSON's true, false and null as Python's; raises KeyError for any other name."""
 
     def visit_Name(self, node: ast.Name) -> ast.Constant:  # noqa: N802, the name that ast asks for
         return ast.copy_location(ast.Constant(_CONSTANTS[node.id]), node)

@@ -9,9 +9,11 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import regex
+import yaml
 from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import SchemaError, best_match
 from referencing import Registry
@@ -160,14 +162,7 @@ _BOUNDED = {
 }
 
 
-_TYPES = {
-    "string": ("string", "str", "char", "character"),
-    "integer": ("integer", "int", "long", "short", "byte"),
-    "number": ("number", "float", "double"),
-    "boolean": ("boolean", "bool"),
-    "array": ("array", "list", "tuple", "set", "sequence", "arraylist"),
-    "object": ("object", "dict", "mapping", "hashmap", "hashtable"),
-}
+_TYPES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _BY_NAME = {name: kind for kind, names in _TYPES.items() for name in names}
 _GENERIC = re.compile(r"(?P<outer>\w+)\s*\[(?P<inner>.*)\]", re.DOTALL)
 

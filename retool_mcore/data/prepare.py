@@ -64,8 +64,8 @@ def prepare_rl(
     malformed += [_dispute(other, problems[other.key]) for other in disputed]
     first_disputes = {other.key: other for other in reversed(disputed)}
     malformed += [_dispute(problems.pop(key), other) for key, other in first_disputes.items()]
-    duplicates = len(again) - len(disputed)
-    return _write(source_name, source, list(problems.values()), duplicates, malformed, output_dir, template)
+    splits: dict[str, list] = {source.split: list(problems.values())}
+    return _write(source_name, source, splits, len(again) - len(disputed), malformed, Path(output_dir), template)
 
 
 def prepare_sft(
@@ -84,8 +84,11 @@ def prepare_sft(
     """
     source = _source(source_name, "sft", template)
     traces, again, malformed = _read(source, location, _trace_key)
-    kept = list(traces.values())
-    return _write(source_name, source, kept, len(again), malformed, output_dir, template, validation_fraction, seed)
+    splits: dict[str, list] = {source.split: list(traces.values())}
+    if traces and validation_fraction:
+        train, validation = split_by_problem(splits[source.split], validation_fraction, seed)
+        splits = {"train": train, "validation": validation}
+    return _write(source_name, source, splits, len(again), malformed, Path(output_dir), template)
 
 
 def write_problems(problems: Iterable[Problem], path: Path, *, template: str, split: str) -> None:
@@ -166,25 +169,19 @@ def _dispute(record: Problem, other: Problem) -> Malformed:
 def _write(
     name: str | Source,
     source: Source,
-    kept: list,
+    splits: dict[str, list],
     duplicates: int,
     malformed: list[Malformed],
-    output_dir: str | Path,
+    output_dir: Path,
     template: str,
-    validation_fraction: float = 0.0,
-    seed: int = 0,
 ) -> Report:
-    output_dir, name = Path(output_dir), name if isinstance(name, str) else name.data_source
-    splits: dict[str, list] = {source.split: kept}
-    if kept and validation_fraction:
-        train, validation = split_by_problem(kept, validation_fraction, seed)
-        splits = {"train": train, "validation": validation}
+    name, kept = name if isinstance(name, str) else name.data_source, sum(map(len, splits.values()))
     files = {output_dir / f"{split}.parquet": len(records) for split, records in splits.items() if records}
     malformed = sorted(malformed, key=lambda m: m.row)
     reasons = Counter(m.reason for m in malformed).most_common()
-    rows = len(kept) + duplicates + len(malformed)
-    report = Report(name, rows, len(kept), duplicates, tuple(malformed), files, output_dir / "report.json")
-    content = {"source": name, "rows": rows, "kept": len(kept), "duplicates": duplicates, "reasons": dict(reasons)}
+    rows = kept + duplicates + len(malformed)
+    report = Report(name, rows, kept, duplicates, tuple(malformed), files, output_dir / "report.json")
+    content = {"source": name, "rows": rows, "kept": kept, "duplicates": duplicates, "reasons": dict(reasons)}
     content["malformed"] = [{"row": m.row, "reason": m.reason} for m in malformed]
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -137,11 +137,8 @@ def _type_mismatch(actual: pa.DataType, wanted: pa.DataType, name: str) -> str |
         return None
     if types.is_list(wanted) and (types.is_list(actual) or types.is_large_list(actual)):
         return _type_mismatch(actual.value_type, wanted.value_type, f"{name}[]")
-    same = (
-        (types.is_string(wanted) and (types.is_string(actual) or types.is_large_string(actual)))
-        or (types.is_integer(wanted) and types.is_integer(actual))
-        or actual == wanted
-    )
+    text = types.is_string(wanted) and types.is_large_string(actual)
+    same = actual == wanted or text or (types.is_integer(wanted) and types.is_integer(actual))
     return None if same else f"{name} is {actual}, expected {wanted}"
 
 

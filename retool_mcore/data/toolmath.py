@@ -15,12 +15,13 @@ the numbers), so that no structure of the evaluation occurs in a training set or
 """
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from retool_mcore.data.arithmetic import observations
+from retool_mcore.data.arithmetic import number, observations
 from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 
@@ -126,19 +127,15 @@ def _fails(program: str) -> bool:
     return False
 
 
-def _number(rng: random.Random, digits: int) -> int:
-    return rng.randint(10 ** (digits - 1), 10**digits - 1)
-
-
 def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
     kind = family.split("_")[0]
     while True:
         names = rng.sample(_NAMES, steps + 3)
-        value = _number(rng, digits)
+        value = number(rng, digits)
         lines, work, shapes = [f"{names[0]}={value}"], [f"{names[0]}={value}"], []
         for before, name in zip(names, names[1 : steps + 1], strict=False):
             operator = rng.choice("++--*")
-            operand = rng.randint(2, 9) if operator == "*" and kind == "chain" else _number(rng, digits)
+            operand = rng.randint(2, 9) if operator == "*" and kind == "chain" else number(rng, digits)
             result = {"+": value + operand, "-": value - operand, "*": value * operand}[operator]
             lines.append(f"{name}={before}{operator}{operand}")
             work.append(f"{name}={value}{operator}{operand}={result}")
@@ -150,8 +147,8 @@ def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
             break
     asked = names[steps]
     others = [
-        f"{names[steps + 1]}={_number(rng, digits)}",
-        f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{_number(rng, digits)}",
+        f"{names[steps + 1]}={number(rng, digits)}",
+        f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{number(rng, digits)}",
     ]
     given = list(enumerate(lines + others))
     rng.shuffle(given)
@@ -172,13 +169,9 @@ def _search(rng: random.Random) -> Item:
     while math.gcd(small, large) != 1:
         small, large = sorted(rng.sample((3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25), 2))
     first, second = rng.randrange(small), rng.randrange(large)
-    candidates = []
-    n = second or large
-    while True:
-        candidates.append(f"{n}%{small}={n % small}")
-        if n % small == first:
-            break
-        n += large
+    least = second or large
+    n = next(n for n in itertools.count(least, large) if n % small == first)
+    candidates = [f"{tried}%{small}={tried % small}" for tried in range(least, n + 1, large)]
     return Item(
         family="search",
         question=f"Least n>0: n%{small}={first}, n%{large}={second}.",
@@ -191,7 +184,7 @@ def _search(rng: random.Random) -> Item:
 
 
 def _product(rng: random.Random) -> Item:
-    a, b, c = (_number(rng, rng.randint(1, 5)) for _ in range(3))
+    a, b, c = (number(rng, rng.randint(1, 5)) for _ in range(3))
     total, work = 0, []
     for place, digit in enumerate(reversed(str(b))):
         part = a * int(digit) * 10**place

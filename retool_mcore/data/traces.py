@@ -14,9 +14,8 @@ import re
 from typing import Any
 
 from retool_mcore.data.boxed import boxes
+from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
-
-TOOL_NAME = "code_interpreter"
 
 _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
@@ -141,14 +140,14 @@ def _split_tags(text: str) -> list[Segment]:
         ("gap", "<interpreter>"): "observation",
         ("observation", "</interpreter>"): "text",
     }
+    wrong = {
+        ("text", "<interpreter>"): "observation without code: an <interpreter> block follows no <code> block",
+        ("gap", "<code>"): "code without observation: a <code> block is followed by another",
+    }
     for piece in _TAG.split(text):
         if _TAG.fullmatch(piece):
-            if inside == "text" and piece == "<interpreter>":
-                raise MalformedRow("observation without code: an <interpreter> block follows no <code> block")
-            if inside == "gap" and piece == "<code>":
-                raise MalformedRow("code without observation: a <code> block is followed by another")
             if (inside, piece) not in step:
-                raise MalformedRow(f"unbalanced tags: {piece} where none may stand")
+                raise MalformedRow(wrong.get((inside, piece), f"unbalanced tags: {piece} where none may stand"))
             if piece == "<code>" and segments and segments[-1].kind == "text":
                 segments[-1] = Segment("text", segments[-1].text + "\n")
             inside = step[inside, piece]
@@ -163,9 +162,8 @@ def _split_tags(text: str) -> list[Segment]:
     if inside == "gap":
         raise MalformedRow("code without observation: the last <code> block has none")
     if inside != "text":
-        raise MalformedRow(
-            f"unbalanced tags: the last {'<code>' if inside == 'code' else '<interpreter>'} is not closed"
-        )
+        tag = "<code>" if inside == "code" else "<interpreter>"
+        raise MalformedRow(f"unbalanced tags: the last {tag} is not closed")
     return segments
 
 

@@ -6,17 +6,16 @@ a row of the data lists the one that it belongs to (`write_rows`).
 """
 
 import asyncio
-import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retool_mcore.data import schema
 from retool_mcore.data.function_schema import function_schema
 from retool_mcore.errors import UserError
-from retool_mcore.tools.base import Episode, Reply, Tool
+from retool_mcore.tools.base import Episode, Reply, Tool, load, result_of
 
 ABILITY = "environment"
 _ACTION = {"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]}
@@ -46,17 +45,17 @@ class GymEnvironment(Tool):
         parameters: Mapping[str, Any] | None = None,
         action_type: str | None = None,
     ):
-        self.make, self.args = _load(make), dict(args or {})
-        self.action_type = _load(action_type) if action_type else None
+        self.make, self.args = load(make, "environment"), dict(args or {})
+        self.action_type = load(action_type, "environment") if action_type else None
         self.schema = function_schema(name, description, dict(parameters or _ACTION))
         if inspect.isclass(self.make) and (missing := [m for m in ("reset", "step") if not hasattr(self.make, m)]):
             raise UserError(f"the environment {make} has no {' and no '.join(missing)}: give one with reset and step.")
 
     async def begin(self, seed: int) -> tuple[Any, str]:
         """(an environment of its own, reset with this seed; its first observation as text)."""
-        environment = await _call(self.make, **self.args)
+        environment = await result_of(self.make, **self.args)
         takes_seed = "seed" in inspect.signature(environment.reset).parameters
-        seen = await _call(environment.reset, **({"seed": seed} if takes_seed else {}))
+        seen = await result_of(environment.reset, **({"seed": seed} if takes_seed else {}))
         seen = seen[0] if isinstance(seen, tuple) else getattr(seen, "observation", seen)
         return environment, _text(seen)
 
@@ -68,7 +67,7 @@ class GymEnvironment(Tool):
         action = arguments["action"] if set(arguments) == {"action"} else arguments
         if self.action_type is not None:
             action = self.action_type(**arguments)
-        outcome = await _call(episode.state[self.name].step, action)
+        outcome = await result_of(episode.state[self.name].step, action)
         if isinstance(outcome, tuple):
             seen, reward, *ends = outcome[:-1]
         else:
@@ -100,23 +99,9 @@ def write_rows(
     schema.write_rows(map(row, seeds), schema.RL_SCHEMA, Path(path))
 
 
-def _load(path: str) -> Callable[..., Any]:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"the environment {path} cannot be loaded ({error}): give package.module.Class.") from error
-
-
-async def _call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments, **named)
-    return await asyncio.to_thread(function, *arguments, **named)
-
-
 async def _close(environment: Any) -> None:
     if hasattr(environment, "close"):
-        await _call(environment.close)
+        await result_of(environment.close)
 
 
 def _text(seen: Any) -> str:

@@ -11,7 +11,7 @@ visible tests are put back before they count, but a program can forge their repo
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import yaml
@@ -85,6 +85,7 @@ class Observation:
     ends: bool = False
 
 
+@dataclass(eq=False)
 class RepositoryEnvironment:
     """One trajectory's repository. reset -> step* -> score -> close; `timeout_s` bounds each run in the sandbox.
 
@@ -93,14 +94,13 @@ class RepositoryEnvironment:
 
     tools = SCHEMAS
 
-    def __init__(self, sandbox: Sandbox, timeout_s: float, error_lines: int = ERROR_LINES):
-        self.sandbox = sandbox
-        self.timeout_s = timeout_s
-        self.error_lines = error_lines
-        self.task: RepositoryTask | None = None
-        self.files: dict[str, str] = {}
-        self.sandbox_failed = False
-        self._first: Observation | None = None  # the tests' report on the repository as it was given
+    sandbox: Sandbox
+    timeout_s: float
+    error_lines: int = ERROR_LINES
+    task: RepositoryTask | None = field(default=None, init=False)
+    files: dict[str, str] = field(default_factory=dict, init=False)
+    sandbox_failed: bool = field(default=False, init=False)
+    _first: Observation | None = field(default=None, init=False)  # the tests' report on the repository as it was given
 
     async def reset(self, row: Mapping) -> str:
         """Take up the task of a row (`repository`: RepositoryTask.to_json) and return the policy's instructions."""

@@ -7,6 +7,7 @@ not the memory: at most `prepare` environments are made ahead of those that act,
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.concurrency import PerLoopSemaphore
@@ -27,7 +28,7 @@ class Stages:
         return Passage(self)
 
 
-class Passage:
+class Passage(AbstractAsyncContextManager):
     """`async with stages.passage() as passage:` then `await passage.enter(stage)` for each, in the order of STAGES.
 
     `spans` has, for each stage that was entered, when it was asked for, entered and left, in seconds since 1970.
@@ -37,9 +38,6 @@ class Passage:
         self.stages = stages
         self.spans: list[dict] = []
         self._held: asyncio.Semaphore | None = None
-
-    async def __aenter__(self) -> "Passage":
-        return self
 
     async def __aexit__(self, *exc) -> None:
         self._leave()

@@ -1,6 +1,7 @@
 """The tools by which a policy acts on a trajectory's repository, for the configuration's section `toolbox`."""
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from retool_mcore.environments.repository import SCHEMAS, RepositoryEnvironment
 from retool_mcore.tools.base import Episode, Reply, Tool
@@ -9,14 +10,13 @@ from retool_mcore.tools.base import Episode, Reply, Tool
 ENVIRONMENT: ContextVar[RepositoryEnvironment] = ContextVar("environment")
 
 
+@dataclass(eq=False)
 class RepositoryTool(Tool):
     """One tool of the environment, answered by the trajectory's own."""
 
+    schema: dict
     parallel = False  # edits of one turn happen in the order in which they were written
     keeps_time = True
-
-    def __init__(self, schema: dict):
-        self.schema = schema
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         seen = await ENVIRONMENT.get().step(self.name, arguments)

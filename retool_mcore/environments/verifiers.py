@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ class VerifiersTools:
         write_rows((made(*numbered) for numbered in enumerate(data)), RL_SCHEMA, Path(path))
 
 
+@dataclass(eq=False)
 class _VerifiersTool(Tool):
-    def __init__(self, environment: Any, schema: dict):
-        self.environment, self.schema = environment, schema
+    environment: Any
+    schema: dict
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         return Reply(str((await self.environment.call_tool(self.name, arguments, ""))["content"]))

@@ -1,6 +1,6 @@
 """Accuracy of several samples per problem: mean@k, best@k and maj@k."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from math import comb
 from operator import eq
@@ -46,18 +46,15 @@ def majority_acc(samples: list[dict], same: Callable[[str, str], bool] = eq) -> 
     of every group so far. Of groups with equally many votes the one whose first vote came first wins, and a group
     counts as its first vote does.
     """
-    group_of: dict[str, int] = {}  # every spelling seen, so that `same` (which may cost seconds) runs once for each
-    firsts: list[dict] = []
-    votes: list[int] = []
+    group_of: dict[str, str] = {}  # every spelling seen, so that `same` (which may cost seconds) runs once for each
+    firsts: dict[str, dict] = {}
+    votes: Counter[str] = Counter()
     for sample in samples:
         pred = " ".join(sample["pred"].split())
         if not pred:
             continue
         if pred not in group_of:
-            matches = (group for group, first in enumerate(firsts) if same(pred, first["pred"]))
-            group_of[pred] = next(matches, len(firsts))
-            if group_of[pred] == len(firsts):
-                firsts.append(sample)
-                votes.append(0)
+            group_of[pred] = next((group for group, first in firsts.items() if same(pred, first["pred"])), pred)
+            firsts.setdefault(group_of[pred], sample)
         votes[group_of[pred]] += 1
-    return float(firsts[votes.index(max(votes))]["acc"]) if votes else 0.0
+    return float(firsts[max(votes, key=votes.__getitem__)]["acc"]) if votes else 0.0

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow
@@ -66,12 +67,10 @@ def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequ
         table = schema.to_table(_read_lines(path))
         table = table if rows is None else table.take(list(rows))
         return schema.from_table(table if columns is None else table.select(list(columns)))
-    file = _open(path)
-    try:
+    with _whole(path), parquet.ParquetFile(path) as file:
         if rows is None:
             return schema.from_table(file.read(columns=columns))
-        found = {}
-        first = 0
+        found, first = {}, 0
         for number in range(file.num_row_groups):
             end = first + file.metadata.row_group(number).num_rows
             wanted = sorted({row for row in rows if first <= row < end})
@@ -79,8 +78,6 @@ def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequ
                 group = file.read_row_group(number, columns=columns).take([row - first for row in wanted])
                 found |= dict(zip(wanted, schema.from_table(group), strict=True))
             first = end
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _broken(path, error) from None
     if missing := [row for row in rows if row not in found]:
         raise UserError(f"{path} holds {first} trajectories, there is no row {missing[0]} (rows count from 0).")
     return [found[row] for row in rows]
@@ -88,22 +85,19 @@ def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequ
 
 def read_columns(path: Path, columns: Sequence[str]) -> pyarrow.Table:
     """Columns of one step file, or parts of them as calls.list.element.status. Raises UserError when it is broken."""
-    try:
+    with _whole(path), parquet.ParquetFile(path) as file:
         # Few small columns: threads would wait for each other longer than they read, above all on a busy machine.
-        return _open(path).read(columns=list(columns), use_threads=False)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _broken(path, error) from None
+        return file.read(columns=list(columns), use_threads=False)
 
 
-def _open(path: Path) -> parquet.ParquetFile:
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Raises UserError for what pyarrow cannot read of the step file `path`."""
     try:
-        return parquet.ParquetFile(path)
+        yield
     except (pyarrow.ArrowException, OSError) as error:
-        raise _broken(path, error) from None
-
-
-def _broken(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a whole trajectory file ({' '.join(str(error).split())}). Remove it.")
+        told = f"{path} is not a whole trajectory file ({' '.join(str(error).split())}). Remove it."
+        raise UserError(told) from None
 
 
 def _read_lines(path: Path) -> list[dict]:

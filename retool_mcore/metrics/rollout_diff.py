@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from retool_mcore.metrics.behaviour import policy_spans
+
 RESULT = "rollout.json"  # `compare`'s answer in the folder of a replay
 
 
@@ -32,7 +34,7 @@ def compare(recorded: Sequence[Mapping], found: Sequence[Mapping], seconds: floa
 
 
 def policy_tokens(records: Sequence[Mapping]) -> int:
-    return sum(s["end"] - s["start"] for r in records for s in r["spans"] if s["kind"] == "policy")
+    return sum(end - start for record in records for start, end in policy_spans(record))
 
 
 def _same_prefix(old, new) -> int:

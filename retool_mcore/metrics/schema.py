@@ -2,67 +2,25 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow
-
-_TEXT, _INT, _REAL, _FLAG = pyarrow.string(), pyarrow.int32(), pyarrow.float64(), pyarrow.bool_()
-
-
-def _structs(**fields: pyarrow.DataType) -> pyarrow.DataType:
-    return pyarrow.list_(pyarrow.struct(list(fields.items())))
+import yaml
 
 
-SCALARS = {
-    "step": _INT,
-    "uid": _TEXT,  # of the group: the samples of one prompt in one step
-    "sample": _INT,  # number in the group
-    "place": _INT,  # in the batch that the update read, verl's padding counted
-    "mini_batch": _INT,  # of the step, from 0
-    "index": pyarrow.int64(),  # of the problem in its data set
-    "data_source": _TEXT,
-    "score": _REAL,
-    "acc": _REAL,
-    "pred": _TEXT,
-    "ground_truth": _TEXT,
-    "turns": _INT,
-    "finish": _TEXT,
-    "generate_s": _REAL,
-    "tool_s": _REAL,
-    "started": _REAL,
-    "taken_over": _FLAG,
-}
-# One value a token: of the prompt, then all others of the response.
-ARRAYS = {
-    "prompt_ids": np.dtype(np.int32),
-    "response_ids": np.dtype(np.int32),
-    "response_mask": np.dtype(np.bool_),  # verl's, as the loss received it; what the spans say is another column
-    "logprobs": np.dtype(np.float32),  # the rollout engine's
-    "old_log_probs": np.dtype(np.float32),  # the trainer's, before the update
-    "advantages": np.dtype(np.float32),
-    "is_weights": np.dtype(np.float32),  # truncated importance weights of the rollout correction
-}
-STRUCTS = {
-    "spans": _structs(kind=_TEXT, start=_INT, end=_INT),
-    "versions": _structs(version=_INT, start=_INT, end=_INT),
-    "calls": _structs(
-        code=_TEXT,
-        malformed=_FLAG,
-        status=_TEXT,
-        stdout=_TEXT,
-        stderr=_TEXT,
-        value=_TEXT,
-        duration_s=_REAL,
-        turn=_INT,
-        start=_INT,
-        truncated=_FLAG,
-        tool=_TEXT,
-        arguments=_TEXT,
-    ),
-    "turn_notes": _structs(programs=_INT, boxed=_FLAG, fakes=pyarrow.list_(_INT), generate_s=_REAL, tool_s=_REAL),
-}
-# For the index alone, so that listing touches neither tokens nor programs.
-DERIVED = {"tokens": _INT, "num_calls": _INT, "statuses": pyarrow.list_(_TEXT)}
+def _type(told: str | list | dict) -> pyarrow.DataType:
+    if isinstance(told, list):
+        return pyarrow.list_(_type(told[0]))
+    if isinstance(told, dict):
+        return pyarrow.struct([(name, _type(part)) for name, part in told.items()])
+    return pyarrow.type_for_alias(told)
+
+
+_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SCALARS, DERIVED = ({name: _type(told) for name, told in _TABLES[kind].items()} for kind in ("scalars", "derived"))
+ARRAYS = {name: np.dtype(told) for name, told in _TABLES["arrays"].items()}
+STRUCTS = {name: _type([told]) for name, told in _TABLES["structs"].items()}
 _EXTRA = "extra"  # JSON of whatever else a record holds
 
 
@@ -79,7 +37,7 @@ def to_table(records: Sequence[Mapping]) -> pyarrow.Table:
     columns |= {name: pyarrow.array(derived[name], kind) for name, kind in DERIVED.items()}
     known = columns.keys()
     extras = [{key: value for key, value in record.items() if key not in known} for record in records]
-    columns[_EXTRA] = pyarrow.array([json.dumps(extra) if extra else None for extra in extras], _TEXT)
+    columns[_EXTRA] = pyarrow.array([json.dumps(extra) if extra else None for extra in extras], pyarrow.string())
     return pyarrow.table(columns)
 
 

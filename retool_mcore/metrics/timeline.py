@@ -15,23 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from retool_mcore.files import write_atomically
 
-# verl's timer -> what it is, in the order in which they run (verl/trainer/ppo/v1/trainer_base.py).
-PHASES = {
-    "gen": "rollout",
-    "reward": "reward",
-    "old_log_prob": "log_probs",
-    "ref": "log_probs",
-    "values": "log_probs",
-    "adv": "advantages",
-    "audit": "audit",
-    "update_critic": "update",
-    "update_actor": "update",
-    "save_checkpoint": "checkpoint",
-    "update_weights": "weight_push",
-}
+PHASES: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _GPU_WORK = ("generation", "log_probs", "update", "weight_push")
 Samples = Sequence[tuple[float, float]]  # (seconds since 1970, busy share in [0, 1])
 _SHOWN = 200  # trajectories of a step on the timeline, the longest
@@ -95,11 +83,9 @@ def chrome_trace(
     for lane, record in enumerate(sorted(shown, key=lambda r: r["started"])):
         details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
         for span in record.get("stages", ()):
-            start, waited = span["start"], span["start"] - span["asked"]
-            seconds = span["end"] - start
-            events.append(
-                _event(span["stage"], "stage", 2, lane, start - started, seconds, waited_s=round(waited, 3), **details)
-            )
+            start, end = span["start"], span["end"]
+            told = details | {"waited_s": round(start - span["asked"], 3)}
+            events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **told))
         for number, (kind, start, end) in enumerate(_phases(record)):
             details["turn"] = turn = number // 2
             if kind == "tool" and (queued := _queued(record, turn, end - start)) > 0:

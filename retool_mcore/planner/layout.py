@@ -9,6 +9,7 @@ import numpy as np
 from retool_mcore.errors import UserError
 from retool_mcore.planner.flops import RECOMPUTE, attention_pairs
 from retool_mcore.planner.packing import pack
+from retool_mcore.planner.shape import check_sizes
 
 # verl's weight of a token against a pair of tokens when it balances micro-batches (utils/seqlen_balancing.py).
 VERL_TOKEN_COST = 24576
@@ -38,10 +39,7 @@ class Layout:
     packed: bool = False  # override_mcore_model_config.packing: full micro-batches (planner/packing.py), not verl's
 
     def __post_init__(self):
-        for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UserError(f"the layout's {name} is {value!r}, expected a whole number of 1 or more.")
+        check_sizes("layout", self, ("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch_tokens"))
         if self.fused_log_probs not in (False, True, "in_place"):
             raise UserError(
                 f"the layout's fused_log_probs is {self.fused_log_probs!r}, expected true, false or in_place."

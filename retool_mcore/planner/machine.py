@@ -1,7 +1,6 @@
 """Machines, and the constants of the time model that only a measurement can give."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.memory import GIB
@@ -45,9 +44,6 @@ class Machine:
     gpus_per_node: int = 8
     constants: Constants = field(default_factory=Constants)
 
-    def replace(self, **changes) -> Self:
-        return replace(self, **changes)
-
 
 # On A100, which we have not: FlashAttention-2 (arXiv 2307.08691) reports attention forward and backward at 187 to 203
 # TFLOP/s, and training that counts 225 with attention's whole square, of which 187 are computed: products at 0.70.
@@ -73,4 +69,4 @@ def find_machine(gpu: str | None, memory: float) -> Machine:
         found = GPUS[gpu.upper()]
     else:
         raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}.")
-    return found.replace(name=f"{found.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)
+    return replace(found, name=f"{found.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -31,7 +31,7 @@ def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
     """The GPU that is `here`, by its name, else the one that parallel.gpu names, else an H100."""
     known = [machine for line in here for name, machine in GPUS.items() if name in line]
     found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
-    return found.replace(gpus_per_node=config.parallel.gpus_per_node)
+    return replace(found, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
@@ -44,15 +44,12 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
     else:  # a response ends at the limit
         batch = Batch(tuple(min(length, longest) for length in batch.lengths), longest).sample(sequences)
     base = Layout(**switches(config.parallel.megatron))
+    given = shape, config.parallel.nodes, machine, batch, rl, base
     if not rl:
-        return Problem(shape, config.parallel.nodes, machine, batch, False, base)
+        return Problem(*given)
     others = {"critic": config.recipe.advantage == "gae", "reference": config.recipe.kl_loss}
     return Problem(
-        shape,
-        config.parallel.nodes,
-        machine,
-        batch,
-        base=base,
+        *given,
         updates=train.batch // train.mini_batch,
         beside=tuple(name for name, there in others.items() if there),
         own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,

@@ -1,5 +1,6 @@
 """Tries every layout of a model on a cluster: keeps what the checks accept and what fits, the quickest first."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
 
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
-RECOMPUTE = ("none", "selective", "mlp", "full")
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512
 NEAR = 1.035  # the mean error of predicted seconds over 23 measured rows (benchmarks/planner/predictions.py)
@@ -158,12 +158,9 @@ def _groups(problem: Problem) -> Iterator[dict[str, Any]]:
     """tp, pp, cp and ep; tensor and expert parallelism stay inside a node's NVLink."""
     sizes = [size for size in range(1, problem.world + 1) if problem.world % size == 0]
     nodes = [size for size in sizes if problem.machine.gpus_per_node % size == 0]
-    for tp in nodes:
-        for pp in sizes:
-            for cp in sizes:
-                if tp * pp * cp <= problem.world and problem.world % (tp * pp * cp) == 0:
-                    for ep in nodes if problem.shape.experts else (1,):
-                        yield {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    for tp, pp, cp, ep in itertools.product(nodes, sizes, sizes, nodes if problem.shape.experts else (1,)):
+        if problem.world % (tp * pp * cp) == 0:
+            yield {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
 
 
 def _chunks(layers: int, pp: int) -> Iterator[int]:
@@ -174,25 +171,13 @@ def _chunks(layers: int, pp: int) -> Iterator[int]:
 
 
 def _variants(problem: Problem, base: Layout) -> Iterator[Layout]:
-    longest = problem.batch.longest
-    seen = set()
-    for factor in MICRO_BATCHES:
-        tokens = -(-round(factor * longest) // base.cp)
-        tokens = -(-tokens // TOKEN_MULTIPLE) * TOKEN_MULTIPLE
-        parallel.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=base.cp)
-        if tokens in seen:
-            continue
-        seen.add(tokens)
-        left_out = ("selective", "mlp") if problem.shape.lora else ("mlp",) if problem.shape.experts else ()
-        for recompute in (kind for kind in RECOMPUTE if kind not in left_out):
-            for params, optimizer in OFFLOADS if problem.rl else OFFLOADS[:1]:
-                yield replace(
-                    base,
-                    recompute=recompute,
-                    param_offload=params,
-                    optimizer_offload=optimizer,
-                    micro_batch_tokens=tokens,
-                )
+    tokens = (-(-round(factor * problem.batch.longest) // base.cp) for factor in MICRO_BATCHES)
+    budgets = dict.fromkeys(-(-count // TOKEN_MULTIPLE) * TOKEN_MULTIPLE for count in tokens)
+    left_out = ("selective", "mlp") if problem.shape.lora else ("mlp",) if problem.shape.experts else ()
+    kinds = [kind for kind in flops.RECOMPUTE if kind not in left_out]
+    for budget, recompute, offload in itertools.product(budgets, kinds, OFFLOADS if problem.rl else OFFLOADS[:1]):
+        kept = dict(zip(("param_offload", "optimizer_offload"), offload, strict=True))
+        yield replace(base, micro_batch_tokens=budget, recompute=recompute, **kept)
 
 
 def there(problem: Problem, layout: Layout, held: Memory) -> float:
@@ -258,17 +243,15 @@ def model_tflops(problem: Problem, plan: Plan) -> float:
 
 def _kind(message: str) -> str:
     """A refusal without its numbers, to be counted."""
-    for part, kind in (
-        ("attention heads", "tp does not divide the attention heads"),
-        ("key/value heads", "tp does not fit the key/value heads"),
-        ("vocabulary", "tp does not divide the vocabulary"),
-        ("experts", "ep does not divide the experts or the ranks"),
-        ("layers", "pp does not divide the layers"),
-        ("data-parallel", "fewer sequences than data-parallel ranks"),
-    ):
-        if part in message:
-            return kind
-    return message
+    kinds = {
+        "attention heads": "tp does not divide the attention heads",
+        "key/value heads": "tp does not fit the key/value heads",
+        "vocabulary": "tp does not divide the vocabulary",
+        "experts": "ep does not divide the experts or the ranks",
+        "layers": "pp does not divide the layers",
+        "data-parallel": "fewer sequences than data-parallel ranks",
+    }
+    return next((kind for part, kind in kinds.items() if part in message), message)
 
 
 def _nothing_fits(problem: Problem, found: Found) -> str:

@@ -1,31 +1,17 @@
 """What of verl's Megatron settings changes memory or time: the switches of a Layout."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.parallel import check_layout
 from retool_mcore.planner.shape import Model, Shape
 
-# Fields of Layout and their keys below `parallel`; recomputation's are several.
-KEYS = {
-    "tp": "tp",
-    "pp": "pp",
-    "vpp": "megatron.virtual_pipeline_model_parallel_size",
-    "cp": "megatron.context_parallel_size",
-    "ep": "ep",
-    "micro_batch_tokens": "micro_batch_tokens",
-    "param_offload": "megatron.param_offload",
-    "optimizer_offload": "megatron.optimizer_offload",
-}
-RECOMPUTE = {
-    "none": ["granularity=null"],
-    "selective": ["granularity=selective", "modules=[core_attn]"],
-    "mlp": ["granularity=selective", "modules=[mlp]"],
-    "full": ["granularity=full", "method=uniform", "num_layers=1"],
-}
+KEYS, RECOMPUTE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).values()
 
 
 def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:
@@ -54,15 +40,8 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
 
 def sizes(parallel: DictConfig) -> dict[str, Any]:
     """Fields of Layout that the group `parallel` sets itself, as check_layout takes them, too."""
-    megatron = parallel.megatron
-    return {
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "vpp": megatron.get("virtual_pipeline_model_parallel_size") or 1,
-        "cp": megatron.get("context_parallel_size") or 1,
-        "ep": parallel.get("ep", 1),
-        "sequence_parallel": parallel.sequence_parallel,
-    }
+    found = {size: OmegaConf.select(parallel, KEYS[size]) or 1 for size in ("tp", "pp", "vpp", "cp", "ep")}
+    return found | {"sequence_parallel": parallel.sequence_parallel}
 
 
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
@@ -86,11 +65,9 @@ def checked_layout(model: Model | Shape, parallel: DictConfig) -> Layout:
 
 def overrides(before: Layout, after: Layout) -> list[str]:
     """Words of the command line that make the group `parallel` of one layout that of another."""
-    found = []
-    for field, key in KEYS.items():
-        value = getattr(after, field)
-        if value != getattr(before, field):
-            found.append(f"parallel.{key}={'null' if (field, value) == ('vpp', 1) else str(value).lower()}")
+    new = {field: getattr(after, field) for field in KEYS if getattr(after, field) != getattr(before, field)}
+    words = {field: "null" if (field, value) == ("vpp", 1) else str(value).lower() for field, value in new.items()}
+    found = [f"parallel.{KEYS[field]}={word}" for field, word in words.items()]
     if after.shards_sequence != before.shards_sequence:
         found.append(f"parallel.sequence_parallel={str(after.shards_sequence).lower()}")
     if after.recompute != before.recompute:

@@ -1,11 +1,13 @@
 """The shape of a decoder-only model, dense or of experts, and its exact number of parameters."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
+
+import yaml
 
 from retool_mcore.errors import UserError
 
@@ -17,6 +19,14 @@ FAMILIES = {
     "qwen3": (False, True),
     "qwen3_moe": (False, True),
 }
+
+
+def check_sizes(whose: str, of: object, names: Sequence[str]) -> None:
+    """Raises UserError unless these attributes are whole numbers of 1 or more."""
+    for name in names:
+        value = getattr(of, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"the {whose}'s {name} is {value!r}, expected a whole number of 1 or more.")
 
 
 @dataclass(frozen=True)
@@ -39,10 +49,7 @@ class Shape:
     lora_targets: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for name in ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"the model's {name} is {value!r}, expected a whole number of 1 or more.")
+        check_sizes("model", self, ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"))
 
     @classmethod
     def from_hf(cls, path: str | Path) -> Self:
@@ -80,10 +87,6 @@ class Shape:
             qk_norm=norm,
             **dict(zip(("experts", "active"), experts, strict=False)),
         )
-
-    def replace(self, **changes) -> Self:
-        """The same shape with some values changed, as in replace(layers=32): a stage of a pipeline, say."""
-        return replace(self, **changes)
 
     def adapted(self, config: Mapping[str, Any]) -> Self:
         """The same shape with the adapters of a stage's configuration (model.lora), where it trains."""
@@ -157,19 +160,9 @@ class Model:
     experts: int = 0  # of a layer; 0: none
 
 
-# config.json of Qwen/Qwen2.5-{1.5B,7B,32B}-Instruct, Qwen/Qwen3-{8B,32B,30B-A3B} and meta-llama/Llama-3.1-8B-Instruct
-# on the hub; DeepSeek-R1-Distill-Qwen-32B is Qwen2.5-32B's.
 SHAPES = {
-    "qwen2.5-1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151936, tied=True),
-    "qwen2.5-7b": Shape(28, 3584, 18944, 28, 4, 128, 152064, tied=False),
-    "qwen2.5-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
-    "r1-distill-qwen-32b": Shape(64, 5120, 27648, 40, 8, 128, 152064, tied=False),
-    "qwen3-8b": Shape(36, 4096, 12288, 32, 8, 128, 151936, tied=False, qkv_bias=False, qk_norm=True),
-    "qwen3-32b": Shape(64, 5120, 25600, 64, 8, 128, 151936, tied=False, qkv_bias=False, qk_norm=True),
-    "qwen3-30b-a3b": Shape(
-        48, 2048, 768, 32, 4, 128, 151936, tied=False, qkv_bias=False, qk_norm=True, experts=128, active=8
-    ),
-    "llama3.1-8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, tied=False, qkv_bias=False),
+    name: Shape(**fields)
+    for name, fields in yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text()).items()
 }
 
 

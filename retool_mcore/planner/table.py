@@ -1,11 +1,18 @@
-"""What a search found, for a person: the ranked table, the memory and the time of the chosen layout."""
+"""What a search found, for a person: the ranked table, the memory and the time of the chosen layout; and that layout as
+a file of configs/parallel/."""
 
+import re
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from retool_mcore.errors import UserError
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB
 from retool_mcore.planner.search import Found, Plan, Problem, model_tflops
 
+BASE = "1gpu"  # the group that a written file is laid over: its settings are those of all GPUs
 WIDTH = 140  # of the table, however narrow the terminal: a wrapped row cannot be read
 
 
@@ -21,8 +28,7 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
     console.print(ranking(problem, found.shown(top)))
     best = found.chosen
     console.print(memory_table(problem, best))
-    table = Table("seconds of an optimizer step", "s", "%")
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = Table("seconds of an optimizer step", *numbers("s", "%"))
     for name, took in best.update.parts.items():
         if took >= 0.001 * best.update.step:
             table.add_row(name, f"{took:.2f}", f"{100 * took / best.update.step:.1f}")
@@ -31,17 +37,17 @@ def print_plans(problem: Problem, found: Found, *, top: int, console: Console | 
     console.print(f"{found.tried:,} layouts tried, {len(found.plans):,} fit. Dropped: {dropped or 'none'}.")
 
 
+def numbers(*headings: str) -> list[Column]:
+    return [Column(heading, justify="right", no_wrap=True) for heading in headings]
+
+
 def ranking(problem: Problem, plans: list[Plan]) -> Table:
-    table = Table(padding=(0, 0))
     experts = ["EP"] if problem.shape.experts else []
-    for heading in ("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("recompute", no_wrap=True)
-    table.add_column("offload", no_wrap=True)
-    rest = ["GiB", "update\ns", "TFLOP/s\na GPU", "bubble\n%"]
-    rest += ["vLLM\nTP", "generation\ns", "log-probs\ns"] if problem.rl else []
-    for heading in [*rest, "step\ns"]:
-        table.add_column(heading, justify="right", no_wrap=True)
+    words = (Column(heading, no_wrap=True) for heading in ("recompute", "offload"))
+    engine = ["vLLM\nTP", "generation\ns", "log-probs\ns"] if problem.rl else []
+    found = numbers("GiB", "update\ns", "TFLOP/s\na GPU", "bubble\n%", *engine, "step\ns")
+    sizes = numbers("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens")
+    table = Table(*sizes, *words, *found, padding=(0, 0))
     for number, plan in enumerate(plans, start=1):
         layout = plan.layout
         cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
@@ -62,8 +68,7 @@ def offloaded(layout) -> str:
 def memory_table(problem: Problem, plan: Plan) -> Table:
     """Of the fullest GPU: in an update, and in generation."""
     machine = problem.machine
-    table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", "GiB")
-    table.columns[1].justify = "right"
+    table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", *numbers("GiB"))
     parts = dict(plan.memory.parts)
     asleep = ENGINE_ASLEEP * (plan.rollout is not None and not problem.own_gpus)
     parts |= {"CUDA, NCCL": plan.memory.outside, "sleeping vLLM": asleep}
@@ -82,3 +87,19 @@ def memory_table(problem: Problem, plan: Plan) -> Table:
         table.add_row("what stays of the trainer", f"{plan.there / GIB:.1f}")
         table.add_row("idle in generation", f"{(machine.memory - share - plan.there) / GIB:.1f}")
     return table
+
+
+def config_text(problem: Problem, plan: Plan, command: str) -> str:
+    found = {"machine": problem.machine, "nodes": problem.nodes, "rl": problem.rl, "lengths": problem.batch.lengths}
+    found |= {"plan": plan, "layout": plan.layout, "longest": problem.batch.longest}
+    template = Environment(loader=PackageLoader(__package__, ""), trim_blocks=True, keep_trailing_newline=True)
+    return template.get_template("parallel.yaml.jinja").render(**found, command=command, base=BASE, gib=GIB)
+
+
+def check_target(path: Path, config_dir: Path) -> None:
+    """Raises UserError unless `path` is a new NAME.yaml in configs/parallel/, where `parallel=NAME` finds it."""
+    wanted = config_dir / "parallel"
+    if path.absolute().parent.resolve() != wanted.resolve() or not re.fullmatch(r"[\w.-]+\.yaml", path.name):
+        raise UserError(f"--write {path}: expected a NAME.yaml in configs/parallel/, so that parallel=NAME finds it.")
+    if path.exists():
+        raise UserError(f"--write {path}: the file exists; remove it first or choose another name.")

@@ -9,6 +9,7 @@ gathered once more for the weight gradients. Constants that only a measurement c
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 from retool_mcore.planner import flops
 from retool_mcore.planner.layout import Batch, Layout
@@ -33,25 +34,22 @@ class Time:
 
 def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Time:
     """Forward, backward and optimizer over the batch on the rank of the last pipeline stage, the busiest."""
-    micro = batch.micro_batches(layout)
-    share = batch.share(layout.dp)
-    work = _Work(shape, layout, machine, tokens=share.tokens / layout.cp, pairs=share.pairs, micro_batches=micro.count)
-    recomputed = work.recomputed()
+    work = _Work.of(shape, layout, batch, machine)
     parts = {
         "products": work.products(passes=2 if shape.lora else 3) + work.adapters(),
         "attention": work.attention(passes=3.5),
         "element-wise": work.elementwise(passes=3),
         "log-probs": work.log_probs(),
         "weight gradients": work.weight_gradients(),
-        "recomputation": recomputed,
+        "recomputation": work.recomputed(),
         "tensor parallel": work.tensor_parallel(gathers=3, scatters=2),
         "context parallel": work.context_parallel(),
         "pipeline": work.pipeline(),
     }
-    least = machine.constants.layer_launch_s * 3 * work.layers * micro.count
+    least = machine.constants.layer_launch_s * 3 * work.layers * work.micro_batches
     busy = sum(parts.values())
     parts["launches"] = max(0.0, least - busy)
-    parts["bubble"] = (busy + parts["launches"]) * (layout.pp - 1) / (layout.vpp * micro.count)
+    parts["bubble"] = (busy + parts["launches"]) * work.idle
     parts["data parallel"] = work.data_parallel(busy)
     parts["optimizer"] = work.optimizer()
     parts["host"] = machine.constants.step_s
@@ -60,13 +58,11 @@ def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Tim
 
 def log_prob_seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> float:
     """One forward pass for the old log-probabilities, with the entropy, as verl computes them before an update."""
-    micro = batch.micro_batches(layout)
-    share = batch.share(layout.dp)
-    work = _Work(shape, layout, machine, tokens=share.tokens / layout.cp, pairs=share.pairs, micro_batches=micro.count)
+    work = _Work.of(shape, layout, batch, machine)
     busy = work.products(passes=1) + work.attention(passes=1) + work.elementwise(passes=1) + work.log_probs()
     busy += work.tensor_parallel(gathers=1, scatters=1) + work.context_parallel() / 3 + work.pipeline() / 2
-    busy = max(busy, machine.constants.layer_launch_s * work.layers * micro.count)
-    return busy * (1 + (layout.pp - 1) / (layout.vpp * micro.count)) + machine.constants.step_s
+    busy = max(busy, machine.constants.layer_launch_s * work.layers * work.micro_batches)
+    return busy * (1 + work.idle) + machine.constants.step_s
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,16 @@ class _Work:
     tokens: float  # of this context-parallel rank, over all micro-batches
     pairs: int  # of a query and a key, of this data-parallel rank
     micro_batches: int
+
+    @classmethod
+    def of(cls, shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Self:
+        share = batch.share(layout.dp)
+        return cls(shape, layout, machine, share.tokens / layout.cp, share.pairs, batch.micro_batches(layout).count)
+
+    @property
+    def idle(self) -> float:
+        """The pipeline's share of the micro-batches' time."""
+        return (self.layout.pp - 1) / (self.layout.vpp * self.micro_batches)
 
     @property
     def layers(self) -> float:

@@ -11,7 +11,7 @@ from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.run import Course, course, machine_of, present, read, shape_of
 from retool_mcore.planner.search import NEAR, Plan, Problem, refusal
 from retool_mcore.planner.shape import Shape
-from retool_mcore.planner.table import memory_table
+from retool_mcore.planner.table import memory_table, numbers
 
 
 def lines(config: DictConfig, here: Sequence[str] = (), shape: Shape | None = None) -> list[str]:
@@ -60,8 +60,7 @@ def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, be
         f"{problem.updates} optimizer step{'s' if problem.updates > 1 else ''}."
     )
     run = course(config, problem, plan)
-    table = Table("a step", "s", "%")
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = Table("a step", *numbers("s", "%"))
     for name, took in plan.seconds.items():
         table.add_row(name, f"{took:,.1f}", f"{100 * took / plan.step:.1f}")
     table.add_section()

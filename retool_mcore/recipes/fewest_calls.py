@@ -15,13 +15,11 @@ class FewestCalls:
 
     def __init__(self, path: Path, first_step: int):
         self.path = path
-        self._fewest: dict[str, int] = {}
         # A line that a kill cut short is of a step that was not finished.
         kept = [entry for entry in read_json_lines(path) if entry["step"] < first_step]
         if path.exists():
             write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in kept))
-        for entry in kept:
-            self._fewest[entry["prompt"]] = entry["calls"]
+        self._fewest: dict[str, int] = {entry["prompt"]: entry["calls"] for entry in kept}
 
     def get(self, prompt: str) -> int | None:
         """The minimum so far; None while the prompt was never answered right."""
@@ -35,9 +33,7 @@ class FewestCalls:
             if calls is not None and calls < self._fewest.get(prompt, calls + 1)
         }
         self._fewest |= better
-        if better:
+        lines = [json.dumps({"step": step, "prompt": prompt, "calls": calls}) for prompt, calls in better.items()]
+        if lines:
             with self.path.open("a") as file:
-                file.writelines(
-                    json.dumps({"step": step, "prompt": prompt, "calls": calls}) + "\n"
-                    for prompt, calls in better.items()
-                )
+                file.writelines(f"{line}\n" for line in lines)

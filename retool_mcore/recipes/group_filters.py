@@ -42,9 +42,5 @@ def group_reason(
 
 def drops_groups(filters: Mapping) -> bool:
     """Whether the section `recipe.filters` can drop a group."""
-    return bool(
-        filters["all_equal"]
-        or filters["accuracy"] is not None
-        or filters["verifier_failures"] is not None
-        or filters["samples"]
-    )
+    bounds = filters["accuracy"], filters["verifier_failures"]
+    return bool(filters["all_equal"] or filters["samples"]) or bounds != (None, None)

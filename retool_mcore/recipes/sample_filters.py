@@ -44,10 +44,7 @@ def void_turn(sample: Sample) -> bool:
 
 
 FILTERS: dict[str, Callable[..., bool]] = {
-    "overlong_wrong": overlong_wrong,
-    "repetition": repetition,
-    "faked_output": faked_output,
-    "void_turn": void_turn,
+    filter_.__name__: filter_ for filter_ in (overlong_wrong, repetition, faked_output, void_turn)
 }
 
 

@@ -30,13 +30,13 @@ class Row:
         return self.key.split("_")[0]
 
 
+@dataclass
 class RecipeStep:
     """`recipe` is the recipe's section of the configuration, `stage_dir` the folder of the RL stage."""
 
-    def __init__(self, recipe: Mapping, stage_dir: Path):
-        self.recipe = recipe
-        self.stage_dir = stage_dir
-        self._fewest: FewestCalls | None = None
+    recipe: Mapping
+    stage_dir: Path
+    _fewest: FewestCalls | None = None
 
     def before_advantages(self, batch, step: int) -> dict[str, float]:
         """Give rewards that need the group, take the dropped samples out of the masks; returns the counts as metrics.
@@ -106,20 +106,17 @@ def read_rows(batch) -> list[Row]:
     fields = ["extra_fields", "data_source", "index"]
     data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
     columns = [unwrap(data[field]) for field in fields]
-    rows = []
-    for key, extra, source, index in zip(keys, *columns, strict=True):
-        outcome = extra["reward_extra_info"]
-        rows.append(
-            Row(
-                key=key,
-                prompt=f"{source}/{int(index)}",
-                acc=float(outcome["acc"]),
-                calls=int(extra["num_calls"]),
-                overlong=float(outcome["overlong"]),
-                drop=str(outcome["drop"]),
-            )
+    return [
+        Row(
+            key=key,
+            prompt=f"{source}/{int(index)}",
+            acc=float(extra["reward_extra_info"]["acc"]),
+            calls=int(extra["num_calls"]),
+            overlong=float(extra["reward_extra_info"]["overlong"]),
+            drop=str(extra["reward_extra_info"]["drop"]),
         )
-    return rows
+        for key, extra, source, index in zip(keys, *columns, strict=True)
+    ]
 
 
 def zero_masks(batch, keys: list[str]) -> None:

@@ -160,11 +160,8 @@ def launch(stage: str, config: DictConfig) -> None:
     if is_complete(stage, config):
         return
     preflight(stage, config)
-    if (
-        stage in TORCHRUN
-        and config.parallel.nodes > 1
-        and (unset := [n for n in NODE_VARIABLES if n not in os.environ])
-    ):
+    unset = [name for name in NODE_VARIABLES if name not in os.environ]
+    if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
         raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
     while True:  # alarms.backs bounds it
         try:
@@ -233,52 +230,25 @@ def run_process(
     stage_id: str,
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Runs the stage's command under `watch`, with the environment of its device."""
-    from retool_mcore.backends.env import stage_env
-
+    """Runs the stage's command and returns when it ended well; whatever happens, nothing that it started lives on.
+    Raises UserError, StageFailed, Stopped, Paused: see `launch`."""
     metrics = folder / "metrics" / f"attempt_{attempt:03d}.jsonl"
-    env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
-    env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
-    env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
-    env.setdefault("WANDB_DIR", str(folder.absolute()))  # offline runs: RUN/STAGE/wandb, for `wandb sync`
-    if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own
-        env.setdefault("MLFLOW_TRACKING_URI", (folder / "mlflow").absolute().as_uri())
-        env.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    log, stacks = folder / "log.txt", folder / "stacks" / f"attempt_{attempt:03d}"
+    env: Mapping[str, str] = _environment(config, folder, metrics)
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
-    log = folder / "log.txt"
     limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))
     watchdog = Watchdog([log, metrics], limit_s, folder)
     progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder))
-    here = command[0] == sys.executable  # else the command starts others' on several nodes
-    with template.forked(env, command) if here else nullcontext((env, command)) as (env, command):
-        watch(stage, command, env, log, progress, attempt, stage_id, watchdog=watchdog, dump_others=dump_others)
-
-
-def watch(
-    stage: str,
-    command: list[str],
-    env: Mapping[str, str],
-    log: Path,
-    progress: Progress,
-    attempt: int,
-    stage_id: str,
-    watchdog: Watchdog | None = None,
-    dump_others: Callable[[Path], None] = lambda folder: None,
-) -> None:
-    """Runs `command` and returns when it ended well; whatever happens, nothing that it started lives on.
-
-    Raises:
-        UserError, StageFailed, Stopped, Paused: see `launch`.
-    """
-    stacks: Path | None = None
-    dead = ""
-    with log.open("a") as file:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
-    start = log.stat().st_size
-    dead_worker = DeadWorker(log)
     known: set[processes.Process] = set()
-    with _signals() as received:
+    fault = ""
+    here = command[0] == sys.executable  # else the command starts others' on several nodes
+    forked = template.forked(env, command) if here else nullcontext((env, command))
+    with forked as (env, command), _signals() as received:
+        with log.open("a") as file:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
+        start = log.stat().st_size
+        dead_worker = DeadWorker(log)
         process = processes.start(command, {**env, processes.STAGE_ID: stage_id}, log)
         try:
             next_scan = 0.0
@@ -286,12 +256,13 @@ def watch(
                 if time.monotonic() >= next_scan:
                     known |= processes.find(stage_id, known)
                     next_scan = time.monotonic() + LOOK_S
-                    if watchdog is not None and watchdog.hangs():
-                        stacks = log.parent / "stacks" / f"attempt_{attempt:03d}"
+                    fault = dead_worker.found()
+                    if watchdog.hangs():
                         dump_stacks(known, stacks)
                         dump_others(stacks)
-                        break
-                    if dead := dead_worker.found():
+                        still = f"phase {watchdog.phase} stood still for {watchdog.quiet_s / 60:.3g} minutes"
+                        fault = f"{still}; what its processes did: {stacks}"
+                    if fault:
                         break
                 progress.update()
                 time.sleep(0.2)
@@ -301,19 +272,30 @@ def watch(
             processes.stop(stage_id, known, leader=process, signum=signum, hurry=lambda: len(received) > 1)
     if received:
         raise Stopped(received[0])
-    if stacks is not None:
-        still = f"phase {watchdog.phase} stood still for {watchdog.quiet_s / 60:.3g} minutes"
-        raise StageFailed(f"{stage} failed: {still}; what its processes did: {stacks}\nThe whole log: {log}")
-    if dead:
-        raise StageFailed(f"{stage} failed: {dead}\nThe whole log: {log}")
-    if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(log.parent)) is not None:
+    if fault:
+        raise StageFailed(f"{stage} failed: {fault}\nThe whole log: {log}")
+    if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(folder)) is not None:
         raise Paused(stage, step)
-    if process.returncode == alarms.EXIT_CODE and (ended := alarms.ended(log.parent)) is not None:
+    if process.returncode == alarms.EXIT_CODE and (ended := alarms.ended(folder)) is not None:
         if ended.answer == "back":
             raise WentBack(f"{stage}: {ended}; it goes on from the last checkpoint, on other prompts")
         raise AlarmStop(f"{stage} stopped: {ended}\nThe whole log: {log}")
     if process.returncode:
         raise _failure(stage, process.returncode, log, start, Path(command[0]).name)
+
+
+def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, str]:
+    """Of the stage's process: its device's, and where loggers and heartbeats write."""
+    from retool_mcore.backends.env import stage_env
+
+    env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
+    env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
+    env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
+    env.setdefault("WANDB_DIR", str(folder.absolute()))  # offline runs: RUN/STAGE/wandb, for `wandb sync`
+    if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own
+        env.setdefault("MLFLOW_TRACKING_URI", (folder / "mlflow").absolute().as_uri())
+        env.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return env
 
 
 def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exception:
@@ -348,11 +330,8 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
-    """Holds the stage's lock; ends what a launcher that was killed outright may have left running.
-
-    Raises:
-        UserError: the stage runs already.
-    """
+    """Holds the stage's lock; ends what a launcher that was killed outright may have left running. Raises UserError
+    when the stage runs already."""
     with (folder / ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
 """One line of what a running stage does: its phase, the share done, the time left and that of the next save."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,6 @@ def _rollouts(beats: dict[str, dict[str, Any]], since: float) -> str:
 def _bytes(folder: Path) -> int:
     sizes = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):  # renamed or removed meanwhile
             sizes += path.stat().st_size
-        except OSError:  # renamed or removed meanwhile
-            continue
     return sizes

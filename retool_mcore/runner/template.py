@@ -33,26 +33,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import yaml
+
 from retool_mcore.backends import forked_python, ray_titles
 from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env, template_of
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, RAY_WORKER, SOCKET, program_of
 from retool_mcore.runner import processes
 
-# What the processes of a stage have in common. Neither what imports Ray, whose library reads its process's place in the
-# cluster from the environment once, when it is loaded, nor what adapts torch to its process
-# (backends/cpu/torch_cpu.py).
-MODULES = {
-    "both": "torch.distributed.checkpoint torch._dynamo torch.utils.tensorboard tensordict "
-    "transformers.models.auto.modeling_auto transformers.models.qwen2.modeling_qwen2 datasets peft scipy.stats sympy "
-    "hydra uvicorn fastapi aiohttp openai pydantic.v1",
-    "cpu": "model_hosting_container_standards.sagemaker compressed_tensors vllm.engine.arg_utils "
-    "vllm.v1.core.sched.scheduler megatron.core.models.gpt mbridge vllm.model_executor.kernels.linear "
-    "vllm.v1.worker.cpu_model_runner vllm.entrypoints.openai.responses.protocol vllm.entrypoints.openai.cli_args "
-    "vllm.entrypoints.pooling.embed.protocol vllm.entrypoints.pooling.scoring.protocol sympy.combinatorics "
-    "vllm.entrypoints.anthropic.protocol vllm.model_executor.models.mixtral vllm.model_executor.models.qwen2_moe",
-    # Neither Megatron nor vLLM: Transformer Engine and NVML ask for the devices when they are imported.
-    "cuda": "",
-}
+MODULES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
 _NO_STAGE = "0" * 128  # room for the mark of a stage, which replaces it in every child
@@ -118,7 +106,7 @@ def main(path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     listener.listen(64)  # who asks before the imports are done waits for them
-    for name in f"{MODULES['both']} {MODULES['cpu' if on_cpu(os.environ) else 'cuda']}".split():
+    for name in MODULES["both"] + MODULES["cpu" if on_cpu(os.environ) else "cuda"]:
         with suppress(ImportError):  # what a GPU's or a CPU's build does without
             __import__(name)
     request = Server(listener, env).serve()  # returns in the children

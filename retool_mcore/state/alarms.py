@@ -16,6 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,12 +178,9 @@ class Alarms:
         self.history[step] = {k: v for k, v in metrics.items() if k in KEPT or k.startswith("val-core/")}
 
     def _row(self, name: str) -> int:
-        row = 0
-        for data in reversed(self.history.values()):
-            if not data.get(f"alarm/{name}"):
-                break
-            row += 1
-        return row
+        """In how many of the last steps it fired, one after the other."""
+        fired = (data.get(f"alarm/{name}") for data in reversed(self.history.values()))
+        return len(list(takewhile(bool, fired)))
 
 
 def backs(stage_dir: Path) -> list[dict]:

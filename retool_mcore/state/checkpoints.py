@@ -88,11 +88,8 @@ def repair(root: Path) -> Path | None:
 
 def best(root: Path) -> dict | None:
     """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
-    try:
-        found = json.loads((root / BEST).read_text())
-    except OSError:
-        return None
-    return found if _is_whole(folder_of(root, found["step"])) else None
+    found = json.loads((root / BEST).read_text()) if (root / BEST).is_file() else None
+    return found if found and _is_whole(folder_of(root, found["step"])) else None
 
 
 def rotation(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,8 +149,7 @@ def link_policy(stage_dir: Path) -> Path | None:
 
 def policy_step(path: Path) -> int:
     """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
-    steps = [step_of(p) for p in path.resolve().parents if _FOLDER.fullmatch(p.name)]
-    return steps[0] if steps else 0
+    return next((step_of(folder) for folder in path.resolve().parents if _FOLDER.fullmatch(folder.name)), 0)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -12,23 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TextIO
 
+import yaml
 from tqdm import tqdm
 
-# What the line shows, in this order: (label, last words of the metric's name).
-SHOWN = (
-    ("loss", "train/loss"),
-    ("val", "val/loss"),
-    ("reward", "critic/score/mean"),
-    ("accuracy", "reward/accuracy"),
-    ("val acc", "val/accuracy"),
-    ("code", "code_ratio"),
-    ("length", "response_length/mean"),
-    ("entropy", "actor/entropy"),
-    ("tokens/s", "perf/tokens_per_second"),
-    ("gen s", "timing_s/gen"),
-    ("tool s", "timing_s/tools"),
-    ("update s", "timing_s/update_actor"),
-)
+SHOWN: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 ASK_S = 2.0  # between two looks at what the stage does
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 
@@ -142,10 +129,8 @@ class Progress:
         found, self.position = parse_added(self.path, self.position)
         for step, data in found:
             self.step = max(self.step, step)
-            for label, name in SHOWN:
-                value = metric(data, name)
-                if value is not None:
-                    self.shown[label] = value
+            told = ((label, metric(data, name)) for label, name in SHOWN.items())
+            self.shown |= {label: value for label, value in told if value is not None}
 
     def _move_bar(self) -> None:
         if self.bar.n == 0 and self.step > 1:  # resumed: the steps of earlier attempts do not count for the speed
@@ -158,16 +143,13 @@ class Progress:
         return self.said and f"{self.said}, "
 
     def _figures(self) -> str:
-        return ", ".join(f"{label} {self.shown[label]:.4g}" for label, _ in SHOWN if label in self.shown)
+        return ", ".join(f"{label} {self.shown[label]:.4g}" for label in SHOWN if label in self.shown)
 
     def _print(self) -> None:
         seconds = time.monotonic() - self.started
         where = f"step {self.step}" + (f"/{self.total}" if self.total else "") if self.step else "starting"
-        print(
-            f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}".rstrip(),
-            file=self.out,
-            flush=True,
-        )
+        line = f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}"
+        print(line.rstrip(), file=self.out, flush=True)
         self.printed, self.printed_step = time.monotonic(), self.step
 
 

@@ -1,12 +1,15 @@
 """What a tool is: a function schema that the policy reads, and a coroutine that answers a call."""
 
 import asyncio
+import importlib
+import inspect
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from retool_mcore.data.function_schema import function_schema
+from retool_mcore.errors import UserError
 
 __all__ = ["Episode", "Reply", "Tool", "function_schema"]
 
@@ -73,3 +76,19 @@ class Tool:
 
     async def close(self) -> None:
         """Release what the tool holds in this process."""
+
+
+def load(path: str, what: str) -> Callable[..., Any]:
+    """What a dotted path names. Raises UserError, which calls it `what`, for one that leads nowhere."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"the {what} {path} cannot be loaded ({error}): give package.module.Class.") from error
+
+
+async def result_of(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a function returns: of a coroutine function awaited, of any other from a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments, **named)
+    return await asyncio.to_thread(function, *arguments, **named)

@@ -1,21 +1,23 @@
 """The code interpreter: a sandbox as a tool."""
 
+from dataclasses import dataclass
+
 from retool_mcore.data.formats import TOOL
 from retool_mcore.sandbox.base import ERROR_LINES, Sandbox
 from retool_mcore.tools.base import Episode, Reply, Tool
 
 
+@dataclass(eq=False)
 class CodeInterpreter(Tool):
     """Runs `arguments["code"]` in the sandbox for at most `timeout_s` seconds; of an error `error_lines` are shown."""
+
+    sandbox: Sandbox
+    timeout_s: float | None = None
+    error_lines: int = ERROR_LINES
 
     schema = TOOL
     parallel = False  # programs of one turn run in the order in which they were written
     own_bounds = True
-
-    def __init__(self, sandbox: Sandbox, timeout_s: float | None = None, error_lines: int = ERROR_LINES):
-        self.sandbox = sandbox
-        self.timeout_s = timeout_s
-        self.error_lines = error_lines
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         result = await self.sandbox.run(arguments["code"], timeout_s=self.timeout_s)

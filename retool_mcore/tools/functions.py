@@ -1,6 +1,5 @@
 """Python functions as tools: their schemas from signature, type hints and docstring."""
 
-import asyncio
 import importlib
 import inspect
 import json
@@ -13,7 +12,7 @@ from pydantic.errors import PydanticUserError
 
 from retool_mcore.data.function_schema import function_schema
 from retool_mcore.errors import UserError
-from retool_mcore.tools.base import Episode, Reply, Tool
+from retool_mcore.tools.base import Episode, Reply, Tool, result_of
 
 
 class FunctionTable:
@@ -52,10 +51,7 @@ class FunctionTool(Tool):
         self.schema = describe(function)
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
-        if inspect.iscoroutinefunction(self.function):
-            value = await self.function(**arguments)
-        else:
-            value = await asyncio.to_thread(self.function, **arguments)
+        value = await result_of(self.function, **arguments)
         return Reply(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 

@@ -62,13 +62,11 @@ class McpServer:
 
     async def _serve(self) -> None:
         async with Client(self._server) as self._client:
-            tools, cursor = [], None
-            while True:
-                page = await self._client.list_tools(cursor=cursor)
+            page = await self._client.list_tools()
+            tools = [*page.tools]
+            while page.next_cursor:
+                page = await self._client.list_tools(cursor=page.next_cursor)
                 tools += page.tools
-                cursor = page.next_cursor
-                if not cursor:
-                    break
             self._listed.set_result(tools)
             await self._stop.wait()
 

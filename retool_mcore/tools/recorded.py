@@ -1,11 +1,13 @@
 """Tools that only the data describes: a call is checked against the row's schema and answered from its recording."""
 
 import json
+from dataclasses import dataclass
 
 from retool_mcore.data.untrusted import same_json
 from retool_mcore.tools.base import Episode, Reply, Tool
 
 
+@dataclass
 class ReplayTable:
     """Answers for the tools of a row (`extra_info.tools`) as Toolbox.rows.
 
@@ -13,8 +15,7 @@ class ReplayTable:
     that `extra_info.replies` (JSON list of {name, arguments, reply}) recorded gets that reply, and another ends it.
     """
 
-    def __init__(self, replies: bool = False):
-        self.replies = replies
+    replies: bool = False
 
     @property
     def one_turn(self) -> bool:
@@ -25,10 +26,10 @@ class ReplayTable:
         return _Recorded(schema, self.replies)
 
 
+@dataclass(eq=False)
 class _Recorded(Tool):
-    def __init__(self, schema: dict, replies: bool):
-        self.schema = schema
-        self.replies = replies
+    schema: dict
+    replies: bool
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         for entry in json.loads(episode.row.get("replies") or "[]") if self.replies else []:

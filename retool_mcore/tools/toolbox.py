@@ -1,7 +1,6 @@
 """The tools of a run: made from the configuration, chosen for a row of the data, called within bounds."""
 
 import asyncio
-import importlib
 import inspect
 import time
 from collections.abc import Iterable, Mapping
@@ -11,11 +10,12 @@ from typing import Any
 from retool_mcore.data.formats import TOOL
 from retool_mcore.data.function_schema import check_schema, row_tools
 from retool_mcore.errors import UserError
-from retool_mcore.tools.base import Episode, Reply, Tool
+from retool_mcore.tools.base import Episode, Reply, Tool, load
 
 CODE = "retool_mcore.tools.code.CodeInterpreter"
 TIMEOUT_S = 30.0
 _MAX_ERROR = 300
+_TEXTS = ("text", "stdout", "stderr", "value")  # of a reply
 
 
 class Toolbox:
@@ -100,9 +100,7 @@ class Toolbox:
             else:
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
-        texts: dict[str, Any] = {
-            field: _as_text(getattr(reply, field)) for field in ("text", "stdout", "stderr", "value")
-        }
+        texts: dict[str, Any] = {name: _as_text(getattr(reply, name)) for name in _TEXTS}
         spent = time.perf_counter() - clock if reply.duration_s is None else reply.duration_s
         return replace(reply, **texts, duration_s=spent)
 
@@ -151,11 +149,7 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
 
 def _make(entry: Mapping, run: Mapping[str, Any]) -> Any:
     path, arguments = entry["path"], dict(entry.get("args") or {})
-    module, _, name = str(path).rpartition(".")
-    try:
-        maker = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"the tool {path} cannot be loaded ({error}): give package.module.Class.") from error
+    maker = load(str(path), "tool")
     try:
         named = inspect.signature(maker).parameters
         given = {key: value for key, value in run.items() if key in named and key not in arguments}

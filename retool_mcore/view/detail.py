@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 
 import numpy as np
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES
 
+from retool_mcore.metrics.behaviour import policy_spans
 from retool_mcore.metrics.text import roles
 from retool_mcore.view.columns import WAITS
 
@@ -29,7 +32,7 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     prompt, response = record["prompt_ids"], record["response_ids"]
     shift = len(prompt)
     pieces = token_pieces(decode, prompt) + token_pieces(decode, response)
-    sampled = [span for span in record["spans"] if span["kind"] == "policy"]
+    sampled = policy_spans(record)
     return {
         "pred": record.get("pred"),
         "ground_truth": record.get("ground_truth"),
@@ -40,43 +43,41 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
         "trained": [[start + shift, end + shift] for start, end in trained(record, sampled)],
         "logprobs": _on_sampled(record.get("logprobs"), sampled, len(response)),
         "trainer_logprobs": _on_sampled(record.get("old_log_probs"), sampled, len(response)),
-        "highlights": _highlights(record, pieces, shift),
+        "highlights": _highlights(record, sampled, pieces, shift),
         "calls": [dict(call) for call in record["calls"]],
         "waits": [[round(turn[name], DIGITS) for name in WAITS] for turn in record.get("turn_notes") or []],
     }
 
 
-def trained(record: Mapping, sampled: Sequence[Mapping]) -> list[tuple[int, int]]:
+def trained(record: Mapping, sampled: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """[start, end) of the response's tokens in the loss: by the mask that the loss received where that is recorded."""
     mask = record.get("response_mask")
     if mask is None:
-        return [(span["start"], span["end"]) for span in sampled]
+        return sampled
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(mask, np.int8), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _advantage(record: Mapping, sampled: Sequence[Mapping]) -> float | None:
+def _advantage(record: Mapping, sampled: list[tuple[int, int]]) -> float | None:
     """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
     values = record.get("advantages")
-    return None if values is None or not sampled else round(float(values[sampled[0]["start"]]), DIGITS)
+    return None if values is None or not sampled else round(float(values[sampled[0][0]]), DIGITS)
 
 
-def _on_sampled(values: Sequence[float] | None, sampled: Sequence[Mapping], count: int) -> list[float | None]:
+def _on_sampled(values: Sequence[float] | None, sampled: list[tuple[int, int]], count: int) -> list[float | None]:
     shown: list[float | None] = [None] * count
-    if values is None or len(values) != count:
-        return shown
-    for span in sampled:
-        for position in range(span["start"], span["end"]):
-            value = float(values[position])
+    for start, end in sampled if values is not None and len(values) == count else ():
+        for position, value in enumerate(map(float, values[start:end]), start):
             shown[position] = round(value, DIGITS) if math.isfinite(value) else None
     return shown
 
 
-def _highlights(record: Mapping, pieces: Sequence[str], shift: int) -> dict[int, list[tuple[str, str]]]:
-    turn_ends = [span["end"] for span in record["spans"] if span["kind"] == "policy"]
+def _highlights(
+    record: Mapping, sampled: list[tuple[int, int]], pieces: Sequence[str], shift: int
+) -> dict[int, list[tuple[str, str]]]:
     found: dict[int, list[tuple[str, str]]] = {}
     for call in record["calls"]:
-        start, end = call["start"] + shift, turn_ends[call["turn"]] + shift
+        start, end = call["start"] + shift, sampled[call["turn"]][1] + shift
         parts = highlight(pieces[start:end], call["code"] or "")
         for position, row in enumerate(parts or [], start=start):
             if any(css for css, _ in row):
@@ -117,15 +118,8 @@ def highlight(pieces: Sequence[str], code: str) -> list[list[tuple[str, str]]] |
     classes = [""] * len(text)
     for offset, kind, value in _LEXER.get_tokens_unprocessed(code):
         classes[start + offset : start + offset + len(value)] = [STANDARD_TYPES.get(kind, "")] * len(value)
-    parts: list[list[tuple[str, str]]] = []
-    position = 0
-    for piece in pieces:
-        row: list[tuple[str, str]] = []
-        for character, css in zip(piece, classes[position : position + len(piece)], strict=True):
-            if row and row[-1][0] == css:
-                row[-1] = (css, row[-1][1] + character)
-            else:
-                row.append((css, character))
-        parts.append(row)
-        position += len(piece)
-    return parts
+    characters = zip(classes, text, strict=True)
+    return [
+        [(css, "".join(part[1] for part in run)) for css, run in groupby(islice(characters, len(piece)), itemgetter(0))]
+        for piece in pieces
+    ]

@@ -11,7 +11,7 @@ def config(folder: Path, source: Path, url: str, **changes) -> Config:
     model = Model(url=url, name=MODEL, retries=2, timeout_s=20)
     made = Config(
         output=str(folder),
-        source=Source(path=str(source), columns=Columns("problem", "reasoning", "answer")),
+        source=Source(path=str(source), columns=Columns(problem="problem", reasoning="reasoning", answer="answer")),
         judge=Judge(model=model),
         rewrite=Rewrite(model=model),
         execution=Execution(sandbox={"kind": "local", "workers": 2, "timeout_s": 5.0, "preload": []}),

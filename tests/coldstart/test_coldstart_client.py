@@ -133,8 +133,8 @@ def test_a_judge_that_errs_drops_the_row(tmp_path, text, reason):
 
 def test_the_server_is_started_where_the_run_will_ask(monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-    rest = {"output": "out", "source": Source("rows.jsonl", Columns("problem"))}
-    config = Config(rewrite=Rewrite(Model("http://127.0.0.1:8007/v1", "org/model")), **rest)
+    rest = {"output": "out", "source": Source(path="rows.jsonl", columns=Columns(problem="problem"))}
+    config = Config(rewrite=Rewrite(model=Model(url="http://127.0.0.1:8007/v1", name="org/model")), **rest)
     command = serve_command(config, "rewrite", None, ["--seed", "1"])
     assert command[0] == "env" and not any("KVCACHE" in part for part in command)
     asked = " ".join(command)
@@ -142,4 +142,4 @@ def test_the_server_is_started_where_the_run_will_ask(monkeypatch):
     with pytest.raises(UserError, match="judge.model is not set"):
         serve_command(config, "judge", None, [])
     with pytest.raises(UserError, match="expected http://HOST:PORT/v1"):
-        serve_command(Config(rewrite=Rewrite(Model("http://host/v1", "m")), **rest), "rewrite", None, [])
+        serve_command(Config(rewrite=Rewrite(model=Model(url="http://host/v1", name="m")), **rest), "rewrite", None, [])

@@ -119,7 +119,7 @@ def test_processes_give_what_one_process_gives(monkeypatch, tmp_path, tokenizer)
     texts = ["<code>" if number % 3 else "text \\boxed{4}<answer>\\boxed{4}</answer>" for number in range(40)]
     rows = [Row(f"k{n}", n, "2+2?", "", "4", rewrite=text) for n, text in enumerate(texts)]
     (tmp_path / "evaluation.jsonl").write_text(json.dumps({"problem": "Which two even numbers add up to three?"}))
-    decontaminate = Decontaminate([EvaluationFile(str(tmp_path / "evaluation.jsonl"))], 5)
+    decontaminate = Decontaminate([EvaluationFile(path=str(tmp_path / "evaluation.jsonl"))], 5)
     decontaminate.prepare()
     for row in rows[::2]:
         row.problem = f"Case {row.index}: two even numbers add up to {row.index}."

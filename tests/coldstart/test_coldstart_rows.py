@@ -1,7 +1,6 @@
 """Reading, comparing and filtering rows: the stages that need no model and no sandbox."""
 
 import json
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,7 +42,9 @@ def test_every_kind_of_bad_line_is_counted_and_explained(tmp_path):
         b"[" * 100_000,
     ]
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
-    found = list(read(Source(str(tmp_path / "rows.jsonl"), columns=Columns("p.q", "r", "a"))))
+    found = list(
+        read(Source(path=str(tmp_path / "rows.jsonl"), columns=Columns(problem="p.q", reasoning="r", answer="a")))
+    )
     assert found[0].row.answer == "2" and found[0].row.problem == "1+1?"
     expected = ["too large", "not UTF-8", "not JSON", "no such column", "answer is empty or no text", "not UTF-8"]
     assert reasons(found)[1:] == [*expected, "not JSON", "not JSON"]
@@ -52,7 +53,7 @@ def test_every_kind_of_bad_line_is_counted_and_explained(tmp_path):
 def test_parquet_rows_that_are_no_utf8_are_counted(tmp_path):
     text = pa.array([b"1+1?", b"\xff\xfe", b"2+2?"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"problem": text, "answer": ["2", "3", "4"]}), tmp_path / "rows.parquet")
-    found = list(read(Source(str(tmp_path / "rows.parquet"), columns=Columns("problem", None, "answer"))))
+    found = list(read(Source(path=str(tmp_path / "rows.parquet"), columns=Columns(problem="problem", answer="answer"))))
     assert reasons(found) == ["", "not UTF-8", ""]
 
 
@@ -93,13 +94,13 @@ def test_near_duplicates_share_words_and_numbers():
 def test_evaluation_problems_are_out(tmp_path):
     path = tmp_path / "aime.jsonl"
     path.write_text(json.dumps({"q": LONG}) + "\n" + json.dumps({"q": "Is $12$ even?"}) + "\n")
-    check = Decontaminate([EvaluationFile(str(path), "q")], 10)
+    check = Decontaminate([EvaluationFile(path=str(path), problem="q")], 10)
     assert check(row("Is 13 even?"))
     for text, reason in (("is 12 even", "in an evaluation set"), ("Well. " + LONG[:70], "shares words")):
         with pytest.raises(Drop, match=reason):
             check(row(text))
     with pytest.raises(UserError, match="has no problem"):
-        Decontaminate([EvaluationFile(str(path), "problem")], 10).prepare()
+        Decontaminate([EvaluationFile(path=str(path), problem="problem")], 10).prepare()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_torn_line_and_other_work_are_not_taken_for_rows(tmp_path):
 @pytest.mark.parametrize("path", sorted((CONFIG_DIR / "coldstart").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_configuration_loads(path):
     config = load(path, ["seed=3"])
-    assert config.seed == 3 and replace(config.source).columns.problem
+    assert config.seed == 3 and config.source.columns.problem
 
 
 @pytest.mark.parametrize(

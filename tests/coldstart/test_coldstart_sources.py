@@ -118,7 +118,7 @@ def test_evaluation_sets_by_path_keep_their_problems_out(tmp_path, name, column,
         pq.write_table(Table.from_pylist([layout]), path)
     else:
         path.write_text(json.dumps(layout))
-    check = Decontaminate([EvaluationFile(str(path), column)], 10)
+    check = Decontaminate([EvaluationFile(path=str(path), problem=column)], 10)
     for text, reason in ((PROBLEM, "in an evaluation set"), (f"Hard. {PROBLEM} Explain.", "shares words")):
         with pytest.raises(Drop, match=reason):
             check(Row("k", 0, text, "", "2"))

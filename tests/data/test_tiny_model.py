@@ -128,7 +128,7 @@ TOKENIZER = tiny_model.build_tokenizer()
 def test_task_traces_render_to_tokens_that_merge_nowhere(tokenizer, format_name):
     fmt = get_format(format_name, tokenizer)
     longest = 0
-    for trace in arithmetic.traces(100, seed=7, tool_share=0.7):
+    for trace in arithmetic.solve(arithmetic.problems(100, 7), 7, 0.7):
         segments = [{"kind": s.kind, "text": s.text} for s in trace.segments]
         ids, mask, _ = render_segments(fmt, tokenizer, segments)
         text = decode(tokenizer, ids)

@@ -1,6 +1,7 @@
 """Adapters alone have gradients and Adam's state: the planner's numbers of a model with LoRA."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from retool_mcore.planner.shape import SHAPES
 
 ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 FULL = SHAPES["qwen2.5-7b"]
-LORA = FULL.replace(lora=16, lora_targets=ALL)
+LORA = replace(FULL, lora=16, lora_targets=ALL)
 BATCH = Batch((4096,) * 64)
 
 
@@ -25,7 +26,7 @@ def test_parameters_of_the_adapters():
     assert LORA.adapter_parameters == 16 * widths
     assert trained_parameters(LORA, Layout(), 0) == 28 * 16 * widths
     assert trained_parameters(LORA, Layout(tp=2, pp=2), 0) == 28 * 16 * widths / 4
-    assert LORA.replace(lora_targets=("linear_proj",)).adapter_parameters == 16 * 7168
+    assert replace(LORA, lora_targets=("linear_proj",)).adapter_parameters == 16 * 7168
     assert LORA.parameters == FULL.parameters and FULL.adapter_parameters == 0
 
 
@@ -55,9 +56,9 @@ def test_an_update_leaves_the_weights_gradients_out():
 def test_the_rank_is_cut_over_tensor_parallel_ranks_and_selective_recomputation_left_out():
     with pytest.raises(UserError, match=r"parallel.tp=4 does not divide the adapters' rank model.lora.rank=2"):
         check_layout(
-            FULL.replace(lora=2, lora_targets=ALL), nodes=1, gpus_per_node=4, tp=4, pp=1, sequence_parallel=True
+            replace(FULL, lora=2, lora_targets=ALL), nodes=1, gpus_per_node=4, tp=4, pp=1, sequence_parallel=True
         )
-    problem = Problem(LORA.replace(lora=2), 1, MACHINES["H100-80"], BATCH, False)
+    problem = Problem(replace(LORA, lora=2), 1, MACHINES["H100-80"], BATCH, False)
     refused: Counter[str] = Counter()
     found = list(candidates(problem, refused))
     assert {layout.recompute for layout in found} == {"none", "full"} and max(layout.tp for layout in found) == 2

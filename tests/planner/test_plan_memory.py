@@ -22,7 +22,7 @@ BATCH = Batch((2048,) * 64)
     ],
 )
 def test_peaks_that_were_measured_on_h200(shape, layers, layout, sequences, measured):
-    held = memory(SHAPES[shape].replace(layers=layers), layout, Batch((2048 + 24,) * sequences))
+    held = memory(replace(SHAPES[shape], layers=layers), layout, Batch((2048 + 24,) * sequences))
     assert held.peak / GIB == pytest.approx(measured, rel=0.03)
 
 
@@ -134,7 +134,7 @@ def test_experts_are_shared_by_expert_parallel_ranks_and_nothing_else_is(ep):
     shape = SHAPES["qwen3-30b-a3b"]
     layout = Layout(tp=2, dp=4, ep=ep, micro_batch_tokens=8192)
     experts = shape.layers * shape.experts * shape.mlp
-    others = stage_parameters(shape.replace(experts=0, active=0), layout, 0) - shape.layers * shape.mlp / 2
+    others = stage_parameters(replace(shape, experts=0, active=0), layout, 0) - shape.layers * shape.mlp / 2
     router = shape.layers * shape.experts * shape.hidden
     held = memory(shape, layout, BATCH)
     assert stage_parameters(shape, layout, 0) == pytest.approx(experts / ep + others + router)

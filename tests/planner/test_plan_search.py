@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from omegaconf import OmegaConf
@@ -15,10 +16,9 @@ from retool_mcore.planner.machine import find_machine
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.search import Problem
 from retool_mcore.planner.settings import switches
-from retool_mcore.planner.table import print_plans
-from retool_mcore.planner.write import check_target, config_text
+from retool_mcore.planner.table import check_target, config_text, print_plans
 
-MACHINE = MACHINES["H100-80"].replace(gpus_per_node=4)
+MACHINE = replace(MACHINES["H100-80"], gpus_per_node=4)
 SMALL = Problem(SHAPES["qwen2.5-7b"], 2, MACHINE, Batch.spread(64, 8192, 2048))
 
 
@@ -60,7 +60,7 @@ def test_the_quickest_come_first_and_the_choice_is_the_simplest_of_those_alike(f
 
 
 def test_less_memory_leaves_fewer_layouts_and_says_why(found):
-    tight = Problem(SMALL.shape, 2, MACHINE.replace(memory=40 * GIB), SMALL.batch)
+    tight = Problem(SMALL.shape, 2, replace(MACHINE, memory=40 * GIB), SMALL.batch)
     less = search.search(tight)
     assert len(less.plans) < len(found.plans) and less.tried == found.tried
     assert less.refused["the update does not fit"] > found.refused["the update does not fit"]
@@ -68,16 +68,16 @@ def test_less_memory_leaves_fewer_layouts_and_says_why(found):
 
 def test_nothing_fits_is_one_sentence_with_what_came_closest():
     with pytest.raises(UserError, match=r"no layout of this model fits 1 x 1 GPUs of 80 GiB.* needs \d+\.\d GiB"):
-        search.search(Problem(SMALL.shape, 1, MACHINE.replace(gpus_per_node=1), SMALL.batch))
+        search.search(Problem(SMALL.shape, 1, replace(MACHINE, gpus_per_node=1), SMALL.batch))
 
 
 def test_refusals_of_the_checks_are_counted_by_their_reason():
-    odd = Problem(SHAPES["qwen2.5-7b"], 1, MACHINES["H200-141"].replace(gpus_per_node=8), SMALL.batch)
+    odd = Problem(SHAPES["qwen2.5-7b"], 1, replace(MACHINES["H200-141"], gpus_per_node=8), SMALL.batch)
     assert search.search(odd).refused["tp does not divide the attention heads"] > 0
 
 
 def test_tensor_parallelism_stays_within_a_node():
-    problem = Problem(SHAPES["qwen2.5-1.5b"], 3, MACHINES["H200-141"].replace(gpus_per_node=4), SMALL.batch)
+    problem = Problem(SHAPES["qwen2.5-1.5b"], 3, replace(MACHINES["H200-141"], gpus_per_node=4), SMALL.batch)
     assert {plan.layout.tp for plan in search.search(problem).plans} == {1, 2, 4}
 
 

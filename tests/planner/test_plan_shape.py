@@ -1,6 +1,7 @@
 """Shapes and FLOPs: exact counts, against transformers' own models and small cases by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_parameters_equal_those_of_transformers_model(tmp_path, family, tied):
 def test_a_folder_is_read_and_layers_can_be_changed(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(hub_config(SMALL)))
     assert named(str(tmp_path)) == SMALL
-    assert SMALL.replace(layers=5).parameters - SMALL.parameters == 2 * SMALL.layer_parameters
+    assert replace(SMALL, layers=5).parameters - SMALL.parameters == 2 * SMALL.layer_parameters
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_what_takes_longer(slower, quicker):
 
 def test_between_nodes_gradients_take_the_network():
     layout = Layout(tp=8, dp=2, micro_batch_tokens=8192)
-    within = seconds(SHAPE, layout, BATCH, H200.replace(gpus_per_node=16)).parts["data parallel"]
+    within = seconds(SHAPE, layout, BATCH, replace(H200, gpus_per_node=16)).parts["data parallel"]
     between = seconds(SHAPE, layout, BATCH, H200).parts["data parallel"]
     assert between / within == pytest.approx(
         H200.nvlink * H200.constants.nvlink / (H200.network * H200.constants.network)
@@ -72,7 +72,7 @@ def test_stock_verls_generation_was_measured_at_14_and_16_seconds():
     batch = Batch((2048,) * 256)
     seven = generation_seconds(SHAPE, Rollout(1, 0.5, 10**9), batch, H200, world=4)
     assert seven == pytest.approx(14.2, rel=0.15)
-    half = SHAPES["qwen2.5-32b"].replace(layers=32)
+    half = replace(SHAPES["qwen2.5-32b"], layers=32)
     took = generation_seconds(half, Rollout(2, 0.5, 10**9), Batch((2048,) * 128), H200, world=4)
     assert took == pytest.approx(16.2, rel=0.15)
 

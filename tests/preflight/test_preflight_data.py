@@ -92,7 +92,7 @@ def test_files_prepared_for_another_format_are_refused(tmp_path, files):
         data.check_prepared_template(files, rollout_format)
     rl, sft = tmp_path / "rl.parquet", tmp_path / "sft.parquet"
     write_problems(arithmetic.problems(2, seed=1), rl, template="retool", split="train")
-    write_traces(arithmetic.traces(2, seed=1), sft, template="hermes", split="train")
+    write_traces(arithmetic.solve(arithmetic.problems(2, 1), 1, 0.45), sft, template="hermes", split="train")
     data.check_prepared_template([rl], "text")
     assert "rl.parquet=retool" in refusal(data.check_prepared_template, [rl], "hermes")
     data.check_prepared_template([sft], "hermes")

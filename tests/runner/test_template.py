@@ -19,7 +19,7 @@ from retool_mcore.runner import processes, template
 SERVER = """
 import pathlib
 from retool_mcore.runner import template
-template.MODULES = {{"both": "decimal", "cpu": "", "cuda": ""}}
+template.MODULES = {{"both": ["decimal"], "cpu": [], "cuda": []}}
 template.main({!r})
 """
 

@@ -119,9 +119,6 @@ def _redirect_namespace() -> None:
 
 
 def _redirect_barrier() -> None:
-    gloo_barrier = torch.distributed.barrier
-
-    def barrier(group=None, async_op=False, device_ids=None):  # device_ids is for NCCL only
-        return gloo_barrier(group=group, async_op=async_op)
-
-    torch.distributed.barrier = barrier
+    barrier = torch.distributed.barrier
+    # device_ids is for NCCL only.
+    torch.distributed.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group, async_op)

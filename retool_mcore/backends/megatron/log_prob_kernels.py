@@ -6,19 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def forward(
-    logits,
-    labels,
-    scales,
-    largest,
-    sums,
-    weighted,
-    targets,
-    first,
-    columns,
-    stride,
-    ENTROPY: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    logits, labels, scales, largest, sums, weighted, targets, first, columns, stride,
+    ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The row's largest x = logit * scale, sums of exp(x - largest) and x exp(x - largest), and the label's x, or 0."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -47,19 +37,9 @@ def forward(
 
 @triton.jit
 def backward(
-    logits,
-    labels,
-    scales,
-    log_sum,
-    mean,
-    grad,
-    entropy_grad,
-    first,
-    columns,
-    stride,
-    ENTROPY: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    logits, labels, scales, log_sum, mean, grad, entropy_grad, first, columns, stride,
+    ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Writes the gradient over the row: p = softmax(x), d log p_label = [label] - p, d entropy = -p (x - mean of x)."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride

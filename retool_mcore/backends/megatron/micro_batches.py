@@ -10,6 +10,7 @@ as long as an engine works on a mini-batch. backends/megatron/engine.py asks for
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ def packed(align: int) -> AbstractContextManager[None]:
             return PREPARE.stock(data, dp_group=dp_group, num_batches_divided_by=num_batches_divided_by, **options)
         budget = data["max_token_len_per_gpu"] * tensordict_utils.get_non_tensor_data(data, key="sp_size", default=1)
         lengths = data["input_ids"].offsets().diff().tolist()
-        bins = fill(lengths, budget=budget, align=align, multiple=num_batches_divided_by or 1, agree=_most(dp_group))
+        multiple, agree = num_batches_divided_by or 1, partial(_most, dp_group)
+        bins = fill(lengths, budget=budget, align=align, multiple=multiple, agree=agree)
         return select(data, bins), bins
 
     return PREPARE.applied(prepare)
@@ -91,14 +93,10 @@ def select(data: TensorDict, bins: Sequence[Sequence[int]]) -> list[TensorDict]:
     return [TensorDict(part, batch_size=len(chosen)) for part, chosen in zip(parts, bins, strict=True)]
 
 
-def _most(group):
+def _most(group, count: int) -> int:
     """The largest number that a rank of `group` gives."""
-
-    def agree(count: int) -> int:
-        if group is None or not torch.distributed.is_initialized():
-            return count
-        most = torch.tensor([count], device=get_device_name())
-        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=group)
-        return int(most.item())
-
-    return agree
+    if group is None or not torch.distributed.is_initialized():
+        return count
+    most = torch.tensor([count], device=get_device_name())
+    torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=group)
+    return int(most.item())

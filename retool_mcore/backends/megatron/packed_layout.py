@@ -59,12 +59,7 @@ class PackedLayout:
 
     def using(self, function: Callable) -> Callable:
         """`function`, called inside `used`."""
-
-        def call(*args, **named):
-            with self.used():
-                return function(*args, **named)
-
-        return call
+        return self.used()(function)
 
     def pack(self, input_ids, pre_process=True, need_roll=False, **options):
         """Nested (sequences, tokens, ...) to (1, tokens of the buffer, ...), Megatron's params, and positions."""
