@@ -17,6 +17,7 @@ RAY_CLUSTERS = (
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for
 )
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
+FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's name for the path of its dumps, to which it adds the rank
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 
@@ -38,7 +39,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", *LOGGERS}
+    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, *LOGGERS}
     names |= {"RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 

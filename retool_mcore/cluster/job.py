@@ -221,8 +221,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     port = choose_port(allocation, places)
     ports = ray_service_ports(port, places) if places else [port]
     with ExitStack() as stack:
-        env, _ = stack.enter_context(template.forked(stage_env(config), []))  # it imports while the nodes are checked
-        os.environ.update({name: env[name] for name in template.VARIABLES if name in env})
+        stack.enter_context(template.begun(stage_env(config)))  # it imports while the nodes are checked
         check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
         check(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])

@@ -10,6 +10,7 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
     silences.json               the longest silence of each phase, all attempts (watchdog.py)
     stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
+    stacks/nccl_rank_N          PyTorch's flight recorder of rank N, when an operation of NCCL timed out
 """
 
 import fcntl
@@ -27,6 +28,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
 from retool_mcore.config import STAGE_POLICIES, config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
@@ -159,15 +161,16 @@ def launch(stage: str, config: DictConfig) -> None:
     """
     if is_complete(stage, config):
         return
-    preflight(stage, config)
-    unset = [name for name in NODE_VARIABLES if name not in os.environ]
-    if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
-        raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
-    while True:  # alarms.backs bounds it
-        try:
-            return run_attempt(stage, config)
-        except WentBack as back:
-            print(back, flush=True)
+    with nullcontext() if stage == "prepare" else template.begun(stage_env(config)):
+        preflight(stage, config)
+        unset = [name for name in NODE_VARIABLES if name not in os.environ]
+        if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
+            raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
+        while True:  # alarms.backs bounds it
+            try:
+                return run_attempt(stage, config)
+            except WentBack as back:
+                print(back, flush=True)
 
 
 def run_attempt(
@@ -286,10 +289,10 @@ def run_process(
 
 def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, str]:
     """Of the stage's process: its device's, and where loggers and heartbeats write."""
-    from retool_mcore.backends.env import stage_env
-
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
+    (folder / "stacks").mkdir(exist_ok=True)  # NCCL's last operations, rank by rank, when one of them times out
+    env.setdefault(FLIGHT_RECORDER, str((folder / "stacks" / "nccl_rank_").absolute()))
     env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
     env.setdefault("WANDB_DIR", str(folder.absolute()))  # offline runs: RUN/STAGE/wandb, for `wandb sync`
     if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own

@@ -66,6 +66,20 @@ def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dic
         yield dict(env), [env[PYTHON] if word == sys.executable else word for word in command]
 
 
+@contextmanager
+def begun(env: Mapping[str, str]) -> Iterator[None]:
+    """`forked` for what this process starts meanwhile: the template imports while the run is still being looked at."""
+    with forked(env, []) as (named, _):
+        before = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        os.environ.update({name: named[name] for name in VARIABLES if name in named})
+        try:
+            yield
+        finally:
+            for name in VARIABLES:
+                os.environ.pop(name, None)
+            os.environ.update(before)
+
+
 def _started(folder: Path, env: Mapping[str, str], stack: ExitStack) -> dict[str, str]:
     path = folder / "socket"
     server = subprocess.Popen(

@@ -47,9 +47,12 @@ def attempts(folder: Path) -> list[dict]:
 
 
 def test_a_stage_that_ends_well(run, capsys):
-    folder = run("import os; print('hello', os.environ['VERL_FILE_LOGGER_PATH'])")
+    folder = run(
+        "import os; print('hello', *map(os.environ.get, ('VERL_FILE_LOGGER_PATH', 'TORCH_FR_DUMP_TEMP_FILE')))"
+    )
     log = (folder / "log.txt").read_text()
-    assert "=== attempt 001" in log and f"hello {folder}/metrics/attempt_001.jsonl" in log
+    assert "=== attempt 001" in log and f"hello {folder}/metrics/attempt_001.jsonl {folder}/stacks/nccl_rank_" in log
+    assert (folder / "stacks").is_dir(), "PyTorch makes no folder for its dump"
     assert [(entry["attempt"], entry["outcome"]) for entry in attempts(folder)] == [(1, "complete")]
     assert (folder / "COMPLETE").exists() and (folder / "config.yaml").exists()
     assert f"tensorboard --logdir {folder.parent}" in capsys.readouterr().out

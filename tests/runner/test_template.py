@@ -146,6 +146,19 @@ def test_what_needs_an_interpreter_of_its_own_is_not_forked(arguments):
     assert program_of(arguments) is None
 
 
+def test_what_is_started_meanwhile_is_forked_and_nothing_afterwards(monkeypatch, tmp_path):
+    monkeypatch.setattr(template, "_started", lambda folder, env, stack: template.variables(tmp_path / "socket"))
+    monkeypatch.setenv(SOCKET, "on")
+    monkeypatch.delenv(PYTHON, raising=False)
+    cpu = {**os.environ, "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
+    with pytest.raises(ZeroDivisionError), template.begun(cpu):
+        assert (os.environ[SOCKET], os.environ[PYTHON]) == (str(tmp_path / "socket"), str(tmp_path / "python"))
+        raise ZeroDivisionError
+    assert os.environ[SOCKET] == "on" and PYTHON not in os.environ
+    with template.begun(cpu | {SOCKET: "off"}):
+        assert PYTHON not in os.environ
+
+
 SITE = "/lib/site-packages/ray/"
 SETUP, WORKER = SITE + "_private/workers/setup_worker.py", SITE + "_private/workers/default_worker.py"
 
