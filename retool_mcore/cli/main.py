@@ -162,6 +162,17 @@ def status(run: Run) -> None:
     report.print_table(run)
 
 
+@_command("bundle")
+def bundle(
+    run: Run, out: Annotated[Path | None, Option(metavar="FILE", help="Default: bundle-RUN.tar.gz, here.")] = None
+) -> None:
+    """Pack what a report of a bug needs: configurations, logs, metrics, stacks and versions, with secrets masked; no
+    weights, data or trajectories."""
+    from retool_mcore.cli import bundle as pack
+
+    pack.write(run, out)
+
+
 @_command("view")
 def view(
     runs: Runs,

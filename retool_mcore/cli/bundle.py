@@ -1,0 +1,88 @@
+"""`retool bundle`: what a report of a bug needs of a run in one file; no weights, data, trajectories or secrets."""
+
+import io
+import os
+import platform
+import re
+import tarfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from retool_mcore.errors import UserError
+from retool_mcore.preflight import machine
+
+# Of a stage's folder, of the jobs that Slurm ran, and of evaluations; paths below the run's folder.
+KEPT = (
+    "*/config*.yaml", "*/agent_loop.yaml", "*/attempts.jsonl", "*/failures.jsonl", "*/silences.json",
+    "*/heartbeat/*.json", "*/metrics/*.jsonl", "*/log.txt", "*/stacks/**/*", "*/COMPLETE", "*/STOPPED",
+    "*/checkpoints/*/COMPLETE", "eval/*/config*.yaml", "eval/*/log.txt", "eval/*/*.json", "slurm/*.out",
+    "slurm/*.yaml", "slurm/*.log", "slurm/*-ray/**/*",
+)  # fmt: skip
+MOST = 4 << 20  # bytes of one file, its last
+SECRET = "***"
+_NAMES = "key|token|secret|password|passwd|credentials?|authorization"
+_VARIABLE = re.compile(rf"({_NAMES})(_|$)", re.IGNORECASE)
+# What is called a secret, credentials of a URL, and tokens that tell by their beginning.
+_SHOWN = (
+    (
+        rb"""(?i)\b(\w*(?:%s)["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;)\]}]{6,}""" % _NAMES.encode(),
+        rb"\1***",
+    ),
+    (rb"(?i)\b(bearer\s+)[\w.~+/=-]{6,}", rb"\1***"),
+    (rb"://[^/\s@\"']{1,200}@", rb"://***@"),
+    (rb"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA)[\w-]{12,}", rb"***"),
+)
+
+
+def masked(text: bytes) -> bytes:
+    """`text` without the values of this environment's secrets, and without what looks like one."""
+    for name, value in os.environ.items():
+        if _VARIABLE.search(name) and len(value) >= 6:
+            text = text.replace(value.encode(), SECRET.encode())
+    for pattern, instead in _SHOWN:
+        text = re.sub(pattern, instead, text)
+    return text
+
+
+def environment() -> str:
+    """Versions, machine and GPUs, a line each."""
+    packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}, key=str.lower)
+    memory = (
+        f"{os.cpu_count()} processors, {machine.available_memory_bytes() / machine.GIB:.1f} GiB of memory available"
+    )
+    return "\n".join(
+        [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names(), *packages, ""]
+    )
+
+
+def parts(run: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and masked content of each file; the end of a long one, from a whole line on."""
+    for path in sorted({path for pattern in KEPT for path in run.glob(pattern)}):
+        if path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            file.seek(skipped := max(0, path.stat().st_size - MOST))
+            text = file.read()
+        yield str(path.relative_to(run)), masked(text[text.find(b"\n") + 1 :] if skipped else text)
+
+
+def write(run: Path, out: Path | None = None) -> None:
+    """Writes `out`, by default RUN's name in this folder, and says what to look at. Raises UserError where `run` is no
+    run, or `out` is there."""
+    out = out or Path(f"bundle-{run.resolve().name}.tar.gz")
+    found = dict(parts(run)) if run.is_dir() else {}
+    if not found:
+        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+    if out.exists():
+        raise UserError(f"{out} is there already: remove it, or give another by --out.")
+    with tarfile.open(out, "w:gz") as archive:
+        for name, content in {"environment.txt": environment().encode(), **found}.items():
+            info = tarfile.TarInfo(f"{run.resolve().name}/{name}")
+            info.size, info.mode = len(content), 0o600
+            archive.addfile(info, io.BytesIO(content))
+    size = out.stat().st_size / 2**20
+    print(f"{out}: {len(found) + 1} files, {size:.1f} MiB: configurations, logs, metrics and stacks.")
+    print(
+        "Keys, tokens and passwords are masked where they look like it. Logs may quote prompts and paths: look first."
+    )
