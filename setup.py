@@ -13,6 +13,7 @@ setup(
         "retool_mcore.environments": ["*.yaml"],
         "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja"],
+        "retool_mcore.preflight": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.train": ["card.md"],

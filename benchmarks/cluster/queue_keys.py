@@ -57,9 +57,9 @@ def use_queue() -> tuple[list[dict], list[tuple[str, str, int]]]:
     from omegaconf import OmegaConf
     from tensordict import TensorDict
 
-    from retool_mcore.backends.verl import queue_keys
+    from retool_mcore.backends.verl import private_sockets
 
-    queue_keys.assert_in_force()
+    private_sockets.assert_in_force()
     storage = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 2}}
     transfer_queue.init(OmegaConf.create({"backend": storage}))
     rows = []

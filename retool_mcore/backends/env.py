@@ -38,7 +38,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
 
 
 def job_secret() -> dict[str, str]:
-    """What keeps others out of a Ray that is about to start, and out of its TransferQueue (verl/queue_keys.py); only
+    """What keeps others out of a Ray that is about to start, and out of its TransferQueue (verl/private_sockets.py); only
     in the environment of their processes, which no other user can read."""
     return {"RAY_AUTH_MODE": "token", JOB_SECRET: secrets.token_hex(32)}
 
@@ -80,4 +80,4 @@ def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     and make TransferQueue's sockets with the job's key."""
     here = [sys.executable, "-IS", forked_python.__file__]
     fork = {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
-    return fork | {"worker_process_setup_hook": "retool_mcore.backends.verl.queue_keys.install"}
+    return fork | {"worker_process_setup_hook": "retool_mcore.backends.verl.private_sockets.install"}

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cluster import queue_keys as rig
 from retool_mcore.backends.env import JOB_SECRET, stage_env
-from retool_mcore.backends.verl import queue_keys
+from retool_mcore.backends.verl import private_sockets
 
 SOCKETS = 4  # two of the controller, one of each storage unit
 
@@ -25,23 +25,23 @@ def test_one_message_of_a_stranger_runs_code_only_where_there_is_no_secret(secre
 def run(code: str, **env: str) -> list[str]:
     """The lines that a program prints in a stage's environment; an empty value takes a variable away."""
     env = {name: value for name, value in (stage_env({"parallel": {"device": "cpu"}}) | env).items() if value}
-    command = [sys.executable, "-c", f"from retool_mcore.backends.verl import queue_keys\n{code}"]
+    command = [sys.executable, "-c", f"from retool_mcore.backends.verl import private_sockets\n{code}"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 def test_the_keys_are_of_the_secret():
-    assert queue_keys.key_pair("a") == queue_keys.key_pair("a") != queue_keys.key_pair("b")
+    assert private_sockets.key_pair("a") == private_sockets.key_pair("a") != private_sockets.key_pair("b")
 
 
 # A real storage unit without Ray: what its worker thread does with a message is what the exploit is of.
 UNIT = """
 from benchmarks.cluster.queue_keys import attacked
-queue_keys.install()
+private_sockets.install()
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
 unit = SimpleStorageUnit.__ray_metadata__.modified_class({"_run_id": "x"})
-queue_keys.assert_in_force()
+private_sockets.assert_in_force()
 print(attacked(unit.zmq_server_info.ip, unit.zmq_server_info.ports["put_get_socket"]))
 """
 
@@ -59,18 +59,34 @@ def tell(what):
     except RuntimeError as error:
         print(error)
 has, zmq.has = zmq.has, lambda what: False
-queue_keys.install()
+private_sockets.install()
 tell(lambda: __import__("transfer_queue"))
 for name in [name for name in sys.modules if name.startswith("transfer_queue")]:
     del sys.modules[name]
 zmq.has = has
-tell(queue_keys.assert_in_force)
-tell(queue_keys.install)
+tell(private_sockets.assert_in_force)
+tell(private_sockets.install)
 """
 
 
 def test_a_key_that_would_not_be_in_force_is_told_at_the_start():
     curve, not_in_force, late = run(NOT_IN_FORCE, **{JOB_SECRET: "s"})[-3:]
     assert "was built without CURVE" in curve
-    assert "Ray did not run queue_keys.install" in not_in_force
+    assert "Ray did not run private_sockets.install" in not_in_force
     assert "was imported before its sockets were given the job's key" in late
+
+
+HTTP = """
+import asyncio, os, fastapi, psutil
+private_sockets.install()
+from verl.workers.rollout.utils import run_uvicorn
+async def main():
+    port, _ = await run_uvicorn(fastapi.FastAPI(), None, "0.0.0.0")
+    print([link.laddr.ip for link in psutil.Process().net_connections("tcp") if link.laddr.port == port], flush=True)
+    os._exit(0)
+asyncio.run(main())
+"""
+
+
+def test_the_http_server_of_an_engine_stays_on_loopback():
+    assert run(HTTP, **{JOB_SECRET: "s"})[-1] == "['127.0.0.1']"

@@ -1,10 +1,13 @@
-"""TransferQueue's sockets encrypt and know each other by a key of the job: it unpickles whatever reaches one of them.
+"""What a job opens to itself alone: TransferQueue, which unpickles whatever reaches it, and vLLM's HTTP server.
 
-Adapted place (TransferQueue 0.1.11): transfer_queue.utils.zmq_utils.create_zmq_socket, which makes all of them. One
-that binds (ROUTER; the DEALER inside a storage unit never leaves its process) becomes a CURVE server, one that connects
-a client. The server's key pair comes from the token of the job's Ray (env.job_secret), which all of its processes have.
-No authenticator stands behind it: CURVE (rfc.zeromq.org/spec/26) never sends the server's public key, and who does not
-know it cannot make the first message of a handshake.
+Adapted places:
+- transfer_queue.utils.zmq_utils.create_zmq_socket (TransferQueue 0.1.11), which makes all of its sockets. One that
+  binds (ROUTER; the DEALER inside a storage unit never leaves its process) becomes a CURVE server, one that connects a
+  client. The server's key pair comes from the token of the job's Ray (env.job_secret), which all of its processes have.
+  No authenticator stands behind it: CURVE (rfc.zeromq.org/spec/26) never sends the server's public key, and who does
+  not know it cannot make the first message of a handshake.
+- verl.workers.rollout.utils.run_uvicorn (verl 0.9.1): engines are asked through Ray, nobody needs their HTTP server,
+  so it stays on loopback.
 """
 
 import hashlib
@@ -15,7 +18,7 @@ import sys
 from retool_mcore.backends.env import JOB_SECRET
 from retool_mcore.backends.import_hook import ImportHook
 
-_PLACE = "transfer_queue.utils.zmq_utils"
+_QUEUE, _HTTP = "transfer_queue.utils.zmq_utils", "verl.workers.rollout.utils"
 
 
 def key_pair(secret: str) -> tuple[bytes, bytes]:
@@ -27,15 +30,14 @@ def key_pair(secret: str) -> tuple[bytes, bytes]:
 
 
 def install() -> None:
-    """Before TransferQueue is imported, in every process of Ray's (env.ray_runtime_env); without a secret: nothing.
+    """In every process of Ray's (env.ray_runtime_env), before it imports anything of theirs.
 
     Raises RuntimeError when TransferQueue is there already, which would have sockets without a key.
     """
-    if JOB_SECRET not in os.environ:
-        return
-    if _PLACE in sys.modules:
+    if _QUEUE in sys.modules:
         raise RuntimeError("TransferQueue was imported before its sockets were given the job's key.")
-    sys.meta_path.insert(0, ImportHook({}, {_PLACE: _adapt}))
+    queue = {_QUEUE: _with_key} if JOB_SECRET in os.environ else {}
+    sys.meta_path.insert(0, ImportHook({}, queue | {_HTTP: _on_loopback}))
 
 
 def assert_in_force() -> None:
@@ -43,10 +45,10 @@ def assert_in_force() -> None:
     from transfer_queue.utils import zmq_utils
 
     if JOB_SECRET in os.environ and zmq_utils.create_zmq_socket.__module__ != __name__:
-        raise RuntimeError("TransferQueue's sockets have no key in this job: Ray did not run queue_keys.install.")
+        raise RuntimeError("TransferQueue's sockets have no key in this job: Ray did not run private_sockets.install.")
 
 
-def _adapt(module) -> None:
+def _with_key(module) -> None:
     import zmq
 
     from retool_mcore.backends.library_patch import LibraryPatch
@@ -66,3 +68,14 @@ def _adapt(module) -> None:
         return made
 
     module.create_zmq_socket = create_zmq_socket
+
+
+def _on_loopback(module) -> None:
+    from retool_mcore.backends.library_patch import LibraryPatch
+
+    serve = LibraryPatch(module, "run_uvicorn").stock
+
+    async def run_uvicorn(app, server_args, server_address):
+        return await serve(app, server_args, "127.0.0.1")
+
+    module.run_uvicorn = run_uvicorn

