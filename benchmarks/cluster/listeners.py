@@ -12,12 +12,13 @@ import argparse
 import json
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 from benchmarks import provenance
@@ -27,6 +28,7 @@ from benchmarks.cluster.slurm_jobs import prepare, submit
 
 SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=30")
 TIMEOUT_S = 3.0
+ALL = ("0.0.0.0", "::")
 # In a node's namespaces: (address, port, process id, title) of what listens, and (path, mode) of socket files.
 LIST = """
 import json, os, psutil
@@ -37,13 +39,12 @@ def title(pid):
         return ""
 tcp = sorted({(c.laddr.ip, c.laddr.port, title(c.pid)) for c in psutil.net_connections("tcp")
               if c.status == psutil.CONN_LISTEN})
-files = sorted({c.laddr for c in psutil.net_connections("unix") if c.laddr})
-print(json.dumps({"tcp": tcp, "files": [(p, oct(os.stat(p).st_mode & 0o777) if os.path.exists(p) else None) for p in files]}))
-"""
-STORE = """
-import sys, datetime, torch.distributed as d
-store = d.TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False, timeout=datetime.timedelta(seconds=5))
-store.set("stranger", "was here"); print(store.get("stranger").decode(), store.num_keys())
+def entered(path):  # whether another user may connect to the socket file
+    mode = lambda part: os.stat(part).st_mode
+    parents = [path.rsplit("/", n)[0] for n in range(1, path.count("/"))]
+    return bool(mode(path) & 0o002) and all(mode(parent) & 0o001 for parent in parents)
+files = {c.laddr for c in psutil.net_connections("unix") if c.laddr.startswith("/") and os.path.exists(c.laddr)}
+print(json.dumps({"tcp": tcp, "files": [(path, entered(path)) for path in sorted(files)]}))
 """
 PARTS = (  # what a process is, by its title
     ("gcs_server", "Ray's GCS"),
@@ -121,11 +122,13 @@ def grpc_call(ip: str, port: int) -> tuple[str, bool] | None:
 
 
 def store(ip: str, port: int) -> tuple[str, bool] | None:
+    from torch.distributed import DistError, TCPStore
+
     try:
-        done = subprocess.run([sys.executable, "-c", STORE, ip, str(port)], capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
+        TCPStore(ip, port, is_master=False, timeout=timedelta(seconds=TIMEOUT_S)).set("stranger", "was here")
+    except (DistError, RuntimeError):
         return None
-    return ("torch's store, wrote a key", True) if done.stdout.startswith("was here") else None
+    return "torch's store, took a key", True
 
 
 def raw(ip: str, port: int) -> tuple[str, bool]:
@@ -154,19 +157,25 @@ def look(cluster: Cluster) -> list[dict]:
     net, rows = f"10.213.{cluster.bridge.removeprefix('retool')}", []
     listed = {node: json.loads(cluster.on(node, sys.executable, "-c", LIST)) for node in NODES}
     for number, node in enumerate(NODES, 1):
-        for address, port, title in listed[node]["tcp"]:
-            said, served = ("not reachable from another node", False)
-            if not address.startswith("127.") and address != "::1":
-                said, served = probe(f"{net}.{number}", port)
-            where = "loopback" if address.startswith("127.") or address == "::1" else address
-            where = "all addresses" if where in ("0.0.0.0", "::") else where if where == "loopback" else "the node's"
+        tcp = [(address, port, title) for address, port, title in listed[node]["tcp"]]
+        reached = [port for address, port, _ in tcp if not _loopback(address)]
+        with ThreadPoolExecutor(8) as pool:
+            told = dict(zip(reached, pool.map(probe, [f"{net}.{number}"] * len(reached), reached), strict=True))
+        for address, port, title in tcp:
+            where = "loopback" if _loopback(address) else "all addresses" if address in ALL else "the node's address"
+            said, served = ("", False) if _loopback(address) else told[port]
             rows.append({"node": node, "part": part(title), "port": port, "where": where, "said": said})
             rows[-1] |= {"served": served, "title": title}
-        for path, mode in listed[node]["files"]:
-            if mode and not path.startswith("@"):
-                rows.append({"node": node, "part": re.sub(r"[0-9a-f-]{8,}|\d+", "N", path), "where": "socket file"})
-                rows[-1] |= {"said": f"mode {mode}", "served": int(mode, 8) & 0o022 != 0, "title": path}
+        for path, entered in listed[node]["files"]:
+            what = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "N", path)
+            said = "another user of the node may connect" if entered else "its user's alone"
+            rows.append({"node": node, "part": what, "port": None, "where": "socket file", "said": said})
+            rows[-1] |= {"served": entered, "title": path}
     return rows
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
 
 
 def table(rows: list[dict]) -> str:

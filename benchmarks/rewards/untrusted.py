@@ -24,7 +24,6 @@ from chatml_tokenizer import make_tokenizer  # noqa: E402
 from recipe_samples import call  # noqa: E402
 
 from benchmarks import provenance  # noqa: E402
-
 from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
 from retool_mcore.data.boxed import last_boxed  # noqa: E402

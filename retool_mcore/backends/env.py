@@ -38,8 +38,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
 
 
 def job_secret() -> dict[str, str]:
-    """What keeps others out of a Ray that is about to start, and out of its TransferQueue (verl/private_sockets.py); only
-    in the environment of their processes, which no other user can read."""
+    """What keeps others out of a Ray that is about to start and out of its TransferQueue (verl/private_sockets.py), in
+    the environment of their processes alone, which no other user can read."""
     return {"RAY_AUTH_MODE": "token", JOB_SECRET: secrets.token_hex(32)}
 
 

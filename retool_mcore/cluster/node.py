@@ -88,7 +88,7 @@ def ray_command(
     options: dict[str, object] = {
         "node-ip-address": address,
         "num-gpus": gpus,
-        "temp-dir": folder,
+        "temp-dir": folder / "r",  # Ray opens it to everybody
         "labels": f"{LABEL}={network.host()}",
     }
     options |= {"num-cpus": cpus, "object-store-memory": object_store_bytes, "address": head}

@@ -3,7 +3,9 @@
 import inspect
 import os
 import pydoc
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -15,6 +17,7 @@ from verl.utils.config import validate_config
 
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_runtime_env, worker_env
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
+from retool_mcore.files import own_folder
 
 
 def check_config(verl) -> None:
@@ -58,6 +61,9 @@ def run_trainer(verl, runner_class: type) -> None:
             raise RuntimeError(
                 f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
             )
+        folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")  # Ray's own is open to everybody
+        own_folder(folder)
+        os.environ.setdefault("RAY_TMPDIR", str(folder))
         print(f"Ray, TransferQueue and vLLM listen on {address}")
         runner = ray.remote(runner_class)
     run_ppo(verl, task_runner_class=runner)
