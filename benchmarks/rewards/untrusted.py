@@ -10,6 +10,7 @@ the longest time for which another thread could not run (the interpreter's lock)
 import argparse
 import contextlib
 import json
+import os
 import random
 import sys
 import threading
@@ -23,6 +24,7 @@ sys.path.insert(0, str(TESTS))
 from chatml_tokenizer import make_tokenizer  # noqa: E402
 from recipe_samples import call  # noqa: E402
 
+from benchmarks import provenance  # noqa: E402
 from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
 from retool_mcore.data.boxed import last_boxed  # noqa: E402
@@ -42,6 +44,8 @@ from retool_mcore.sandbox.base import Result, Status  # noqa: E402
 from retool_mcore.sandbox.display import strip_fences  # noqa: E402
 from retool_mcore.sandbox.fusion import with_marked_value  # noqa: E402
 
+HOLD_S = 0.05  # no reader may keep all other threads waiting for longer
+AGAIN = 4
 TOKENIZER = make_tokenizer()
 HERMES, TEXT = (get_format(name, TOKENIZER) for name in ("hermes", "text"))
 TRUTH = json.dumps([{"name": "f", "arguments": {"a": 1}}])
@@ -195,43 +199,67 @@ READERS = {
 
 
 def held_s(read, text: str) -> tuple[float, float]:
-    """(seconds that `read` takes for `text`, the longest time for which a thread beside it could not run)."""
+    """(seconds that `read` takes for `text`, the longest time for which a thread beside it could not run).
+
+    Both in this process's processor time, so that other programs on the machine do not count. The thread beside it is
+    at the head of the machine's queue, where it may be (root).
+    """
     longest, stop = 0.0, threading.Event()
 
     def tick():
         nonlocal longest
-        last = time.perf_counter()
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        last = time.process_time()
         while not stop.is_set():
             time.sleep(0.001)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last - 0.001), now
+            now = time.process_time()
+            longest, last = max(longest, now - last), now
 
     thread = threading.Thread(target=tick)
     thread.start()
-    clock = time.perf_counter()
+    clock = time.process_time()
     read(text)
-    spent = time.perf_counter() - clock
+    spent = time.process_time() - clock
     stop.set()
     thread.join()
     return spent, longest
 
 
+def measured(read, size: int) -> dict:
+    """{text, quarter_s, whole_s, ratio} of the slowest text and {held_text, held_ms} of the longest hold.
+
+    Another program on the machine can only lengthen a hold: of the AGAIN texts with the longest, each has its shortest.
+    """
+    for text in TEXTS.values():  # what is loaded at a first call
+        read(text(20_000))
+    runs = {text: held_s(read, make(size)) for text, make in TEXTS.items()}
+    slowest = max(runs, key=lambda text: runs[text][0])
+    quarter, whole = held_s(read, TEXTS[slowest](size // 4))[0], runs[slowest][0]
+    held = {}
+    for text in sorted(runs, key=lambda text: -runs[text][1])[:AGAIN]:
+        again = [held_s(read, TEXTS[text](size))[1] for _ in range(AGAIN)] if runs[text][1] > HOLD_S else []
+        held[text] = min([runs[text][1], *again])
+    longest = max(held, key=held.__getitem__)
+    found = {"text": slowest, "quarter_s": round(quarter, 3), "whole_s": round(whole, 3)}
+    found |= {"ratio": round(whole / max(quarter, 1e-6), 1)}
+    return found | {"held_text": longest, "held_ms": round(1000 * held[longest])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=1_000_000, help="characters")
-    parser.add_argument("--only", help="one reader")
+    parser.add_argument("--only", help="one reader; writes no result")
     asked = parser.parse_args()
-    print(f"| reader | slowest text | s at {asked.size // 4} | s at {asked.size} | ratio | longest hold, ms |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    head, rows = provenance.made(("regex", "jsonschema")), {}
+    print(f"| reader | slowest text | s at {asked.size // 4} | s at {asked.size} | ratio | of | longest hold, ms |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, read in READERS.items():
         if asked.only in (None, name):
-            read(TEXTS["calls"](1000))
-            runs = {text: held_s(read, make(asked.size)) for text, make in TEXTS.items()}
-            slowest = max(runs, key=lambda text: runs[text][0])
-            quarter = held_s(read, TEXTS[slowest](asked.size // 4))[0]
-            whole, held = runs[slowest][0], max(hold for _, hold in runs.values())
-            ratio = whole / max(quarter, 1e-6)
-            print(f"| {name} | {slowest} | {quarter:.3f} | {whole:.3f} | {ratio:.1f} | {1000 * held:.0f} |", flush=True)
+            rows[name] = measured(read, asked.size)
+            print(f"| {name} | {' | '.join(map(str, rows[name].values()))} |", flush=True)
+    if asked.only is None:
+        provenance.write("untrusted", head, {"size": asked.size, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The environment of a stage's process: what must be set before Python starts there."""
 
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ COMMON, ONE_NODE, GPU, CPU = (_SECTIONS[name] for name in ("common", "one_node",
 RAY_CLUSTERS = (
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for
 )
+JOB_SECRET = "RAY_AUTH_TOKEN"
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's name for the path of its dumps, to which it adds the rank
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
@@ -28,10 +30,18 @@ def stage_env(config: Mapping) -> dict[str, str]:
     The device is `config.parallel.device`, "cpu" or "cuda".
     """
     cpu = config["parallel"]["device"] == "cpu"
-    needed = COMMON | (CPU if cpu else GPU) | (ONE_NODE if config["parallel"].get("nodes", 1) == 1 else {})
+    needed = COMMON | (CPU if cpu else GPU)
+    if config["parallel"].get("nodes", 1) == 1:
+        needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
     return needed | dict(os.environ)
+
+
+def job_secret() -> dict[str, str]:
+    """What keeps others out of a Ray that is about to start and out of its TransferQueue (verl/private_sockets.py), in
+    the environment of their processes alone, which no other user can read."""
+    return {"RAY_AUTH_MODE": "token", JOB_SECRET: secrets.token_hex(32)}
 
 
 def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -67,6 +77,8 @@ def on_cpu(env: Mapping[str, str]) -> bool:
 
 
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
+    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template,
+    and make TransferQueue's sockets with the job's key."""
     here = [sys.executable, "-IS", forked_python.__file__]
-    return {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
+    fork = {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
+    return fork | {"worker_process_setup_hook": "retool_mcore.backends.verl.private_sockets.install"}

@@ -97,7 +97,7 @@ def ray_command(
     options: dict[str, object] = {
         "node-ip-address": address,
         "num-gpus": gpus,
-        "temp-dir": folder,
+        "temp-dir": folder / "r",  # Ray opens it to everybody
         "object-spilling-directory": spilled,
         "labels": f"{LABEL}={network.host()}",
     }

@@ -7,7 +7,6 @@ the deadline passes. It is a process because a driver that loses its head ends i
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from retool_mcore.backends.env import job_secret
 from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import processes
@@ -100,8 +100,7 @@ def ray_cluster(
         ClusterFailed: not all nodes came within `deadline_s`, or a part ended at once.
     """
     others = list(nodes[1:])
-    # Nobody else on the network may join; nor does the job depend on a token in somebody's home folder.
-    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    secret = job_secret()  # not a token in somebody's home folder
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
     common = {

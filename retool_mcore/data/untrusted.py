@@ -5,6 +5,7 @@ from typing import Any
 
 # Far below Python's own limit: whoever compares, checks or writes the value calls itself once a level.
 MAX_DEPTH = 64
+MAX_CHARACTERS = 200_000  # whoever reads or compares more holds all other threads for longer than 50 ms
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
@@ -22,7 +23,9 @@ def same_json(first: Any, second: Any) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The value of `text`. Raises ValueError for what is no JSON, or nested deeper than MAX_DEPTH."""
+    """The value of `text`. Raises ValueError for no JSON, more than MAX_CHARACTERS, or more than MAX_DEPTH levels."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
     try:
         value = json.loads(text)
     except RecursionError:

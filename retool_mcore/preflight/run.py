@@ -14,7 +14,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known
-from retool_mcore.preflight import data, machine, memory
+from retool_mcore.preflight import data, listeners, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
 from retool_mcore.preflight.model import check_lora, check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.recipes.check import check_recipe
@@ -47,6 +47,8 @@ def check(stage: str, config: DictConfig) -> None:
         machine.check_memory(machine.available_memory_bytes())
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
     checks[stage](config)
+    if (said := listeners.line(stage, config)) is not None:
+        print(said, flush=True)
 
 
 def check_sft_stage(config: DictConfig) -> None:

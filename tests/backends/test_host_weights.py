@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 import torch
 
@@ -23,6 +24,8 @@ def test_every_worker_receives_what_rank_zero_sends(monkeypatch, bucket_size):
     monkeypatch.setattr(host_weights.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     actors, engines = ([HostWeights(bucket_size) for _ in range(2)] for _ in range(2))
     metadata = [worker.prepare() for worker in (*actors, *engines)]
+    listening = {link.laddr for link in psutil.Process().net_connections("tcp") if link.status == psutil.CONN_LISTEN}
+    assert {*metadata} <= listening, "a store listens elsewhere than where it is told"
     of_actors, of_engines = HostWeights.build_topology(2, 2, metadata)
     assert of_actors["rank"] == [0, -1] and of_engines["rank"] == [1, 2]
 
@@ -47,3 +50,8 @@ def test_every_worker_receives_what_rank_zero_sends(monkeypatch, bucket_size):
             assert weight.dtype == expected.dtype and torch.equal(weight, expected)
     for worker in (*actors, *engines):
         worker.finalize()
+
+
+def test_what_comes_through_the_network_is_never_unpickled():
+    """gloo takes what any process says that reaches its port."""
+    assert "pickle" not in vars(host_weights)

@@ -75,7 +75,7 @@ def test_the_commands_of_head_and_worker():
 
 def test_the_sockets_of_ray_have_short_paths():
     folder = ray_folder("1234567890-99", 999)
-    assert len(f"{folder}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1") < 108
+    assert len(f"{folder}/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1") < 108
 
 
 def test_a_node_drops_the_variables_of_other_makers_gpus():
@@ -202,6 +202,7 @@ def test_two_nodes_come_up_and_go(tmp_path):
         assert joined.stdout.strip() == "2", joined.stderr
         commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in processes.find(node_mark(mark, 1))]
         assert any(f"--fallback_directory={spill_folder(mark, 1)}" in command for command in commands), commands
+        assert {ray_folder(mark, index).stat().st_mode & 0o777 for index in (0, 1)} == {0o700}
     assert_gone(mark)
 
 

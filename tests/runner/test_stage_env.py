@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from retool_mcore.backends.env import ONE_NODE, forks, ray_runtime_env, stage_env, worker_env
+from retool_mcore.backends.env import JOB_SECRET, ONE_NODE, forks, ray_runtime_env, stage_env, worker_env
 
 
 def test_wandb_is_disabled_unless_it_is_a_logger(monkeypatch):
@@ -51,3 +51,15 @@ def test_what_a_run_on_one_node_starts_listens_on_loopback(monkeypatch):
     said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["127.0.0.1"]
     assert ONE_NODE.keys().isdisjoint(stage_env({"parallel": {"device": "cpu", "nodes": 2}}))
+
+
+def test_the_ray_of_every_stage_has_a_secret_of_its_own(monkeypatch):
+    for name in (JOB_SECRET, "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    config = {"parallel": {"device": "cpu", "nodes": 1}}
+    one, other = stage_env(config), stage_env(config)
+    assert one["RAY_AUTH_MODE"] == "token" and len(one[JOB_SECRET]) == 64
+    assert one[JOB_SECRET] != other[JOB_SECRET]
+    assert JOB_SECRET not in worker_env(one), "Ray writes its runtime environment into logs"
+    monkeypatch.setenv("RAY_ADDRESS", "somebody's:6379")
+    assert JOB_SECRET not in stage_env(config), "a Ray that somebody else has started has its own"

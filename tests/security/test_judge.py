@@ -10,7 +10,7 @@ from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import HermesFormat
 from retool_mcore.data.function_schema import argument_error, check_schema, function_schema
-from retool_mcore.data.untrusted import MAX_DEPTH, read_json
+from retool_mcore.data.untrusted import MAX_CHARACTERS, MAX_DEPTH, read_json
 from retool_mcore.environments.files import RepositoryError, write
 from retool_mcore.environments.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.errors import UserError
@@ -94,8 +94,11 @@ def test_bounded_json():
     assert read_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     assert read_json(json.dumps("[" * 1000)) == "[" * 1000
     for text in ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), '{"a":' * 65 + "1" + "}" * 65, "[" * 10**6):
-        with pytest.raises(ValueError, match="nested deeper"):
+        with pytest.raises(ValueError, match="nested deeper|longer than 200,000 characters"):
             read_json(text)
+    assert read_json(f'"{"x" * (MAX_CHARACTERS - 2)}"')
+    with pytest.raises(ValueError, match="longer than 200,000"):
+        read_json(f'"{"x" * MAX_CHARACTERS}"')
 
 
 @pytest.mark.timeout(20)

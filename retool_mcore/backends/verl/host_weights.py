@@ -2,10 +2,12 @@
 
 verl 0.9.1 has transports for this, each for one kind of device (nccl, which needs CuPy; nixl, mooncake, hccl). This one
 needs nothing but TCP between the nodes, so it runs without a GPU too; it moves what the network and the host's memory
-move. Named by `actor_rollout_ref.rollout.checkpoint_engine`, imported there in every process.
+move. Neither gloo nor its store asks who sends, so nothing that comes is unpickled. Named by
+`actor_rollout_ref.rollout.checkpoint_engine`, imported there in every process.
 """
 
-import pickle
+import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
@@ -32,8 +34,12 @@ class HostWeights(CheckpointEngine):
     def prepare(self) -> tuple[str, int]:
         """Where this worker could be met: its address and a port that it holds."""
         address = ray.util.get_node_ip_address().strip("[]")
-        self.store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
-        return address, self.store.port
+        listener = socket.create_server((address, 0))  # the store itself would listen on all addresses
+        port = listener.getsockname()[1]
+        self.store = TCPStore(
+            address, port, is_master=True, wait_for_workers=False, timeout=TIMEOUT, master_listen_fd=listener.detach()
+        )
+        return address, port
 
     @classmethod
     def build_topology(cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list):
@@ -76,22 +82,23 @@ class HostWeights(CheckpointEngine):
         if self.rank != 0:
             return {}
         self._send(bucket)
-        self._broadcast_object(None)
+        self._broadcast_layout(None)
         return {"push/bytes": total}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of everything that rank 0 sends, on the host."""
-        while (layout := self._broadcast_object()) is not None:
+        while (layout := self._broadcast_layout()) is not None:
             buffer = self._broadcast(torch.empty(sum(size for *_, size in layout), dtype=torch.uint8))
             start = 0
             for name, shape, dtype, size in layout:
                 # A copy of its own: a slice may start where its type may not.
-                yield name, buffer[start : start + size].clone().view(dtype).view(shape)
+                yield name, buffer[start : start + size].clone().view(getattr(torch, dtype)).view(shape)
                 start += size
 
     def _send(self, bucket: list[tuple[str, torch.Tensor]]) -> None:
         if bucket:
-            self._broadcast_object([(name, tuple(w.shape), w.dtype, w.nbytes) for name, w in bucket])
+            layout = [(name, [*w.shape], str(w.dtype).removeprefix("torch."), w.nbytes) for name, w in bucket]
+            self._broadcast_layout(layout)
             self._broadcast(torch.cat([weight.view(-1).view(torch.uint8) for _, weight in bucket]))
 
     def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -100,11 +107,11 @@ class HostWeights(CheckpointEngine):
         self.group.broadcast([tensor], options).wait()
         return tensor
 
-    def _broadcast_object(self, value=None):
+    def _broadcast_layout(self, layout: list[tuple[str, list[int], str, int]] | None = None):
         if self.rank == 0:
-            data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+            data = torch.frombuffer(bytearray(json.dumps(layout).encode()), dtype=torch.uint8)
             self._broadcast(torch.tensor([len(data)]))
             self._broadcast(data)
-            return value
+            return layout
         size = self._broadcast(torch.zeros(1, dtype=torch.int64))
-        return pickle.loads(self._broadcast(torch.empty(int(size), dtype=torch.uint8)).numpy().tobytes())
+        return json.loads(self._broadcast(torch.empty(int(size), dtype=torch.uint8)).numpy().tobytes())

@@ -1,5 +1,6 @@
 """The function that verl's reward workers call for every trajectory."""
 
+import gc
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from retool_mcore.rewards.shaping import soft_overlong
 from retool_mcore.rewards.verdict import CRASHED, ENVIRONMENT, verdict
 
 log = logging.getLogger(__name__)
+gc.freeze()  # JSON of a megabyte sets off a full collection, which held all threads while it read every library
 
 
 def compute_score(

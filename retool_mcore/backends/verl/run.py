@@ -4,7 +4,9 @@ import inspect
 import os
 import pydoc
 import sys
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -17,6 +19,7 @@ from verl.utils.config import validate_config
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
+from retool_mcore.files import own_folder
 
 
 def check_config(verl) -> None:
@@ -60,6 +63,9 @@ def run_trainer(verl, runner_class: type) -> None:
             raise RuntimeError(
                 f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
             )
+        folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")  # Ray's own is open to everybody
+        own_folder(folder)
+        os.environ.setdefault("RAY_TMPDIR", str(folder))
         print(f"Ray, TransferQueue and vLLM listen on {address}")
         if ray_runtime_env():
             sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
