@@ -67,7 +67,7 @@ def run_trainer(verl, runner_class: type) -> None:
         own_folder(folder)
         os.environ.setdefault("RAY_TMPDIR", str(folder))
         print(f"Ray, TransferQueue and vLLM listen on {address}")
-        if ray_runtime_env():
+        if "py_executable" in ray_runtime_env():
             sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
         runner = ray.remote(runner_class)
     run_ppo(verl, task_runner_class=runner)
