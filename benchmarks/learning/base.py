@@ -5,8 +5,9 @@
 On one H100 it takes minutes, on two cores days: `--tokens 20000000 --layers 4 --hidden 128` is the size for a laptop.
 The corpus is, by document, 48 % scratchpads (one in ten with a slip that is put right), 27 % programs with what they
 print (no loops of the family search), 15 % bare answers and 10 % traces in the policy's format, half of them
-programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.14` puts in documents of
-`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does.
+programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.4` puts in documents of
+`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does. Every 50 of
+them the functions have other parameters.
 
 Plain torch: the model is a few million parameters, for which Megatron's engine has nothing to split.
 """
