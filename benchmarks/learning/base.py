@@ -5,8 +5,9 @@
 On one H100 it takes minutes, on two cores days: `--tokens 20000000 --layers 4 --hidden 128` is the size for a laptop.
 The corpus is, by document, 48 % scratchpads (one in ten with a slip that is put right), 27 % programs with what they
 print (no loops of the family search), 15 % bare answers and 10 % traces in the policy's format, half of them
-programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.14` puts in documents of
-`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does.
+programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.4` puts in documents of
+`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does. Every 50 of
+them the functions have other parameters.
 
 Plain torch: the model is a few million parameters, for which Megatron's engine has nothing to split.
 """
@@ -35,6 +36,7 @@ MIX = {
 KINDS = {"scratchpad": 0.48, "program": 0.27, "answer": 0.15, "trace": 0.10}
 ROW = 512  # tokens
 SHARD = 20_000  # documents
+SIGNED = 50  # of data=calls in a row, after which every function has other parameters: they are read, not known
 _SLIPS = 0.1
 _CALLS = {"calls_1": 0.4, "calls_2": 0.35, "calls_3": 0.25}
 
@@ -82,8 +84,11 @@ def _shard(job: tuple[int, int, float]) -> np.ndarray:
     shares = KINDS | ({"calls": calls / (1 - calls)} if calls else {})  # the others keep their ratios
     kinds = rng.choices(list(shares), list(shares.values()), k=SHARD)
     texts = [_document(rng, kind) for kind in kinds if kind in KINDS and kind != "trace"]
-    rows = function_tasks.call_rows(kinds.count("calls"), f"base-{seed}-{number}", "train", _CALLS, near=0.7)
-    texts += [_called(row) for row in rows]
+    for part in range(kinds.count("calls") // SIGNED):
+        name = f"base-{seed}-{number}-{part}"
+        rows = function_tasks.call_rows(SIGNED, name, "train", _CALLS, near=0.7, signatures=name)
+        texts += [_called(row) for row in rows]
+    function_tasks.call_functions.cache_clear()
     documents = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
     with tempfile.TemporaryDirectory() as folder:
         form = TextFormat(AutoTokenizer.from_pretrained(make_tiny_model(Path(folder) / "model", 1)))

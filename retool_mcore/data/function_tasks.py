@@ -94,16 +94,15 @@ FUNCTIONS = tuple(
 
 
 @functools.cache
-def call_functions() -> tuple[Function, ...]:
-    """The functions of `data=calls`, in an order that no seed changes and that tells nothing of them."""
+def call_functions(signatures: str = "") -> tuple[Function, ...]:
+    """The functions of `data=calls`, in an order that no seed changes and that tells nothing of them; with `signatures`
+    the same names with other parameters."""
     made, parts = [], _PARTS["calls"]
+    known = [(kind["names"], _parameter(kind), _parameter(kind, _LEFT_OUT)) for kind in parts["parameters"]]
     for (verb, other), (noun, alias) in itertools.product(parts["verbs"].items(), parts["nouns"].items()):
-        rng = random.Random(f"{verb} {noun}")
-        kinds = rng.sample(parts["parameters"], rng.choice((1, 2, 2, 3)))
-        parameters = {
-            rng.choice(kind["names"]): _parameter(kind, _LEFT_OUT * (place > 0 and rng.random() < 0.5))
-            for place, kind in enumerate(kinds)
-        }
+        rng = random.Random(f"{signatures}{verb} {noun}")
+        kinds = rng.sample(known, rng.choice((1, 2, 2, 3)))
+        parameters = {rng.choice(k[0]): k[1 + (place > 0 and rng.random() < 0.5)] for place, k in enumerate(kinds)}
         asks = tuple(f"{v} the {n}" for v, n in itertools.product((verb, other), (noun, alias)))
         listed = dict(sorted(parameters.items()))  # as `xlam_problem` sorts the arguments
         made.append(Function(f"{verb}_{noun}", asks, listed, any_order=True))
@@ -124,10 +123,10 @@ def rows(n: int, seed: int) -> list[dict]:
     return _distinct(n, draw, "functions")
 
 
-def call_rows(n: int, seed: int | str, split: str, mix: Mapping[str, float], near: float) -> list[dict]:
+def call_rows(n: int, seed, split: str, mix: Mapping[str, float], near: float, signatures: str = "") -> list[dict]:
     """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
-    the distractors that have a word of a right function."""
-    functions, rng = [call_functions()[place] for place in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
+    the distractors that have a word of a right function; `signatures`: `call_functions`'."""
+    functions, rng = [call_functions(signatures)[p] for p in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
 
     def draw() -> dict:
         called = rng.sample(functions, int(rng.choices(list(mix), list(mix.values()))[0].removeprefix("calls_")))

@@ -66,6 +66,16 @@ def test_rows_follow_from_seed_and_split(made):
     assert again == made["train"] != function_tasks.call_rows(120, 4, "train", MIX, 0.7)
 
 
+def test_signatures_give_the_same_names_other_parameters():
+    functions, others = (function_tasks.call_functions(signatures) for signatures in ("", "other"))
+    assert [function.name for function in functions] == [function.name for function in others]
+    same = sum(list(a.parameters) == list(b.parameters) for a, b in zip(functions, others, strict=True))
+    assert same < 40  # of 400: by chance
+    parameters = {function.name: set(function.parameters) for function in others}
+    for row in function_tasks.call_rows(50, 3, "train", MIX, 0.7, signatures="other"):
+        assert all(set(tool["parameters"]) == parameters[tool["name"]] for tool in json.loads(row["tools"]))
+
+
 def test_a_row_lists_three_functions_too_many_mostly_alike(made):
     alike = 0
     for row in made["train"]:
