@@ -24,7 +24,7 @@ class Watch:
         """Those of `runs` that are now stopped because they use too much."""
         now = time.monotonic()
         grace_s = GRACE_S if self.has_namespaces else 0.0
-        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and run.report is None]
+        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and not run.is_over]
         if not grown:
             return []
         of_zygote = [] if self.has_namespaces else limits.descendants(self.zygote)
