@@ -204,7 +204,7 @@ def test_a_full_queue_says_when_to_come_back_and_keeps_trajectories_apart():
     (status, reply, headers), answers = talk(dialogue, gate, slots=1, max_waiting=3)
     assert status == 429 and int(headers["Retry-After"]) >= 1 and "3 runs wait" in reply["detail"]
     assert [answer[0] for answer in answers] == [200] * 4
-    assert gate.order == ["a0", "a1", "b0", "a2"]
+    assert gate.order == ["a0", "b0", "a1", "a2"]
 
 
 def test_a_repeated_request_id_runs_once():
