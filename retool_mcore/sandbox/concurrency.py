@@ -64,6 +64,7 @@ class QueueFull(Exception):
 
 
 TURN_S = 0.02  # what a turn costs its key besides the time that it takes
+WEIGHT = 4.0  # of that time: with 1, short programs beside a queue full of long ones waited for most of it
 REMEMBERED_KEYS = 4096
 
 
@@ -71,9 +72,9 @@ class FairQueue:
     """`async with queue.slot(key):` admits `slots` at once; freed slots go to the keys that wait, the least served
     first.
 
-    A run has its turn as if it had been asked for later by all the time that its key's runs have taken before. So a
-    key with a thousand waiting runs, or with runs that take long, delays another's next run by what it runs already and
-    not by all that; and it waits in turn for no longer than it has run. Within a key first come, first served. At most
+    A run has its turn as if it had been asked for later by WEIGHT times what its key's runs have taken before. So a key
+    with a thousand waiting runs, or with runs that take long, delays another's next run by what it runs already and not
+    by all that; and it is passed for no longer than so. Within a key first come, first served. At most
     `max_waiting` wait (None: any number); one more is QueueFull. Belongs to one event loop.
     """
 
@@ -93,7 +94,7 @@ class FairQueue:
         try:
             yield
         finally:
-            self._charge(key, time.monotonic() - started)
+            self._charge(key, WEIGHT * (time.monotonic() - started))
             self.release()
 
     def _charge(self, key: Hashable, seconds: float) -> None:
