@@ -2,10 +2,10 @@
 
 python -m benchmarks.sandbox.peers --sandboxfusion CHECKOUT --verl CHECKOUT
 
-Neither package on PyPI holds them, so each is a checkout that you give; nothing is copied out of it but into a temporary
-folder. SandboxFusion's tests talk to an app in their own process: stand-ins for the names that they import send the
-requests to our service instead. Ends with 1 when anything but the intended differences below fails, or one of these passes.
-tests/sandbox/test_peers.py holds the same behaviours in our own words, and runs everywhere.
+Neither package on PyPI holds them, so each is a checkout that you give; nothing is copied out of it but into a
+temporary folder. SandboxFusion's tests talk to an app in their own process: stand-ins for the names that they import
+send the requests to our service instead. Ends with 1 when anything but the intended differences below fails, or one of
+these passes. tests/sandbox/test_peers.py holds the same behaviours in our own words, and runs everywhere.
 """
 
 import argparse

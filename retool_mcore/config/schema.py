@@ -59,6 +59,7 @@ Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
+Texts = list[Text]
 Interval = Annotated[list[float], AfterValidator(_interval)]
 PowerOfTwo = Annotated[int, AfterValidator(_power_of_two)]
 Mebibytes = Annotated[int, Field(ge=32)]  # Python itself takes about 10

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from retool_mcore.errors import UserError
-from retool_mcore.sandbox.base import Result
+from retool_mcore.sandbox.base import LOST, Result
 from retool_mcore.sandbox.concurrency import FairQueue, PerLoop, default_workers
 from retool_mcore.sandbox.isolation.levels import LEVELS
 from retool_mcore.sandbox.local.launch import Server, launch
@@ -23,7 +23,6 @@ MAX_REPLY_BYTES = 256 * 2**20
 # Programs that stand ready, shut in and waiting: making one takes longer than most programs run. And how long
 # namespaces that no program is in are kept beyond them, for a burst that goes on.
 SPARES, KEEP_S = 4, 0.5
-LOST = "the session's state was lost; it begins anew with this run\n"
 
 
 class LocalSandbox:
