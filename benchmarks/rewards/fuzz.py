@@ -1,18 +1,36 @@
-"""Looks for an input that makes the grader raise, accept nonsense, or take long: as long as it is given.
+"""Looks with hypothesis for an input that makes the grader raise, take long, or judge wrongly: as long as it is given.
 
-    nice -n 15 python -m benchmarks.rewards.fuzz --minutes 60 --seed 1
+    nice -n 15 python -m benchmarks.rewards.fuzz --minutes 60 --database DIRECTORY
 
-Answers and truths are made of the pieces that answers are made of, repeated and nested, and of any characters. Prints
-inputs tried, the slowest processor time, and every find with its seed; exit code 1 when there is one.
+Four hunts take turns, each round with the next seed: `noise` (the pieces that answers are made of, in thousands, and
+any characters, up to a megabyte), `same` (a text equals itself with blanks around it), `pairs` (the rules of
+metamorphic.py) and `cheats` (a statement of statements.py about a value, trimmed or around a trimmed one). What is
+found is shrunk by hypothesis and goes into fuzzed.json, to which tests/rewards/test_grader_fuzzed.py holds the grader;
+DIRECTORY keeps hypothesis's own examples for the next run. Exit code 1 when something new was found.
 """
 
 import argparse
-import random
+import json
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from benchmarks import provenance
+from benchmarks.rewards import metamorphic, statements
+from retool_mcore.rewards.grader import scalar
 from retool_mcore.rewards.grader.structure import decide
+from retool_mcore.rewards.grader.text import normal_form
 
+FOUND = Path(__file__).with_name("fuzzed.json")
+SLOW_S = 0.1
+ROUND = 2000
+NO_TRUTHS = ("8642097531", r"\frac{83}{499}")
 PIECES = [
     *"0123456789xyabijenf+-*/^_=<>(){}[]|!,;:.%$&~?'\"#@ \\\n",
     *"é½²√π∞±≤∪∅≡°\u200b\ud800\x00",
@@ -42,59 +60,154 @@ PIECES = [
         "hundred ",
         "0.(",
     ],
+    *["(1,2),", "x=", "[1,2]", "5!", "cm ", "10^", "(x+1)", "e^{", "f(", r"\exp(", "1e9", "(A) ", "3:", "mod 7 "],
+    *[r"\infty", r"\mathbb{R}", r"\setminus", r"\ne", r"\le", "<", r"\{x|", "^\\circ", r"\prod_{k=1}^", r"\bmod"],
+]
+repeats = st.sampled_from([1, 1, 1, 1, 1, 2, 3, 30, 10_000])
+pieces = st.tuples(st.sampled_from(PIECES), repeats).map(lambda pair: pair[0] * pair[1])
+texts = st.builds(
+    lambda parts, odd, limit: ("".join(parts) + odd)[:limit],
+    st.lists(pieces, min_size=1, max_size=14),
+    st.one_of(st.just(""), st.text(max_size=40)),
+    st.sampled_from([1024, 1024, 200, 1_000_000]),
+)
+VALUES = [
     *[
-        "(1,2),",
-        "x=",
-        "[1,2]",
-        "5!",
-        "cm ",
-        "10^",
-        "(x+1)",
-        "e^{",
-        "f(",
-        r"\exp(",
-        "1e9",
-        "(A) ",
-        "3:",
-        "mod 7 ",
-        r"\infty",
+        ("5", "5", "6"),
+        ("-7", "-7", "7"),
+        ("1200", "1200", "12"),
+        (r"\frac{3}{4}", "0.75", "4/3"),
+        ("2.5", "5/2", "25"),
+    ],
+    *[(r"2\sqrt{3}", r"\sqrt{12}", r"3\sqrt{2}"), (r"x^2+1", "1+x^2", "x^2-1"), ("(1,2)", "(1, 2)", "(2,1)")],
+    *[
+        (r"\{1,2\}", r"\{2,1\}", r"\{1,3\}"),
+        ("[1,2)", "[1,2)", "[1,2]"),
+        ("2+3i", "3i+2", "2-3i"),
+        (r"3\pi", r"\pi\cdot 3", "3"),
+    ],
+    *[
+        ("7 \\text{ cm}", "7 cm", "8 cm"),
+        ("x=4", "4", "x=5"),
+        (r"\text{Monday}", "Monday", "Tuesday"),
+        ("C", "(C)", "D"),
     ],
 ]
-SLOW_S = 0.1
+changed = st.sampled_from([template for templates in statements.CHANGED.values() for template in templates])
+wrapped = st.sampled_from(["@", *statements.WRAPPED])
 
 
-def text(r: random.Random) -> str:
-    pieces = [r.choice(PIECES) * r.choice([1, 1, 1, 1, 2, 30, 10_000]) for _ in range(r.randint(1, 14))]
-    if r.random() < 0.1:
-        pieces.append("".join(chr(r.randrange(0x3000)) for _ in range(r.randint(1, 60))))
-    return "".join(pieces)[: r.choice([30, 200, 1000, 1024, 1_000_000])]
+class Wrong(AssertionError):
+    """`found`: {hunt, answer, truth, same, signature}; `same` None: anything but an exception will do."""
+
+    def __init__(self, **found):
+        super().__init__(str(found))
+        self.found = found
+
+
+class Hunt:
+    """Judges pairs, counts them, and remembers what is known so that each round may find something else."""
+
+    def __init__(self):
+        self.known: set[str] = set()
+        self.tried: Counter[str] = Counter()
+        self.slowest_s, self.slow = 0.0, []
+
+    def judge(self, hunt: str, answer: str, truth: str, same: bool | None, signature: str, open_is_fine=True) -> None:
+        self.tried[hunt] += 1
+        start = time.process_time()
+        try:
+            verdict, error = decide(answer, truth), ""
+        except Exception as raised:
+            trace = raised.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            verdict, error = None, f"{type(raised).__name__} in {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
+        took_s = time.process_time() - start
+        if took_s > SLOW_S:  # or was it the collector of hypothesis's own examples?
+            scalar.parsed.cache_clear()
+            scalar.form.cache_clear()
+            start = time.process_time()
+            with suppress(Exception):
+                decide(answer, truth)
+            took_s = min(took_s, time.process_time() - start)
+        self.slowest_s = max(self.slowest_s, took_s)
+        if took_s > SLOW_S and len(self.slow) < 50:
+            self.slow.append({"hunt": "slow", "answer": answer[:1100], "truth": truth[:1100], "same": None})
+            print(f"{took_s:.2f} s: {answer[:120]!r} against {truth[:60]!r}", flush=True)
+        wrong = verdict is not None and same is not None and verdict is not same
+        if error or wrong or (verdict is None and not open_is_fine):
+            signature = error or signature
+            assume(signature not in self.known)
+            raise Wrong(hunt=hunt, answer=answer, truth=truth, same=same, signature=signature)
+
+
+def hunts(hunt: Hunt) -> list:
+    def noise(answer, truth):
+        same = False if truth in NO_TRUTHS else None
+        hunt.judge("noise", answer, truth, same, "accepted")
+
+    def same(text):
+        assume(len(text) <= 1000 and normal_form(text).removeprefix(r"\approx").strip() and not text.endswith("\\"))
+        hunt.judge("same", f" {text} ", text, True, "not itself", open_is_fine=False)
+
+    def pairs(rule, random):
+        for pair in rule(random):
+            left = pair.rule in (*statements.CHANGED, "changed")
+            hunt.judge("pairs", pair.answer, pair.truth, pair.same, pair.rule, open_is_fine=left)
+
+    def cheats(value, template, inner, outer):
+        text, truth, other = value
+        said = statements.filled(template, inner.replace("@", text), other)
+        hunt.judge("cheats", outer.replace("@", said), truth, False, f"{template} | {truth}")
+
+    return [
+        given(texts, st.one_of(st.sampled_from(NO_TRUTHS), texts))(noise),
+        given(texts)(same),
+        given(st.sampled_from(metamorphic.RULES), st.randoms(use_true_random=False))(pairs),
+        given(st.sampled_from(VALUES), changed, wrapped, wrapped)(cheats),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1, help="of the first input; each one has the next")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each one has the next")
+    parser.add_argument("--database", default=".hypothesis/grader", help="folder of hypothesis's own examples")
+    parser.add_argument("--found", type=Path, default=FOUND)
+    parser.add_argument("--out", type=Path, default=provenance.RESULTS / "grader_fuzz.json")
     args = parser.parse_args()
-    end, seed, finds, slowest = time.monotonic() + 60 * args.minutes, args.seed, 0, 0.0
-    while time.monotonic() < end:
-        r = random.Random(seed)
-        answer, truth = text(r), r.choice(["8642097531", r"\frac{83}{499}", text(r)])
-        start = time.process_time()
-        try:
-            problem = "accepted" if decide(answer, truth) and truth in ("8642097531", r"\frac{83}{499}") else ""
-        except Exception as error:
-            problem = repr(error)
-        took = time.process_time() - start
-        slowest = max(slowest, took)
-        if problem or took > SLOW_S:
-            finds += 1
-            print(f"seed {seed}: {problem or f'{took:.2f} s'}: {answer[:120]!r} against {truth[:60]!r}", flush=True)
-        seed += 1
-    print(
-        f"{seed - args.seed} inputs in {args.minutes:g} minutes, {finds} finds, "
-        f"the slowest {slowest:.3f} s of processor time"
+    head = provenance.made(("hypothesis",))
+    kept = json.loads(args.found.read_text()) if args.found.exists() else []
+    before, hunt, number = len(kept), Hunt(), args.seed
+    options = settings(
+        max_examples=ROUND,
+        deadline=None,
+        database=DirectoryBasedExampleDatabase(args.database),
+        phases=(Phase.reuse, Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
     )
-    return int(finds > 0)
+    decide("0.5000001", r"\sin 3")  # imports
+    end = time.monotonic() + 60 * args.minutes
+    while time.monotonic() < end:
+        for check in hunts(hunt):
+            try:
+                seed(number)(options(check))()
+            except Wrong as wrong:
+                hunt.known.add(wrong.found.pop("signature"))
+                print(f"seed {number}: {str(wrong)[:300]}", flush=True)
+                kept.append(wrong.found)
+                args.found.write_text(json.dumps(kept, indent=1) + "\n")
+        number += 1
+    kept += [one for one in hunt.slow if one not in kept]
+    args.found.write_text(json.dumps(kept, indent=1) + "\n")
+    result = {"minutes": args.minutes, "rounds": number - args.seed, "inputs": dict(hunt.tried)}
+    result |= {"found": len(kept) - before, "slow": len(hunt.slow), "slowest_cpu_s": round(hunt.slowest_s, 3)}
+    print(json.dumps(result))
+    provenance.write(args.out, head, result)
+    return int(len(kept) > before)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ python -m benchmarks.sandbox.speed                 everything (some minutes on a
 python -m benchmarks.sandbox.speed --quick         about a minute
 python -m benchmarks.sandbox.speed --fusion URL    also a running SandboxFusion service
 python -m benchmarks.sandbox.speed neighbours      p99 beside programs that take all they can get
+python -m benchmarks.sandbox.speed load            an innocent program beside sixteen hostile ones on four slots
 python -m benchmarks.sandbox.speed soak --runs N   mixed programs, and what has grown after them
 python -m benchmarks.sandbox.speed table   the tables out of benchmarks/results (--write: into docs/measured/sandbox.md)
 """
@@ -12,12 +13,13 @@ import argparse
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 from benchmarks import provenance
 from benchmarks.sandbox.hostile import hostile_runner
 from benchmarks.sandbox.measure import PACKAGES, closed_loop, percentile, pss_mb, summary
-from benchmarks.sandbox.rivals import Bubblewrap, Fork, Fusion, Ours, Subprocess
+from benchmarks.sandbox.rivals import TIMEOUT_S, Bubblewrap, Fork, Fusion, Ours, Subprocess
 from benchmarks.sandbox.soak import soak
 from benchmarks.sandbox.tables import print_tables
 
@@ -28,6 +30,7 @@ PROGRAMS = {
     "100 ms CPU": "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\nprint(1)",
     "1 s sleep": "import time\ntime.sleep(1)\nprint(1)",
 }
+TASKS = ("compare", "neighbours", "load", "soak", "table")
 CLIENTS = (1, 16, 128, 256)
 HOGS = {
     "CPU": "while True: pass",
@@ -36,6 +39,7 @@ HOGS = {
 }
 # (clients, hogs) beside each other: as many as two cores can hold, and twice as many.
 BESIDE, HOG_TIMEOUT_S = ((1, 1), (2, 2)), 2.0
+SLOTS, HOSTILE = 4, 16
 
 
 async def compare(arguments) -> dict:
@@ -108,6 +112,59 @@ async def neighbours(budget_s: float) -> list[dict]:
     return found
 
 
+async def load(budget_s: float) -> dict:
+    """print(1) on four slots alone and beside sixteen callers of hostile programs; and 256 sleeps of a second at once.
+
+    A time is counted twice: whole, and without the wait for a slot ("own").
+    """
+    ours = Ours(SLOTS)
+    own_s: dict[str, list[float]] = {}
+    run = ours.box._run
+
+    async def timed(request, timeout_s, session):
+        started = time.monotonic()
+        try:
+            return await run(request, timeout_s, session)
+        finally:
+            if timeout_s == TIMEOUT_S:
+                own_s.setdefault(phase, []).append(time.monotonic() - started)
+
+    async def hostile(code):
+        while True:
+            await ours.box.run(code, timeout_s=HOG_TIMEOUT_S)
+
+    ours.box._run = timed
+    phase = "start"
+    await ours.start()
+    rows = []
+    for kind in (*HOGS, "all"):
+        row = {"kind": kind}
+        for phase in ("alone", "beside"):
+            own_s.clear()
+            codes = [HOGS[kind]] * HOSTILE if kind != "all" else [*HOGS.values()] * HOSTILE
+            tasks = [asyncio.create_task(hostile(code)) for code in codes[:HOSTILE]] if phase == "beside" else []
+            await asyncio.sleep(0.3)
+            found = summary(*await closed_loop(lambda: ours.run("print(1)"), 1, budget_s))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            times = sorted(own_s[phase])
+            row[phase] = {"runs": found["runs"], "whole_p50_ms": found["p50_ms"], "whole_p99_ms": found["p99_ms"]}
+            row[phase] |= {"own_p50_ms": round(1e3 * percentile(times, 0.5), 2)}
+            row[phase] |= {"own_p99_ms": round(1e3 * percentile(times, 0.99), 2)}
+        row["own_p50_ratio"] = round(row["beside"]["own_p50_ms"] / row["alone"]["own_p50_ms"], 2)
+        row["own_p99_ratio"] = round(row["beside"]["own_p99_ms"] / row["alone"]["own_p99_ms"], 2)
+        rows.append(row)
+        print(row, flush=True)
+    await ours.close()
+    many = Ours(256)
+    await many.start()
+    _, sleeps_s, errors = await closed_loop(lambda: many.run(PROGRAMS["1 s sleep"]), 256, 0.0)
+    await many.close()
+    print("256 sleeps of 1 s:", round(sleeps_s, 2), errors[:1], flush=True)
+    return {"rows": rows, "sleeps_256_s": round(sleeps_s, 2)}
+
+
 async def idle_memory() -> dict:
     """PSS of every process of an idle sandbox, and of one interpreter that imported the same modules for itself."""
     before = set(hostile_runner.children(os.getpid()))
@@ -140,7 +197,9 @@ async def idle_memory() -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="?", default="compare", choices=("compare", "neighbours", "soak", "table"))
+    parser.add_argument(
+        "task", nargs="?", default="compare", choices=("compare", "neighbours", "load", "soak", "table")
+    )
     parser.add_argument("--quick", action="store_true", help="shorter cells, and none that takes more than 6 s")
     parser.add_argument("--fusion", metavar="URL", help="also measure the SandboxFusion service there")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
@@ -157,6 +216,9 @@ def main() -> None:
     if arguments.task == "soak":
         result |= asyncio.run(soak(arguments.runs))
         path = provenance.write(arguments.result or "sandbox_soak", head, result)
+    elif arguments.task == "load":
+        result |= asyncio.run(load(5.0 if arguments.quick else 20.0))
+        path = provenance.write(arguments.result or "sandbox_load", head, result)
     elif arguments.task == "neighbours":
         result["autogroup"] = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
         result["neighbours"] = asyncio.run(neighbours(2.0 if arguments.quick else 10.0))

@@ -13,6 +13,7 @@ def print_tables(document: Path, write: bool) -> None:
     """Print every table that has a result; `write`: replace `<!-- table NAME -->...<!-- end -->` in `document`."""
     tables = {}
     makers = {"sandbox": comparison, "sandbox_neighbours": neighbours, "sandbox_hostile": hostile, "sandbox_soak": soak}
+    makers |= {"sandbox_load": load, "sandbox_preload": preload, "sandbox_before_after": before_after}
     for name, make in makers.items():
         path = provenance.RESULTS / f"{name}.json"
         if path.exists():
@@ -91,6 +92,35 @@ def neighbours(result: dict) -> str:
     groups = "on" if result["autogroup"] else "off"
     head = ["clients", "hogs beside them", "p99 ms alone", "p99 ms beside", "ratio"]
     return f"{_measured(result['made'])} The kernel's automatic groups are {groups}.\n\n{_rows(head, rows)}"
+
+
+def load(result: dict) -> str:
+    """Times of print(1) alone and beside sixteen hostile callers, whole and without its wait for a slot."""
+    rows = []
+    for row in result["rows"]:
+        alone, beside = row["alone"], row["beside"]
+        rows.append([row["kind"], alone["own_p50_ms"], alone["own_p99_ms"], beside["runs"], beside["own_p50_ms"]])
+        rows[-1] += [beside["own_p99_ms"], row["own_p50_ratio"], row["own_p99_ratio"], beside["whole_p50_ms"]]
+    head = ["hostile", "alone: p50 ms", "p99", "beside: runs", "p50 ms", "p99", "ratio p50", "ratio p99"]
+    text = f"256 sleeps of one second at once: {result['sleeps_256_s']} s."
+    return f"{_measured(result['made'])}\n\n{_rows([*head, 'with its wait: p50 ms'], rows)}\n\n{text}"
+
+
+def preload(result: dict) -> str:
+    """Start, memory and times of programs by set of preloaded packages."""
+    programs = ("print(1)", "numpy", "sympy")
+    keys = ("preload", "first_run_s", "warm_interpreter_pss_mb", "all_processes_pss_mb")
+    rows = [[*[row[key] for key in keys], *[row[program]["p50_ms"] for program in programs]] for row in result["rows"]]
+    head = ["preloaded", "first run s", "warm interpreter MB", "all processes MB", *[f"`{p}` p50 ms" for p in programs]]
+    return f"{_measured(result['made'])}\n\n{_rows(head, rows)}"
+
+
+def before_after(result: dict) -> str:
+    """Medians of two checkouts, measured in turns."""
+    keys = [f"{key}_{which}" for key in ("runs_per_s", "p50_ms", "p99_ms") for which in ("before", "after")]
+    rows = [[row["clients"], *[round(row[key], 1) for key in keys]] for row in result["medians"]]
+    head = ["clients", *[key.replace("_", " ").replace(" per s", "/s") for key in keys]]
+    return f"{_measured(result['made'])} Medians of {result['rounds']} turns.\n\n{_rows(head, rows)}"
 
 
 def hostile(result: dict) -> str:

@@ -41,6 +41,7 @@ Reply = Literal["ignore", "tell", "skip", "back", "stop"]
 Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
+Texts = list[Text]
 Interval = Annotated[
     list[float],
     _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1"),

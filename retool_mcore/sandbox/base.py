@@ -21,6 +21,9 @@ class Status(StrEnum):
     SANDBOX = "sandbox_error"
 
 
+LOST = "the session's state was lost; it begins anew with this run\n"  # the first line of such a run's stderr
+
+
 @dataclass(frozen=True)
 class Result:
     """What one run printed and how it ended.
@@ -45,11 +48,12 @@ class Result:
         return cls(Status.SANDBOX, "", f"{reason}\n", None, 0.0)
 
     def observation(self, error_lines: int = ERROR_LINES) -> str:
-        """What the policy reads: stdout, then the displayed value, then (if it failed) why; "" if all are empty.
+        """What the policy reads: that its session's state was lost, stdout, the displayed value, and (if it failed) why;
+        "" if all are empty.
 
         Of an error the last `error_lines` lines are kept.
         """
-        parts = [self.stdout, self.value or ""]
+        parts = [LOST if self.stderr.startswith(LOST) else "", self.stdout, self.value or ""]
         reason = self.stderr.rstrip().split("\n")
         if self.status is Status.ERROR:
             parts.append("\n".join(reason[-error_lines:]))

@@ -154,6 +154,7 @@ REFUSED = [
     ),
     ("rl", ["recipe.filters.repetition.n=10"], "recipe.filters.repetition.n=10: expected a power of two."),
     ("rl", ["recipe.filters.refill_limit=0"], "recipe.filters.refill_limit=0: expected 1 or more."),
+    ("rl", ["sandbox.preload=[7]"], "sandbox.preload.0=7: expected a text."),
     ("rl", ["sandbox.timeout_s=0"], "sandbox.timeout_s=0: expected more than 0."),
     ("rl", ["sandbox.min_isolation=jail"], "sandbox.min_isolation=jail: expected 'none', 'process', "),
     ("rl", ["alarms.nan.answer=halt"], "alarms.nan.answer=halt: expected 'ignore', 'tell', 'skip', 'back' or 'stop'."),

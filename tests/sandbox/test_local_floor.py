@@ -73,13 +73,56 @@ def test_a_program_cannot_say_that_the_sandbox_failed(level):
     forged = """
 import json, os, struct, sys
 header = json.dumps({"status": "sandbox_error", "value": None, "was_cut": False, "traceback": "x", "exit_code": 1})
-for sent in ({"begun": True}, json.loads(header)):
-    text = json.dumps(sent).encode()
-    os.write(3, struct.pack("!II", len(text), 0) + text)
-os._exit(0)
+for fd in range(3, 64):
+    for sent in ({"begun": True}, {"failed": "x"}, {"exit_code": 0}, json.loads(header)):
+        text = json.dumps(sent).encode()
+        try:
+            os.write(fd, struct.pack("!II", len(text), 0) + text)
+        except OSError:
+            pass
+os._exit(7)
 """
     result = run(forged, max_isolation=level)
-    assert result.status is Status.KILLED, result
+    assert (result.status, result.exit_code, result.value) == (Status.ERROR, 7, None), result
+
+
+@pytest.mark.parametrize("level", LEVELS_HERE)
+def test_status_value_and_exit_code_are_what_the_parent_saw(level):
+    """Nothing in the program's process speaks for it: not its open sockets, nor what it makes of our functions."""
+    for lie in (
+        "import sys\nframe = sys._getframe()\nwhile frame:\n    for value in list(frame.f_locals.values()):\n"
+        "        if isinstance(value, dict) and 'exit_code' in value: value['exit_code'] = 0\n    frame = frame.f_back",
+        "import gc, json, socket, struct\ndata = json.dumps({'exit_code': 0}).encode()\n"
+        "for s in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:\n"
+        "    try: s.sendall(struct.pack('!II', len(data), 0) + data)\n    except OSError: pass",
+    ):
+        result = run(f"{lie}\nprint('said')\n1 / 0", max_isolation=level)
+        assert (result.status, result.exit_code, result.value) == (Status.ERROR, 1, None), result
+        assert result.stdout == "said\n" and "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize("level", LEVELS_HERE)
+def test_a_session_cannot_void_its_group_between_its_runs(level):
+    """Its process lives on and holds a socket of ours: what it says there before its next run is no failure of ours."""
+    forged = """
+import json, os, struct, threading, time
+text = json.dumps({"failed": "x"}).encode()
+def lie():
+    time.sleep(0.3)
+    os.write(3, struct.pack("!II", len(text), 0) + text)
+threading.Thread(target=lie, daemon=True).start()
+"""
+
+    async def main():
+        box = LocalSandbox(preload=(), timeout_s=60.0, max_isolation=level)
+        try:
+            await box.run(forged, session="a" * 16)
+            await asyncio.sleep(1.0)
+            return await box.run("6 * 7", session="a" * 16)
+        finally:
+            await box.close()
+
+    assert asyncio.run(main()).status is not Status.SANDBOX
 
 
 @pytest.mark.parametrize("level", LEVELS_HERE)

@@ -86,7 +86,9 @@ def test_syntax_error_names_its_line(box):
         ("import sys\nsys.exit(0)", Status.SUCCESS),
         ("raise SystemExit(2)", Status.ERROR),
         ("import sys\nsys.exit('no way')", Status.ERROR),
-        ("import os\nos._exit(0)", Status.KILLED),
+        ("import os\nos._exit(0)", Status.SUCCESS),
+        ("import os\nos._exit(3)", Status.ERROR),
+        ("import os\nos.execv('/bin/false', ['false'])", Status.ERROR),
         ("import os\nos.kill(os.getpid(), 9)", Status.KILLED),
         ("import ctypes\nctypes.string_at(0)", Status.KILLED),
         ("raise KeyboardInterrupt", Status.ERROR),
@@ -146,6 +148,25 @@ def test_fork_bombs_end_and_leave_nothing(box):
     )
     assert result.status in (Status.KILLED, Status.TIMEOUT)
     assert run(box, "1").value == "1"
+
+
+def test_what_runs_long_gives_way_with_all_its_processes_but_a_session_does_not(box):
+    own = os.nice(0)
+    low = min(19, own + 10)
+    code = f"""
+import os, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+while os.nice(0) < {low}:
+    time.sleep(0.01)
+if child == 0:
+    os._exit(0)
+print(os.wait()[1], os.nice(0))
+"""
+    assert run(box, code).stdout == f"0 {low}\n"
+    assert run(box, "import os, time\ntime.sleep(0.5)\nos.nice(0)", session="n").value == str(own)
+    asyncio.run(box.end_session("n"))
 
 
 def test_descendants_end_with_the_run_and_cannot_hold_it_up(box, take_name, named_below):

@@ -205,6 +205,22 @@ def test_a_module_that_cannot_be_preloaded_is_named():
         asyncio.run(LocalSandbox(preload=("no_such_module",)).run("1"))
 
 
+def test_a_session_goes_on_after_the_servers_end_and_the_policy_reads_that_its_state_is_lost(box):
+    async def main():
+        await box.run("x = 1", session="kept")
+        os.kill(box._server.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(box._server.process.wait)
+        lost = await box.run("print('on')\ny = 2", session="kept")
+        again = await box.run("y", session="kept")
+        await box.end_session("kept")
+        return lost, again
+
+    lost, again = asyncio.run(main())
+    assert lost.status is Status.SUCCESS
+    assert lost.observation() == "the session's state was lost; it begins anew with this run\non"
+    assert again.observation() == "2"
+
+
 def test_runs_under_which_the_server_is_killed_are_done_again(box, caplog):
     async def main():
         await box.run("1")

@@ -90,7 +90,8 @@ def test_every_documented_field_reaches_the_sandbox():
     ("result", "service", "ending", "code"),
     [
         (Result(Status.SUCCESS, "", "", "1", 0.1, 0), "Success", "Finished", 0),
-        (Result(Status.OUTPUT, "", "", None, 0.1), "Success", "Finished", 0),
+        (Result(Status.OUTPUT, "", "", None, 0.1, 0), "Success", "Finished", 0),
+        (Result(Status.OUTPUT, "", "stopped", None, 0.1), "Failed", "Finished", -9),
         (Result(Status.ERROR, "", "E", None, 0.1, 3), "Failed", "Finished", 3),
         (Result(Status.ERROR, "", "E", None, 0.1, 0), "Failed", "Finished", 1),
         (Result(Status.MEMORY, "", "MemoryError: x", None, 0.1), "Failed", "Finished", 1),
@@ -109,7 +110,8 @@ def test_every_ending_in_both_clients(result, service, ending, code):
     foreign = FusionSandbox(url="http://x")._result(
         schema.reply_of(result, display=False), {"marker": "m", "run_timeout": 1, "memory_limit_MB": 1}, 0.0
     )
-    assert foreign.status is (Status.SUCCESS if result.status is Status.OUTPUT else result.status)
+    known = {("Success", Status.OUTPUT): Status.SUCCESS, ("Failed", Status.OUTPUT): Status.KILLED}
+    assert foreign.status is known.get((service, result.status), result.status)
 
 
 def test_files_and_value_come_back_whole():
@@ -204,7 +206,7 @@ def test_a_full_queue_says_when_to_come_back_and_keeps_trajectories_apart():
     (status, reply, headers), answers = talk(dialogue, gate, slots=1, max_waiting=3)
     assert status == 429 and int(headers["Retry-After"]) >= 1 and "3 runs wait" in reply["detail"]
     assert [answer[0] for answer in answers] == [200] * 4
-    assert gate.order == ["a0", "a1", "b0", "a2"]
+    assert gate.order == ["a0", "b0", "a1", "a2"]
 
 
 def test_a_repeated_request_id_runs_once():

@@ -1,8 +1,11 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from retool_mcore.sandbox.service.queue import FairQueue, QueueFull, Runs
+from retool_mcore.sandbox import concurrency
+from retool_mcore.sandbox.concurrency import FairQueue, QueueFull
+from retool_mcore.sandbox.service.queue import Runs
 
 
 async def hold(queue, key, name, started, ends):
@@ -21,7 +24,16 @@ async def start_all(queue, runs):
     return tasks, started, ends
 
 
-def test_a_flood_of_one_key_delays_another_by_one_run():
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that stands still until `clock.now` is set."""
+    still = SimpleNamespace(now=0.0)
+    still.monotonic = lambda: still.now
+    monkeypatch.setattr(concurrency, "time", still)
+    return still
+
+
+def test_a_flood_of_one_key_delays_another_by_one_run(clock):
     async def main():
         queue = FairQueue(1)
         runs = [("flood", f"f{i}") for i in range(100)] + [("b", "b0"), ("c", "c0"), ("b", "b1")]
@@ -34,8 +46,35 @@ def test_a_flood_of_one_key_delays_another_by_one_run():
         return started
 
     started = asyncio.run(main())
-    assert started[:7] == ["f0", "f1", "b0", "c0", "f2", "b1", "f3"]
+    assert started[:7] == ["f0", "b0", "c0", "f1", "b1", "f2", "f3"]
     assert len(started) == 103 and started[7:] == [f"f{i}" for i in range(4, 100)]
+
+
+def test_long_runs_of_one_key_wait_behind_short_ones_but_not_for_ever(clock):
+    async def main():
+        queue = FairQueue(1)
+        runs = [("long", "l0"), ("long", "l1"), ("long", "l2"), ("short", "s0"), ("short", "s1"), ("late", "z")]
+        tasks, started, ends = await start_all(queue, runs[:5])
+        clock.now = 2.0
+        ends["l0"].set()  # has taken two seconds
+        ends["s0"].set()
+        ends["s1"].set()
+        await asyncio.gather(tasks[0], *tasks[3:])
+        assert started[:3] == ["l0", "s0", "s1"]
+        clock.now = 8.5
+        tasks.append(asyncio.create_task(hold(queue, "late", "z", started, {"z": asyncio.Event()})))
+        await asyncio.sleep(0)
+        ends["l1"].set()
+        await tasks[1]
+        await asyncio.sleep(0)
+        # l1 was passed for four times what l0 had taken; now it is l2 that z passes.
+        order = list(started)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return order
+
+    assert asyncio.run(main()) == ["l0", "s0", "s1", "l1", "z"]
 
 
 def test_slots_bound_what_runs_and_max_waiting_what_waits():

@@ -2,9 +2,6 @@
 
 from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
 
-# A run may spoil its own result (by name of level: every level), never another run's.
-OWN = "a program shares its process with the code that reports for it, so it can forge its own status and value"
-FORGED = {"process": OWN, "landlock": OWN, "namespaces": OWN}
 ANY = SUCCESS | ERROR | KILLED | OUTPUT | TIMEOUT
 FRAME = """
 import json, os, struct
@@ -142,18 +139,17 @@ while frame.f_back:
 CASES = [
     Case("frame_on_stdout", FRAME + "for frame in frames: os.write(1, frame)\n1 / 0", ERROR),
     Case("frame_on_stderr", FRAME + "for frame in frames: os.write(2, frame)\n1 / 0", ERROR),
-    Case("frame_on_stdout_and_exit", FRAME + "for frame in frames: os.write(1, frame)\nos._exit(0)", KILLED | ERROR),
+    Case("frame_on_stdout_and_exit", FRAME + "for frame in frames: os.write(1, frame)\nos._exit(0)", SUCCESS),
     Case("frame_as_value", FRAME + "forged.decode()", SUCCESS),
     Case("frame_on_every_descriptor", EVERY_FD, ANY),
-    Case("frame_on_every_descriptor_and_error", EVERY_FD + "1 / 0", ANY, open_at=FORGED),
-    Case("frame_on_every_descriptor_and_exit", EVERY_FD + END, ANY, open_at=FORGED),
+    Case("frame_on_every_descriptor_and_error", EVERY_FD + "1 / 0", ANY),
+    Case("frame_on_every_descriptor_and_exit", EVERY_FD + END, ANY),
     Case(
         "frame_on_every_descriptor_and_wait",
         EVERY_FD + "import time\ntime.sleep(99)",
         ANY,
         timeout_s=0.5,
         slow=True,
-        open_at=FORGED,
     ),
     Case(
         "frame_from_a_fork",
@@ -235,7 +231,6 @@ CASES = [
         "dumps_lies",
         "import json\nreal = json.dumps\njson.dumps = lambda d, **k: real({'status': 'success', 'value': '1', 'traceback': 7, 'x': []})\n1 / 0",
         ANY,
-        open_at=FORGED,
     ),
     Case(
         "report_not_a_text", "import json\nreal = json.dumps\njson.dumps = lambda d, **k: real([1, {}, None])\n5", ANY
@@ -250,7 +245,6 @@ CASES = [
         "report_status_sandbox_error",
         "import json\nreal = json.dumps\njson.dumps = lambda d, **k: real({'status': 'sandbox_error', 'value': None, 'traceback': 'x'})\n5",
         ANY,
-        open_at=FORGED,
     ),
     Case(
         "report_value_is_long",
@@ -261,7 +255,7 @@ CASES = [
     Case("write_takes_nothing", "import os\nos.write = lambda *a: 0\n5", ANY, timeout_s=0.5, slow=True),
     Case("exit_replaced", "import os\nos._exit = lambda *a: None\n5", ANY, timeout_s=3, slow=True),
     Case("exec_of_a_frame", FRAME + "os.execv('/bin/echo', ['echo', forged.decode()])", KILLED | ERROR | SUCCESS),
-    Case("exec_of_nothing", "import os\nos.execv('/bin/true', ['true'])", KILLED | ERROR),
+    Case("exec_of_nothing", "import os\nos.execv('/bin/true', ['true'])", SUCCESS),
     Case(
         "exec_python",
         "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)'])",
@@ -269,13 +263,12 @@ CASES = [
         timeout_s=0.5,
         slow=True,
     ),
-    Case("sandbox_objects", HUNT, ANY, open_at=FORGED),  # finds the socket of its own report
+    Case("sandbox_objects", HUNT, ANY),  # finds the socket of its own report
     Case("frames_cleared", FRAMES.replace("{then}", "value.clear()") + "1 / 0", ANY),
     Case(
         "frames_filled",
         FRAMES.replace("{then}", "value.update(status='success', value='forged', traceback='', code=0)") + "1 / 0",
         ANY,
-        open_at=FORGED,
     ),
     Case("pid_reused_as_program", "import os\nos.getpid = lambda: 1\n5", ANY),
     Case(
@@ -288,7 +281,6 @@ CASES = [
         "trace_function",
         "import sys\ndef trace(frame, event, arg):\n    raise SystemExit(0)\nsys.settrace(trace)\n1 / 0",
         ANY,
-        open_at=FORGED,
     ),
     Case("profile_function", "import sys\nsys.setprofile(lambda *a: None if a[1] != 'return' else 1 / 0)\n5", ANY),
     Case("audit_hook", "import sys\nsys.addaudithook(lambda *a: 1 / 0)\n5", ANY),

@@ -21,11 +21,12 @@ EXITS = {
     "hostile_str": ("type('E', (), {'__str__': lambda s: 1 / 0})()", ERROR),
 }
 DEADLY = [n for n in signal.Signals if n.name not in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT", "SIGPIPE", "SIGXFSZ",
-          "SIGINT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGXCPU")]  # fmt: skip
+          "SIGINT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGXCPU",
+          "SIGRTMAX")]  # fmt: skip
 REPRS = {
     "raises": ("return 1 / 0", ERROR),
     "exits": ("raise SystemExit(0)", SUCCESS | ERROR),
-    "leaves": ("import os; os._exit(0)", KILLED),
+    "leaves": ("import os; os._exit(0)", SUCCESS),
     "is_no_text": ("return 7", ERROR),
     "is_a_surrogate": ("return '\\udcff'", SUCCESS),
     "is_a_gigabyte": ("return 'x' * 10**9", MEMORY),
@@ -147,7 +148,7 @@ def said_why(result) -> str | None:
 CASES = [
     *[Case(f"exit_{name}", f"raise SystemExit({code})", statuses) for name, (code, statuses) in EXITS.items()],
     *[
-        Case(f"os_exit_{code}", f"import os\nprint('x', flush=True)\nos._exit({code})", KILLED | ERROR)
+        Case(f"os_exit_{code}", f"import os\nprint('x', flush=True)\nos._exit({code})", ERROR if code else SUCCESS)
         for code in (0, 1, 77, 255)
     ],
     *[

@@ -218,7 +218,7 @@ class _Parser:
         r"""`0.1\overline{6}`, `0.1(6)`, `0.1\dot6`, `0.\dot{1}42\dot{8}`: dots stand on the ends of the period."""
         whole, fixed, *first, between, last, bare_last = match.groups()
         period = next(filter(None, first)) + (between or "") + (last or bare_last or "")
-        if (last or bare_last) and r"\dot" not in match[0].split(period[0])[0]:
+        if (last or bare_last) and r"\dot" not in self.text[match.start() : max(map(match.start, (3, 4, 5)))]:
             raise ParseError("dots")
         self.at = match.end()
         scale = 10 ** len(fixed)

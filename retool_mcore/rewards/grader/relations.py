@@ -6,9 +6,10 @@ import re
 
 from retool_mcore.rewards.grader import canonical, numeric
 from retool_mcore.rewards.grader.nodes import Node, build
-from retool_mcore.rewards.grader.scalar import form, parsed, same_value
+from retool_mcore.rewards.grader.scalar import form, parsed, same_scalar
 from retool_mcore.rewards.grader.statement import CLAIM_WORDS
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.units import split
 
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
 ORDER = frozenset(["<", ">", r"\le", r"\ge"])
@@ -18,6 +19,8 @@ CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DO
 
 
 _DECIMAL = re.compile(r"\.[0-9]")
+_SAID = re.compile(r"(?<![\\A-Za-z])(?![A-Z]{2}(?![A-Za-z]))[A-Za-z]{2,}")  # `NO` is a line between two points
+_CAPITAL = re.compile(f"{OPEN_TEXT}?[A-Z]{CLOSE_TEXT}?")
 # A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
 _QUANTITY = re.compile(
     rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]++"
@@ -67,19 +70,21 @@ def reduced(node: Node, modulus: Node) -> Node:
 def assigned(relation: Node, is_truth: bool) -> Node | None:
     """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
     left, last = relation.items[0], relation.items[-1]
-    constants = [
-        item.text for item in relation.items[:-1] if (tree := parsed(item.text)) and tree.symbols <= {"e", "i"}
-    ]
-    if last.kind == "scalar" and any(same_value(text, last.text) is False for text in constants):
-        return None  # `5 = 6` gives nothing its value
-    words = re.findall("[a-z]+", left.text)
-    if left.kind not in ("scalar", "bracket") or (phrase(left.text) and phrase(last.text)):
+    if left.kind not in ("scalar", "bracket") or last.kind == "relation" or (phrase(left.text) and phrase(last.text)):
         return None
+    # `not x = 5`, `x = 6 instead of x = 5`, `D = C`: said of the value, not its name.
+    said = {word.lower() for item in relation.items[:-1] for word in _SAID.findall(item.text)}
+    if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
+        return None
+    numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
+    constants = [text for text, tree in numbers if tree and tree.symbols <= {"e", "i"}]
+    if last.kind == "scalar" and any(same_scalar(text, last.text) is False for text in constants):
+        return None  # `5 = 6` gives nothing its value
     if left.kind == "bracket":
         return last if all((tree := parsed(item.text)) and tree.tree[0] == "sym" for item in left.items) else None
     tree = parsed(left.text)
     if tree is None:
-        return last if _QUANTITY.fullmatch(left.text) and CLAIM_WORDS.isdisjoint(words) else None
+        return last if _QUANTITY.fullmatch(left.text) else None
     if tree.tree[0] in ("sym", "call", "fn"):
         return last
     value = form(left.text)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from retool_mcore.rewards.grader import canonical, numeric, units
 from retool_mcore.rewards.grader.parse import Parsed, ParseError, parse
+from retool_mcore.rewards.grader.statement import CLAIM_WORDS, FORMS
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
 # Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
@@ -18,10 +19,16 @@ ROUNDED_DIGITS = 4
 ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
 
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
-_CHOICE = re.compile(rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\].:{CLOSE_TEXT}]*)")
-_CHOICE_AND = re.compile(
-    rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\) |([A-H])[.)] ?)\s*(?P<rest>.+)", re.DOTALL
+_CHOICE = re.compile(
+    rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
 )
+_LETTERED = rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.)] ?)\s*(?P<rest>.+)"
+_CHOICE_AND = re.compile(_LETTERED % " ", re.DOTALL)
+_CHOICE_BEFORE = re.compile(_LETTERED % "", re.DOTALL)  # where the other side is a letter: else `(A)x` is a product
+# Behind a letter: choices that deny in words, and what is no content but says something about the letter.
+_STOCK = re.compile("(?:none|all|any|neither|both) of |cannot be |not enough |no [a-z]+$")
+_REMARK = re.compile(r"[A-H]$|[^+\-\w\\(\[{.$€£¥₹]|-[a-z]{2,}|\.\.|.*\?", re.DOTALL)
+_DRAWN = frozenset(["", "vec", "hat", "angle", "triangle", "overrightarrow"])
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
 _J = re.compile(r"(?<![A-Za-z\\])j(?![A-Za-z])")
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
@@ -182,6 +189,18 @@ def _same_quantity(a: units.Quantity, t: units.Quantity) -> bool | None:
     return same
 
 
+def _is_content(text: str) -> bool:
+    """Whether what stands behind a choice's letter is a value or words of its own, and no word about the choice."""
+    plain = text.replace(OPEN_TEXT, " ").replace(CLOSE_TEXT, " ").strip(" {}()").lower()
+    if _STOCK.match(plain):
+        return True
+    said = re.findall(r"(?<![\\a-z])[a-z]{2,}", plain)
+    bare = text.strip(OPEN_TEXT + CLOSE_TEXT + " {}()")
+    command = re.match(r"\\(\\|[A-Za-z]*)", bare)
+    known = command is None or command[1] in FORMS | _DRAWN
+    return known and CLAIM_WORDS.isdisjoint(said) and not _REMARK.match(bare)
+
+
 def _choice(a: str, t: str) -> bool | None:
     """Multiple-choice letters, alone or before their content."""
     left, right = _CHOICE.fullmatch(a), _CHOICE.fullmatch(t)
@@ -189,10 +208,11 @@ def _choice(a: str, t: str) -> bool | None:
         marked = left["mark"] or right["mark"] or left["end"] or right["end"]
         same = left["letter"].casefold() == right["letter"].casefold()
         return same and (bool(marked) or left["letter"] == right["letter"])
-    long_left, long_right = _CHOICE_AND.fullmatch(a), _CHOICE_AND.fullmatch(t)
+    long_left = (_CHOICE_BEFORE if right else _CHOICE_AND).fullmatch(a)
+    long_right = (_CHOICE_BEFORE if left else _CHOICE_AND).fullmatch(t)
     if long_left and (right or long_right):
         letter = right["letter"] if right else next(filter(None, long_right.groups()))
-        return next(filter(None, long_left.groups())) == letter.upper()
+        return _is_content(long_left["rest"]) and next(filter(None, long_left.groups())) == letter.upper()
     if long_left or (long_right and left):
         if long_right and left:
             return next(filter(None, long_right.groups())) == left["letter"].upper()

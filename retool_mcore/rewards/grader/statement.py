@@ -15,7 +15,7 @@ CLAIM_WORDS = frozenset(listed(TABLES["claims"]))
 _WORD = re.compile(
     rf"{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}|\\[A-Za-z]+|\\.|[A-Za-z]{{2,}}|\^\{{?[+*']|[^\s0-9A-Za-z]"
 )
-_FORMS = frozenset(listed(TABLES["forms"])) | FUNCTION_NAMES | set(GREEK_NAMES)
+FORMS = frozenset(listed(TABLES["forms"])) | FUNCTION_NAMES | set(GREEK_NAMES)
 _SIGNS = frozenset("+-*/^_()[]{}|,.;&")
 _ORDER = frozenset(["<", ">", "le", "ge", "ne", ":"])
 _SET = re.compile(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", re.DOTALL)
@@ -31,11 +31,11 @@ def claims(text: str) -> Counter:
         if token[0] == OPEN_TEXT:
             found.update(re.findall(r"[a-z]+|[^a-z\s]", token[1:-1].lower()))
         elif token[0] == "\\":
-            if token[1:] not in _FORMS and token not in (r"\{", r"\}", r"\\"):
+            if token[1:] not in FORMS and token not in (r"\{", r"\}", r"\\"):
                 found[token[1:]] += 1
         elif token[0].isalpha():
             # Two letters may be a product, or `dx`.
-            if token not in _FORMS and (len(token) > 2 or token.lower() in CLAIM_WORDS | _SHORT):
+            if token not in FORMS and (len(token) > 2 or token.lower() in CLAIM_WORDS | _SHORT):
                 found[token.lower()] += 1
         elif token not in _SIGNS:
             found[token] += 1

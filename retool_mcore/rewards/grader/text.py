@@ -37,6 +37,9 @@ _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
 # After a comma too: `32, 349` is two numbers, `32,349` one.
 _IDLE_SPACE = re.compile(r"(?<![0-9A-Za-z\x03%,]) |(?<=,) (?![0-9])| (?![0-9A-Za-z\x02\\])|(?<=[^0-9A-Za-z,]) (?=\\)")
 # In front of a number, outside TeX, the tilde is no space.
+_BOX_BEHIND = re.compile(r"(?<=[0-9)])\s*(?=\\f?box(?:ed)?\s*\{)")  # a second value, no factor
+# Not a power: what stands around it is no operand.
+_BOLD = re.compile(r"(?<![\w)\]}])\*\*(?=\S)([^*]+)\*\*(?![\w(\[{\\])")
 _ABOUT = re.compile(r"^\s*\$?\s*~(?=\s*\S)")
 _DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]")
 _DOLLAR = re.compile(r"(?<!\\)\$")
@@ -119,7 +122,8 @@ def normal_form(text: str) -> str:
         text = "".join(_plain(c) for c in text.translate(_CHARACTERS)).replace("}^{", "").replace("}_{", "")
     else:
         text = "".join(c for c in text if c.isprintable() or c in "\n\t\r")
-    text = _ABOUT.sub(r"\\approx ", text)
+    text = _BOX_BEHIND.sub(", ", text)
+    text = _BOLD.sub(r" \1 ", _ABOUT.sub(r"\\approx ", text))
     text = _strip_wrappers(_SPACING.sub(" ", _THOUSANDS.sub("", text)))
     text = _strip_wrappers(_LEAD.sub("", text))
     if len(_DOLLAR.findall(text)) % 2 == 0:  # an odd one is money

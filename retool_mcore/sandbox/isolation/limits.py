@@ -3,6 +3,7 @@
 import os
 import resource
 
+NICER = 10
 PAGE = resource.getpagesize()
 
 
@@ -32,6 +33,18 @@ def set_cpu_limit(cpu_s: int, last: bool) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime) + 1 + cpu_s
     _set(resource.RLIMIT_CPU, soft, soft + 1 if last else resource.RLIM_INFINITY)
+
+
+def lower_priority(which: int, number: int) -> None:
+    """Below this process's, of a process or a process group (`os.PRIO_PROCESS`, `os.PRIO_PGRP`), and of the group of
+    tasks that the kernel makes of a session of its own accord where it does."""
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
+    try:
+        os.setpriority(which, number, nice)
+        with open(f"/proc/{number}/autogroup", "w") as file:
+            file.write(str(nice))
+    except OSError:
+        return  # It has ended, or no such groups are made, or asked for again too soon.
 
 
 def _set(kind: int, soft: int, hard: int) -> None:

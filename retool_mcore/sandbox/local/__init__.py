@@ -3,9 +3,9 @@ where possible. (See isolation/__init__.py for the levels.)
 
 What is covered at every level but "none": wall and processor time, memory (of each process, and of all together),
 number of processes and of open files, size of files and of output; everything a program starts ends with it; no
-network; a seccomp filter that refuses other ways into the kernel and to other processes; an empty environment. A
-program can forge its own status and value, never those of another run. When the trainer is root, programs run under
-a user id that owns nothing, where that id can read this Python.
+network; a seccomp filter that refuses other ways into the kernel and to other processes; an empty environment. How a
+program ended is what its parent saw, but for a session's, which lives on and says it itself. When the trainer is root,
+programs run under a user id that owns nothing, where that id can read this Python.
 "landlock" adds: no view of the user's files, none written outside of the run's folder, no signal to other processes.
 "namespaces" adds: no view of other processes, and a folder in memory that vanishes with the run.
 

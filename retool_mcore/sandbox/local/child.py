@@ -1,5 +1,5 @@
-"""The program's side of a run: a fork of the zygote shuts itself in for good, waits for the program's text, runs it,
-reports, and, in a session, waits for the next.
+"""The program's side of a run: a fork of the zygote shuts itself in for good, waits for the program's text, runs it and
+ends as the program did, which its parent sees. In a session it says so itself and waits for the next text.
 
 All that can be done before the text is known is done while nobody waits for it.
 """
@@ -9,26 +9,26 @@ import os
 import signal
 import socket
 
-from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.isolation import limits
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import die_with_parent
-from retool_mcore.sandbox.local.program import Interpreter
+from retool_mcore.sandbox.local.program import VALUE_FD, Interpreter
 from retool_mcore.sandbox.local.wire import LENGTHS, frame, unpack_files
 
 CONTROL_FD = 3
+OUT_OF_MEMORY = signal.SIGRTMAX  # what a program's process ends by when its memory did not suffice
 
 
 def be_program(
     confinement: Confinement, init: int | None, work_dir: str, fds: list[int], mapped_bytes: int, max_value_bytes: int
 ) -> None:
-    """Never returns. `fds`: stdout, stderr and the control socket, over which each request comes as one byte with the
-    descriptors of its frame and, if there is any, its standard input."""
+    """Never returns. `fds`: stdout, stderr, the control socket, over which each request comes as one byte with the
+    descriptors of its frame and, if there is any, its standard input, and where a final expression is shown."""
     try:
         try:
             control = _shut_in(confinement, init, work_dir, fds)
         except OSError as error:
-            _send(fds[2], _failure(error))
+            _send(fds[2], {"failed": str(error)})
             os._exit(1)
         interpreter = Interpreter(os.getcwd(), max_value_bytes)
         program = os.getpid()
@@ -39,25 +39,27 @@ def be_program(
             try:
                 wanted = _prepare(received, mapped_bytes)
             except (OSError, ValueError) as error:
-                _send(CONTROL_FD, _failure(error))
+                _send(CONTROL_FD, {"failed": str(error)})
                 os._exit(1)
-            # From here on the program may write to the socket: it must not be able to say that the sandbox failed.
+            # From here on the program must not be able to say that the sandbox failed.
             _send(CONTROL_FD, {"begun": True})
-            report = interpreter.execute(wanted["code"])
-            if os.getpid() != program:
-                # A fork made by the program that also ran to the end of the text; only the program itself reports.
-                os.write(2, report["traceback"].encode("utf-8", "replace"))
-                os._exit(report["exit_code"])
-            _send(CONTROL_FD, report)
-            if wanted["session"] is None or report["status"] == Status.MEMORY:
-                os._exit(report["exit_code"])
+            if wanted["session"] is None:
+                control.close()
+            exit_code = interpreter.execute(wanted["code"])
+            # A fork made by the program may have run to the end of the text as well.
+            if wanted["session"] is None or exit_code is None or os.getpid() != program:
+                _end(exit_code)
+            _send(CONTROL_FD, {"exit_code": exit_code})
     finally:
         os._exit(1)
 
 
-def _failure(error: Exception) -> dict:
-    reason = f"\nthe sandbox failed: {error}\n"
-    return {"status": Status.SANDBOX, "value": None, "was_cut": False, "traceback": reason, "exit_code": 1}
+def _end(exit_code: int | None) -> None:
+    if exit_code is None:
+        signal.signal(OUT_OF_MEMORY, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [OUT_OF_MEMORY])
+        os.kill(os.getpid(), OUT_OF_MEMORY)
+    os._exit(exit_code or 0)
 
 
 def _shut_in(confinement: Confinement, init: int | None, work_dir: str, fds: list[int]) -> socket.socket:
@@ -69,9 +71,9 @@ def _shut_in(confinement: Confinement, init: int | None, work_dir: str, fds: lis
     if init is not None:
         init = os.dup2(init, 63)
     for target, fd in enumerate(moved):
-        os.dup2(fd, target, inheritable=target != CONTROL_FD)
+        os.dup2(fd, target, inheritable=target < CONTROL_FD)
     fds[2] = CONTROL_FD
-    os.closerange(CONTROL_FD + 1, 63)
+    os.closerange(VALUE_FD + 1, 63)
     os.closerange(64, 1 << 20)
     confinement.enter(init, work_dir)
     if init is not None:

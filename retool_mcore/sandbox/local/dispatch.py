@@ -214,9 +214,9 @@ class Dispatcher:
         run = caller.run
         run.begin(place)
         self.running[place] = caller
-        for fd in (place.stdout, place.stderr):
+        for fd in place.outputs:
             self.loop.watch(fd, lambda _, fd=fd: self._on_output(place, fd))  # type: ignore[misc]
-        self.loop.watch(place.control.fileno(), lambda _: self._on_report(place))
+        self.loop.watch(place.control.fileno(), lambda _: self._on_word(place))
         reason = f"the program ran longer than {run.timeout_s:g} s and was stopped"
         run.timer = self.loop.after(run.timeout_s, lambda: self._stop(run, Status.TIMEOUT, reason))
         try:
@@ -236,23 +236,20 @@ class Dispatcher:
         if run.stopped is not None and not place.killed:
             place.kill()
 
-    def _on_report(self, place: Slot) -> None:
+    def _on_word(self, place: Slot) -> None:
         caller = self.running[place]
-        complete, open_still = caller.run.read_report()
-        if not open_still:
+        if caller.run.hear() is False:
             self.loop.forget(place.control.fileno())
-        if not complete or place.killed:
+        if caller.run.exit_code is None or place.killed:
             return
-        if caller.run.session is None or caller.run.report["status"] == Status.MEMORY:
-            place.clear()
-            return
+        # A session's program has ended, and its process waits for the next.
         del self.running[place]
         self._unwatch(place)
         self._finish(caller)
         self.sessions.idle(place)
 
     def _unwatch(self, place: Slot) -> None:
-        for fd in (place.stdout, place.stderr, place.control.fileno()):
+        for fd in (*place.outputs, place.control.fileno()):
             self.loop.forget(fd)
 
     def _finish(self, caller: Caller) -> None:

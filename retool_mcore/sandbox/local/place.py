@@ -44,7 +44,7 @@ class Slot:
         self.failure = ""
         self.killed = self.clearing = False
         self.ended = False
-        self.stdout = self.stderr = -1
+        self.outputs: list[int] = []  # stdout, stderr, and where a final expression is shown
         self.control: socket.socket | None = None
 
     def prepare(self, on_ready: Callable[["Slot"], None]) -> None:
@@ -67,20 +67,21 @@ class Slot:
 
     def fork(self) -> None:
         """Ask the zygote for the program's process. Raises OSError."""
-        self.stdout, stdout = os.pipe()
-        self.stderr, stderr = os.pipe()
+        pipes = [os.pipe() for _ in range(3)]
+        self.outputs = [reader for reader, _ in pipes]
+        stdout, stderr, value = (writer for _, writer in pipes)
         self.control, control = socket.socketpair()
-        os.set_blocking(self.stdout, False)
-        os.set_blocking(self.stderr, False)
+        for fd in self.outputs:
+            os.set_blocking(fd, False)
         self.control.setblocking(False)
-        fds = [stdout, stderr, control.fileno()]
+        fds = [stdout, stderr, control.fileno(), value]
         if self.init is not None:
             fds.insert(0, self.init.fd)
         try:
             socket.send_fds(self.zygote, [b"fork" + json.dumps({"work_dir": self.work_dir}).encode()], fds)
         finally:
-            os.close(stdout)
-            os.close(stderr)
+            for _, writer in pipes:
+                os.close(writer)
             control.close()
 
     def hand_over(self, request: bytes, stdin: bytes) -> None:
@@ -170,11 +171,11 @@ class Slot:
 
     def close(self) -> None:
         """Release everything; the processes must have ended."""
-        for fd in (self.stdout, self.stderr, self.folder):
+        for fd in (*self.outputs, self.folder):
             if fd >= 0:
                 self.loop.forget(fd)
                 os.close(fd)
-        self.stdout = self.stderr = self.folder = -1
+        self.outputs, self.folder = [], -1
         if self.control is not None:
             self.loop.forget(self.control.fileno())
             self.control.close()

@@ -22,6 +22,7 @@ from retool_mcore.sandbox.clip import clip
 from retool_mcore.sandbox.display import FILENAME, displayed, strip_fences
 
 DISPLAY = "__display__"
+VALUE_FD = 4
 
 
 class Interpreter:
@@ -30,8 +31,8 @@ class Interpreter:
     def __init__(self, work_dir: str, max_value_bytes: int):
         self.work_dir = work_dir
         self.max_value_bytes = max_value_bytes
+        self.process = os.getpid()
         self.shown: list[str] = []
-        self.was_cut = False
         self.builtins = dict(vars(builtins))
         _renew(work_dir)
         self.main = types.ModuleType("__main__")
@@ -40,42 +41,41 @@ class Interpreter:
         # The pages that compiling and running write to are copied now, while nobody waits.
         exec(_compiled("None"), {DISPLAY: self._display})
 
-    def execute(self, code: str) -> dict:
-        """Run `code` to its end, non-daemon threads included.
+    def execute(self, code: str) -> int | None:
+        """Run `code` to its end, non-daemon threads included; its exit code, or None when its memory did not suffice.
 
-        Returns {status: "success" | "error" | "memory", value: str | None, was_cut: bool, traceback: str,
-        exit_code: int}; `was_cut`: the value was longer than `max_value_bytes`.
+        A traceback goes to descriptor 2, the repr of a final expression, clipped to `max_value_bytes`, to VALUE_FD.
         """
         code = strip_fences(code)
         linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
         self.shown.clear()
         self.main.__dict__[DISPLAY] = self._display
-        report = {"status": "success", "value": None, "was_cut": False, "traceback": "", "exit_code": 0}
+        exit_code: int | None = 0
+        problem = ""
         try:
             program = _compiled(code)
             exec(program, self.main.__dict__)
             _finish()
         except SystemExit as error:
-            report["exit_code"] = _exit_code(error)
-            if report["exit_code"] or not _is_nothing(error.code):
-                report.update(status="error", traceback=self._format(error))
+            exit_code = _exit_code(error)
+            problem = self._format(error) if exit_code else ""
         except MemoryError:
             resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
-            report.update(status="memory", exit_code=1)
+            exit_code = None
         except BaseException as error:
-            report.update(status="error", traceback=self._format(error), exit_code=1)
-        # The report needs them, whatever the program has made of them.
+            problem, exit_code = self._format(error), 1
+        # What follows needs them, whatever the program has made of them.
         vars(builtins).update(self.builtins)
-        if self.shown and report["status"] == "success":
-            report.update(value=self.shown[0], was_cut=self.was_cut)
         _flush()
-        return report
+        if problem:
+            _write(2, problem)
+        elif exit_code == 0 and self.shown and os.getpid() == self.process:
+            _write(VALUE_FD, self.shown[0])
+        return exit_code
 
     def _display(self, value: object) -> None:
         if value is not None:
-            text = repr(value)
-            self.shown.append(clip(text, self.max_value_bytes))
-            self.was_cut = len(text.encode("utf-8", "replace")) > self.max_value_bytes
+            self.shown.append(clip(repr(value), self.max_value_bytes))
 
     def _format(self, error: BaseException) -> str:
         try:
@@ -89,11 +89,9 @@ def _exit_code(error: SystemExit) -> int:
     """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
     if error.code is None:
         return 0
-    return error.code & 0xFF if _is_number(error.code) else 1
-
-
-def _is_nothing(code: object) -> bool:
-    return code is None or (_is_number(code) and code == 0)
+    if not _is_number(error.code):
+        return 1
+    return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
 
 
 def _is_number(code: object) -> bool:
@@ -113,6 +111,15 @@ def _finish() -> None:
     # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
     threading._shutdown()
     _flush()
+
+
+def _write(fd: int, text: str) -> None:
+    data = memoryview(text.encode("utf-8", "replace"))
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        return  # The program closed it.
 
 
 def _flush() -> None:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from retool_mcore.errors import UserError
-from retool_mcore.sandbox.base import Result
-from retool_mcore.sandbox.concurrency import PerLoopSemaphore, default_workers
+from retool_mcore.sandbox.base import LOST, Result
+from retool_mcore.sandbox.concurrency import FairQueue, PerLoop, default_workers
 from retool_mcore.sandbox.isolation.levels import LEVELS
 from retool_mcore.sandbox.local.launch import Server, launch
 from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_files
@@ -23,16 +23,15 @@ MAX_REPLY_BYTES = 256 * 2**20
 # Programs that stand ready, shut in and waiting: making one takes longer than most programs run. And how long
 # namespaces that no program is in are kept beyond them, for a burst that goes on.
 SPARES, KEEP_S = 4, 0.5
-LOST = "the session's state was lost; it begins anew with this run\n"
 
 
 class LocalSandbox:
     """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
     Runs under which it died are done again once, but not those of a session, whose variables died with it.
 
-    `workers` bounds the runs at once in each event loop. `level` and `level_reason` say, once started, how isolated
-    programs are and why not more; `max_isolation` stays at a weaker level than the host allows. A session ends after
-    `session_idle_s` without a run.
+    `workers` bounds the runs at once in each event loop, fair between trajectories. `level` and `level_reason` say,
+    once started, how isolated programs are and why not more; `max_isolation` stays at a weaker level than the host
+    allows. A session ends after `session_idle_s` without a run.
     """
 
     def __init__(
@@ -62,13 +61,13 @@ class LocalSandbox:
             "keep_s": KEEP_S,
             "session_idle_s": session_idle_s,
         }
-        self._limit = PerLoopSemaphore(workers)
+        self._queue = PerLoop(lambda: FairQueue(workers))
         self._server: Server | None = None
         self._lock = threading.Lock()
         self._lock_owner = os.getpid()
         self._sessions: set[str] = set()
         self._runs: Counter[str] = Counter()
-        self._starts = self._closes = self._running_now = self._waiting = 0
+        self._starts = self._closes = 0
 
     async def start(self) -> None:
         """Start the server if none is running. Raises UserError when this host cannot give the isolation asked for."""
@@ -104,18 +103,9 @@ class LocalSandbox:
             "fetch_files": list(fetch_files),
             "files": listed,
         }
-        self._waiting += 1
-        try:
-            slot = self._limit.slot()
-            await slot.acquire()
-        finally:
-            self._waiting -= 1
-        self._running_now += 1
-        try:
+        # One task is one trajectory: an episode awaits its calls one after another.
+        async with self._queue.get().slot(session or id(asyncio.current_task())):
             result = await self._run(frame(request, body), timeout_s, session)
-        finally:
-            self._running_now -= 1
-            slot.release()
         self._runs[result.status.value] += 1
         return result
 
@@ -184,8 +174,8 @@ class LocalSandbox:
         """{runs: {status: count}, running, waiting, sessions, restarts: counts, pids: [server, zygote] or []}"""
         return {
             "runs": dict(self._runs),
-            "running": self._running_now,
-            "waiting": self._waiting,
+            "running": sum(queue.running for queue in self._queue.all()),
+            "waiting": sum(queue.waiting for queue in self._queue.all()),
             "sessions": len(self._sessions),
             "pids": [self._server.process.pid, self._server.zygote] if self._running() else [],
             "restarts": max(0, self._starts - 1),

@@ -1,5 +1,6 @@
 """What no limit of a single process bounds: all processes of a run together, and the size of its folder."""
 
+import os
 import time
 
 from retool_mcore.sandbox.base import Status
@@ -10,6 +11,9 @@ from retool_mcore.sandbox.local.run import Run
 WATCH_S = 0.1
 # Runs younger than this are left alone: most end earlier, and looking costs more than they do.
 GRACE_S = 0.2
+# Whoever runs longer gives way to what is short and to the server; not a session's process, which could not be raised
+# again.
+LONG_S = 0.03
 
 
 class Watch:
@@ -23,8 +27,11 @@ class Watch:
     def look(self, runs: list[Run]) -> list[Run]:
         """Those of `runs` that are now stopped because they use too much."""
         now = time.monotonic()
+        for run in runs:
+            if now - run.started > LONG_S and run.session is None:
+                limits.lower_priority(os.PRIO_PGRP, run.place.program)
         grace_s = GRACE_S if self.has_namespaces else 0.0
-        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and run.report is None]
+        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and not run.is_over]
         if not grown:
             return []
         of_zygote = [] if self.has_namespaces else limits.descendants(self.zygote)
@@ -34,6 +41,8 @@ class Watch:
 
     def _check(self, run: Run, of_zygote: list[int]) -> None:
         processes = run.place.processes(of_zygote)
+        for pid in processes if run.session is None else ():
+            limits.lower_priority(os.PRIO_PROCESS, pid)
         if len(processes) > MAX_PROCESSES:
             run.stop(Status.KILLED, f"the program started more than {MAX_PROCESSES} processes and was stopped")
             return

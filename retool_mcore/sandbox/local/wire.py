@@ -5,8 +5,8 @@ contents of files in the body, replies the output too, so that no escaping can b
 
 Request header: {code, stdin, timeout_s, memory_mb, session, fetch_files, files: [[path, bytes], ...]}, or
 {end_session: id}. Reply header: {status, duration_s, exit_code, sizes: [stdout, stderr, value or -1],
-files: [[path, bytes], ...], new_session: bool}. A program's report has no body: {status, value, was_cut,
-traceback, exit_code}.
+files: [[path, bytes], ...], new_session: bool}. A program's process says, without a body, {failed: reason} or {begun:
+true} before the program begins, and in a session {exit_code} after it.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The warm interpreter: imports NumPy and the like once, then forks itself for every program.
 
-server -> zygote: "fork" + JSON {work_dir}, with descriptors [init's pidfd,] stdout, stderr, control
+server -> zygote: "fork" + JSON {work_dir}, with descriptors [init's pidfd,] stdout, stderr, control,
+                  value
                   "kill" + JSON {pid}: kill the run that this program began (where there is no pid namespace)
 zygote -> server: JSON {error} once, then {started: pid} for each fork in order, {ended: pid, status} for each end
 """
@@ -76,7 +77,7 @@ class _Zygote:
             _kill_group(pid)
 
     def _obey(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self.server, MAX_MESSAGE, 4)
+        message, fds, _, _ = socket.recv_fds(self.server, MAX_MESSAGE, 5)
         if not message:
             return False
         wanted = json.loads(message[4:])

@@ -20,9 +20,10 @@ from aiohttp import BasicAuth, web
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Sandbox, Status
+from retool_mcore.sandbox.concurrency import FairQueue, QueueFull
 from retool_mcore.sandbox.service import schema
 from retool_mcore.sandbox.service.metrics import CONTENT_TYPE, ServiceMetrics
-from retool_mcore.sandbox.service.queue import FairQueue, QueueFull, Runs
+from retool_mcore.sandbox.service.queue import Runs
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_TIMEOUT_S = 300.0

@@ -4,7 +4,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from retool_mcore.sandbox.base import Status
-from retool_mcore.sandbox.service.queue import FairQueue, Runs
+from retool_mcore.sandbox.concurrency import FairQueue
+from retool_mcore.sandbox.service.queue import Runs
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)

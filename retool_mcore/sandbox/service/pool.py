@@ -21,10 +21,9 @@ import aiohttp
 from retool_mcore.errors import UserError
 from retool_mcore.files import shown
 from retool_mcore.sandbox.base import Result, Status
-from retool_mcore.sandbox.concurrency import PerLoop
+from retool_mcore.sandbox.concurrency import FairQueue, PerLoop
 from retool_mcore.sandbox.service import schema
 from retool_mcore.sandbox.service.hosts import ASKED_AGAIN_S, Fleet, Host, HostList, retry_after_s
-from retool_mcore.sandbox.service.queue import FairQueue
 
 # How long past its own limit a run may wait for a slot of the service before it is asked for again.
 REPLY_GRACE_S = 60.0

@@ -134,10 +134,10 @@ def error_reply(message: str) -> dict:
 
 
 def return_code(result: Result) -> int:
-    """The program's exit code, or the one that fits its status: a kill is -9, any other failure 1."""
+    """The program's exit code, or the one that fits its status: a kill is -9, for output too, any other failure 1."""
     if result.exit_code is not None and (result.exit_code or result.status in (Status.SUCCESS, Status.OUTPUT)):
         return result.exit_code
-    return {Status.SUCCESS: 0, Status.OUTPUT: 0, Status.KILLED: -9}.get(result.status, 1)
+    return {Status.SUCCESS: 0, Status.OUTPUT: -9, Status.KILLED: -9}.get(result.status, 1)
 
 
 def read_reply(reply: dict) -> Result:
