@@ -21,8 +21,8 @@ from pathlib import Path
 from benchmarks import provenance
 
 SUITES = {
-    "sandboxfusion": ["sandbox/tests/runners/test_python.py", "sandbox/tests/runners/test_isolation.py"],
-    "verl": ["tests/utils/reward_score/reward_score/test_sandbox_fusion_on_cpu.py"],
+    "sandboxfusion": (Path("sandbox", "tests", "runners"), ["test_python.py", "test_isolation.py"]),
+    "verl": (Path("tests", "utils", "reward_score", "reward_score"), ["test_sandbox_fusion_on_cpu.py"]),
 }
 INTENDED = {
     "test_python_fetch_files": "a file outside of the program's folder, /mnt/b, is neither written nor fetched",
@@ -79,8 +79,9 @@ def pytest_pyfunc_call(pyfuncitem):
 def run(suite: str, checkout: Path, url: str) -> dict[str, str]:
     """{test: "passed" | "failed" | "skipped"} of one suite."""
     with tempfile.TemporaryDirectory() as folder:
-        for path in SUITES[suite]:
-            shutil.copy(checkout / path, folder)
+        inside, names = SUITES[suite]
+        for name in names:
+            shutil.copy(checkout / inside / name, folder)
         (Path(folder) / "conftest.py").write_text(CONFTEST)
         environment = {**os.environ, "SERVICE": url, "SANDBOX_FUSION_URL": f"{url}/run_code", "SUITE": suite}
         command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "."]

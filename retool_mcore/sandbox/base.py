@@ -48,7 +48,7 @@ class Result:
         return cls(Status.SANDBOX, "", f"{reason}\n", None, 0.0)
 
     def observation(self, error_lines: int = ERROR_LINES) -> str:
-        """What the policy reads: that its session's state was lost, stdout, the displayed value, and (if it failed) why;
+        """What the policy reads: that its session's state was lost, stdout, the displayed value, why it failed;
         "" if all are empty.
 
         Of an error the last `error_lines` lines are kept.

@@ -78,9 +78,9 @@ def test_verls_own_client_judges_by_it(url):
 
 def test_the_stand_ins_let_a_failing_original_fail(tmp_path):
     """Of the script that runs the originals: what a suite says reaches its counts."""
-    path = tmp_path / peers.SUITES["sandboxfusion"][0]
-    path.parent.mkdir(parents=True)
-    path.write_text("def test_one():\n    pass\n\n\ndef test_two():\n    assert 0\n")
-    (tmp_path / peers.SUITES["sandboxfusion"][1]).write_text("async def test_three():\n    assert 0\n")
+    inside, (one, other) = peers.SUITES["sandboxfusion"]
+    (tmp_path / inside).mkdir(parents=True)
+    (tmp_path / inside / one).write_text("def test_one():\n    pass\n\n\ndef test_two():\n    assert 0\n")
+    (tmp_path / inside / other).write_text("async def test_three():\n    assert 0\n")
     found = peers.run("sandboxfusion", tmp_path, "http://127.0.0.1:9")
     assert found == {"test_one": "passed", "test_two": "failed", "test_three": "failed"}

@@ -19,7 +19,7 @@ _MODULUS = re.compile(
     rf"\(? ?(?:\\[pb]?mod|{OPEN_TEXT}\s*mod(?:ulo)?\s*{CLOSE_TEXT}|(?<![A-Za-z\\])mod(?:ulo)?) ?"
     r"(\{[^{}]*\}|[0-9]+|[A-Za-z]|\([^()]*\)) ?\)?$"
 )
-_RESIDUE = re.compile(r".*(?:\\equiv|=)\s*", re.DOTALL)
+_ASSIGNS = re.compile(r"\\equiv|=")
 _OPENERS, _CLOSERS = "([{", ")]}"
 _FRENCH = re.compile(r"([\[\]])([^\[\]]*)([\[\]])")
 
@@ -131,7 +131,7 @@ def build(text: str, nesting: int = 0) -> Node:
     if (match := _FRENCH.fullmatch(text)) and (match[1] == "]" or match[3] == "["):
         ends = {"]": "(", "[": "["}[match[1]] + {"]": "]", "[": ")"}[match[3]]
         return _bracket(text, match[2], ends, nesting)
-    if (match := _MODULUS.search(text)) and (value := _RESIDUE.sub("", text[: match.start()]).strip(" ,(")):
+    if (match := _MODULUS.search(text)) and (value := _ASSIGNS.split(text[: match.start()])[-1].strip(" ,(")):
         return Node("residue", text, (build(value, nesting + 1), build(match[1], nesting + 1)))
     if ";" in text:
         groups, _ = _split(text, lambda _text, _at, token: len(token) if token == ";" else 0)
