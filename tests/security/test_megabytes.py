@@ -23,7 +23,7 @@ def texts(size: int) -> list[str]:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(QUARTER, marks=pytest.mark.timeout(25)),
+        pytest.param(QUARTER, marks=pytest.mark.timeout(60)),
         pytest.param(MEGABYTE, marks=[pytest.mark.timeout(100), pytest.mark.nightly]),
     ],
 )
