@@ -34,6 +34,7 @@ def listed(path):
         return os.listdir(path)
     except OSError:
         return []
+niceness = os.getpriority(os.PRIO_PROCESS, 0) % 10  # the sandbox adds 10 to what runs for long
 facts = dict(
     numpy=[int(numpy.sum([1, 2, 3])), numpy.pi, str(numpy.geterr()), str(numpy.array([1 / 3])), numpy.float64(2).itemsize],
     sympy=[int(sympy.factorial(10)), str(sympy.expand("(x + 1)**2")), int(sympy.Integer(7) + 1)],
@@ -45,7 +46,7 @@ facts = dict(
     collector=[gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
     warnings=len(warnings.filters), threads=[threading.active_count(), len(listed("/proc/self/task"))],
     signals=[str(signal.getsignal(number)) for number in range(1, 32)], mask=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    process=[limits(), os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0)), os.umask(0o22), signal.getitimer(0)],
+    process=[limits(), niceness, sorted(os.sched_getaffinity(0)), os.umask(0o22), signal.getitimer(0)],
     environment=sorted(os.environ), folder=[os.listdir("."), listed(os.environ["HOME"]), listed(os.environ["TMPDIR"])],
     descriptors=[fd for fd in range(256) if os.path.exists(f"/proc/self/fd/{fd}")],
     shared=[name for name in listed("/dev/shm") + listed("/tmp") if "{token}-left" in name],
