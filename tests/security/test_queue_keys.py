@@ -14,7 +14,10 @@ SOCKETS = 4  # two of the controller, one of each storage unit
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("secret", [None, secrets.token_hex(32)], ids=["without", "with"])
+@pytest.mark.parametrize(
+    "secret",
+    [pytest.param(None, id="without", marks=pytest.mark.nightly), pytest.param(secrets.token_hex(32), id="with")],
+)
 def test_one_message_of_a_stranger_runs_code_only_where_there_is_no_secret(secret):
     found = rig.run(secret)
     assert [row["megabytes"] > 0 for row in found["rows"]] == [True] * len(rig.COLUMNS), "its data did not pass"
