@@ -19,6 +19,7 @@ def line(stage: str, config: DictConfig) -> str | None:
         if stage in entry["stages"]:
             place = entry["one" if alone else "several"]
             told.setdefault(place["where"], []).append(f"{entry['what']} ({place['who'] or 'no protection'})")
+    inside = "on loopback; " if alone and told.pop("loopback", None) else ""
     places = "; ".join(f"on {where} {', '.join(parts)}" for where, parts in told.items())
-    need = "" if alone else ": nobody else may reach the nodes' network (docs/security.md)"
-    return f"listens: {places}{need}" if told else None
+    need = "" if alone else ": nobody else may reach the nodes' network"
+    return f"listens: {inside}{places}{need} (docs/security.md)" if told else None

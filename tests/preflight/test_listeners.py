@@ -9,7 +9,7 @@ from retool_mcore.preflight import listeners
 @pytest.mark.parametrize(
     ("stage", "nodes", "env", "said"),
     [
-        ("rl", 1, {}, "on loopback Ray (the run's token), Ray's figures (no protection), TransferQueue (CURVE"),
+        ("rl", 1, {}, "listens: on loopback; on all addresses torch's store (no protection) (docs/security.md)"),
         ("rl", 1, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}, "on all addresses Ray (the job's token)"),
         ("rl", 1, {"RAY_ADDRESS": "a:1"}, "on all addresses Ray (the job's token)"),
         ("rl", 2, {}, "on the node's address TransferQueue (CURVE of the token), Gloo and NCCL (no protection)"),
