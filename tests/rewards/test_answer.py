@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from retool_mcore.data.boxed import boxes, last_boxed
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.answer import extract
+from retool_mcore.rewards.answer import MOST_CHARACTERS, extract
 
 
 @pytest.mark.parametrize(
@@ -123,3 +123,8 @@ def test_an_unknown_policy_is_refused_with_the_valid_ones():
 def test_boxes_tell_where_they_stand():
     text = r"a \boxed{1} b \fbox{\boxed{2}}"
     assert [text[start:end] for start, end, _ in boxes(text)] == [r"\boxed{1}", r"\boxed{2}"]
+
+
+def test_of_a_text_that_no_rollout_ends_the_end_counts():
+    assert extract("\\boxed{1}" + " " * (MOST_CHARACTERS - 9)) == "1"
+    assert extract("\\boxed{1}" + " " * MOST_CHARACTERS) is None
