@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "retool_mcore"
 
 # What each folder may import, beside BASE; from the command line at the top down to what imports nothing.
-BASE = {"errors", "files", "ports"}
+BASE = {"errors", "files", "ports", "tables"}
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",

@@ -5,14 +5,12 @@ import secrets
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-
-import yaml
 
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
+from retool_mcore.tables import yaml_beside
 
-_SECTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_SECTIONS = yaml_beside(__file__)
 COMMON, ONE_NODE, GPU, CPU = (_SECTIONS[name] for name in ("common", "one_node", "gpu", "cpu"))
 RAY_CLUSTERS = (
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for

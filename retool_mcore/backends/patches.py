@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from retool_mcore.tables import yaml_beside
 
 # As it is before verl_cpu replaces it: "vllm" is answered with the CPU build's version there.
 _version = importlib.metadata.distribution
@@ -35,7 +35,7 @@ class Patch(NamedTuple):
     since: str = "0.1.0"  # the first release of ours with it
 
 
-PATCHES = tuple(Patch(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()))
+PATCHES = tuple(Patch(**entry) for entry in yaml_beside(__file__))
 
 
 def digest(place: str, files: str | None = None) -> str:

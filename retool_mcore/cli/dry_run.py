@@ -2,17 +2,16 @@
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import verdict
 from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
+from retool_mcore.tables import yaml_beside
 
-KEYS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+KEYS = yaml_beside(__file__)
 IN_PROCESS = ("prepare", "doctor")
 FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_files"}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from omegaconf import OmegaConf
 from typer import Argument, Option
 from typer.exceptions import TyperException
@@ -23,6 +22,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_dir
 from retool_mcore.state.stop import EXIT_CODE
+from retool_mcore.tables import yaml_beside
 
 app = typer.Typer(
     name="retool",
@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
     epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
 )
-_COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text())
+_COMMANDS = yaml_beside(__file__, "commands.yaml")
 
 
 def _tell_version(asked: bool) -> None:

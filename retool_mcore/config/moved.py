@@ -4,11 +4,10 @@ A run's files hold dotted names of ours: config.yaml (which a replay reads), age
 """
 
 import re
-from pathlib import Path
 
-import yaml
+from retool_mcore.tables import yaml_beside
 
-MOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+MOVED: dict[str, str] = yaml_beside(__file__)
 
 
 def _replace(text: str, table: dict[str, str]) -> str:

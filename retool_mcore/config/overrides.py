@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
@@ -19,8 +18,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
-KEYS = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+KEYS = yaml_beside(__file__, "keys.yaml")
 GONE: dict[str, str] = KEYS["gone"]
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 

@@ -6,13 +6,13 @@ the machine are preflight's.
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
 
 def _must(hold: Callable[[Any], bool], expected: str) -> AfterValidator:
@@ -53,7 +53,7 @@ Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "lin
 # Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
 LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
 
-_TABLES = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+_TABLES = yaml_beside(__file__, "values.yaml")
 _NUMBERS: dict[str, Any] = {
     name: Annotated[{"int": int, "float": float}[kind], Field(**bounds)]
     for name, (kind, bounds) in _TABLES["numbers"].items()

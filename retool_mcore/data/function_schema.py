@@ -9,11 +9,9 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import regex
-import yaml
 from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import SchemaError, best_match
 from referencing import Registry
@@ -21,6 +19,7 @@ from referencing.exceptions import Unresolvable
 
 from retool_mcore.data.records import MalformedRow, field
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
 _NAME = re.compile(r"\S.{0,199}", re.DOTALL)
 _MAX_REASON = 160
@@ -162,7 +161,7 @@ _BOUNDED = {
 }
 
 
-_TYPES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_TYPES = yaml_beside(__file__)
 _BY_NAME = {name: kind for kind, names in _TYPES.items() for name in names}
 _GENERIC = re.compile(r"(?P<outer>\w+)\s*\[(?P<inner>.*)\]", re.DOTALL)
 

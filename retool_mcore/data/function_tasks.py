@@ -18,15 +18,13 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from retool_mcore.data.function_calls import xlam_problem
 from retool_mcore.data.records import CallProblem, Segment, Trace, draw_distinct
+from retool_mcore.tables import yaml_beside
 
-_PARTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_PARTS = yaml_beside(__file__)
 SPLITS = {"train": range(300), "held_back": range(300, 350), "test": range(350, 400)}  # of the functions of `calls`
 DISTRACTORS = 3
 _LEFT_OUT = 0.4  # of the optional arguments

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
 
 @dataclass(frozen=True)
@@ -23,9 +22,7 @@ class Template:
 
 QUESTION = "{question}"
 
-TEMPLATES = {
-    name: Template(**fields) for name, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
-}
+TEMPLATES = {name: Template(**fields) for name, fields in yaml_beside(__file__).items()}
 
 
 def get_template(name: str) -> Template:

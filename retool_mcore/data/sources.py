@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
 from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, at, field, text_field
 from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
 _BATCH_ROWS = 1024
 _SHOWN = 100  # characters of a malformed row
@@ -111,9 +111,7 @@ def _listed(name: str, columns: list[str], parse: str, **own: Any) -> Source:
     return Source(**{"data_source": name} | own, columns=tuple(columns), parse=read, complete=complete)
 
 
-SOURCES = {
-    name: _listed(name, **own) for name, own in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
-}
+SOURCES = {name: _listed(name, **own) for name, own in yaml_beside(__file__).items()}
 
 
 def get_source(name: str) -> Source:

@@ -19,12 +19,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
-_FILES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_FILES = yaml_beside(__file__)
 PIECES, _CONFIG = tuple(_FILES["pieces"]), _FILES["config"]
 PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 

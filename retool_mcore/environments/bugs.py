@@ -5,11 +5,10 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
+from retool_mcore.tables import yaml_beside
 
-_PARTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_PARTS = yaml_beside(__file__)
 _OPERATORS, _NAMES = _PARTS["operators"], _PARTS["names"]
 
 

@@ -3,9 +3,8 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
+from retool_mcore.tables import yaml_beside
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,4 @@ _ARGUMENTS: dict[str, Callable[[random.Random], tuple]] = {
     "second_largest": lambda rng: (_numbers(rng, 0, 5),),
 }
 
-FUNCTIONS = {
-    name: Function(name, source, _ARGUMENTS[name])
-    for name, source in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
-}
+FUNCTIONS = {name: Function(name, source, _ARGUMENTS[name]) for name, source in yaml_beside(__file__).items()}

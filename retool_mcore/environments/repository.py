@@ -23,6 +23,7 @@ from retool_mcore.environments import files as edits
 from retool_mcore.environments.files import RepositoryError
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
+from retool_mcore.tables import yaml_beside
 
 TESTS = "tests"
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
@@ -31,7 +32,7 @@ SCHEMAS = [
     for name, tool in yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text()).items()
 ]
 SCHEMAS.insert(-1, TOOL)
-_PROGRAMS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_PROGRAMS = yaml_beside(__file__)
 _RUN_TESTS, _RUN_CHECKS = _PROGRAMS["run_tests"].format(tests=TESTS), _PROGRAMS["run_checks"]
 
 

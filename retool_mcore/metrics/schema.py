@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow
-import yaml
+
+from retool_mcore.tables import yaml_beside
 
 
 def _type(told: str | list | dict) -> pyarrow.DataType:
@@ -17,7 +17,7 @@ def _type(told: str | list | dict) -> pyarrow.DataType:
     return pyarrow.type_for_alias(told)
 
 
-_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_TABLES = yaml_beside(__file__)
 SCALARS, DERIVED = ({name: _type(told) for name, told in _TABLES[kind].items()} for kind in ("scalars", "derived"))
 ARRAYS = {name: np.dtype(told) for name, told in _TABLES["arrays"].items()}
 STRUCTS = {name: _type([told]) for name, told in _TABLES["structs"].items()}

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from retool_mcore.files import write_atomically
+from retool_mcore.tables import yaml_beside
 
-PHASES: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+PHASES: dict[str, str] = yaml_beside(__file__)
 _GPU_WORK = ("generation", "log_probs", "update", "weight_push")
 Samples = Sequence[tuple[float, float]]  # (seconds since 1970, busy share in [0, 1])
 _SHOWN = 200  # trajectories of a step on the timeline, the longest

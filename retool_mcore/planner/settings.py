@@ -1,17 +1,16 @@
 """What of verl's Megatron settings changes memory or time: the switches of a Layout."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.parallel import check_layout
 from retool_mcore.planner.shape import Model, Shape
+from retool_mcore.tables import yaml_beside
 
-KEYS, RECOMPUTE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).values()
+KEYS, RECOMPUTE = yaml_beside(__file__).values()
 
 
 def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:

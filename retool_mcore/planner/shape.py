@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from retool_mcore.errors import UserError
+from retool_mcore.tables import yaml_beside
 
 # Models whose layers are what parameters() counts: whether q, k and v have a bias, whether q and k are normalised.
 FAMILIES = {
@@ -160,10 +159,7 @@ class Model:
     experts: int = 0  # of a layer; 0: none
 
 
-SHAPES = {
-    name: Shape(**fields)
-    for name, fields in yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text()).items()
-}
+SHAPES = {name: Shape(**fields) for name, fields in yaml_beside(__file__, "shapes.yaml").items()}
 
 
 def experts_of(config: dict) -> int | None:

@@ -1,12 +1,12 @@
 """What a stage will listen on, and what keeps others out of it: listeners.yaml, which docs/security.md shows too."""
 
 import os
-from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig
 
-LISTENERS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+from retool_mcore.tables import yaml_beside
+
+LISTENERS = yaml_beside(__file__)
 
 
 def line(stage: str, config: DictConfig) -> str | None:

@@ -33,14 +33,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import yaml
-
 from retool_mcore.backends import forked_python, ray_titles
 from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env, template_of
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, RAY_WORKER, SOCKET, program_of
 from retool_mcore.runner import processes
+from retool_mcore.tables import yaml_beside
 
-MODULES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+MODULES = yaml_beside(__file__)
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
 _NO_STAGE = "0" * 128  # room for the mark of a stage, which replaces it in every child

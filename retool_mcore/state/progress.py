@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TextIO
 
-import yaml
 from tqdm import tqdm
 
-SHOWN: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+from retool_mcore.tables import yaml_beside
+
+SHOWN: dict[str, str] = yaml_beside(__file__)
 ASK_S = 2.0  # between two looks at what the stage does
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 

@@ -1,7 +1,5 @@
 """The grader's spellings, words and units, from tables.yaml."""
 
-from pathlib import Path
+from retool_mcore.tables import yaml_beside
 
-import yaml
-
-TABLES: dict = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+TABLES: dict = yaml_beside(__file__)
