@@ -11,6 +11,11 @@ class UserError(Exception):
     """
 
 
+def no_run(folder: Any) -> UserError:
+    """For a command that looks at a run, of a folder that holds none."""
+    return UserError(f"no run in {folder}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+
+
 def refused_value(error: Any) -> str:
     """What a pydantic.ValidationError refuses first, as "dedup.words is 0, it should be greater than or equal to 1"."""
     first = error.errors()[0]

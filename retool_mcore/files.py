@@ -80,6 +80,13 @@ def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
         part.write_text(text, encoding="utf-8")
 
 
+def tail(path: Path, most: int, start: int = 0) -> bytes:
+    """The last `most` bytes of a file, and none before byte `start`."""
+    with path.open("rb") as file:
+        file.seek(max(start, path.stat().st_size - most))
+        return file.read()
+
+
 def read_json_lines(path: Path) -> list[dict]:
     """The objects of a file of one JSON object a line; [] where there is no file.
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, no_run
+from retool_mcore.files import tail
 from retool_mcore.preflight import machine
 
 # Of a stage's folder, of the jobs that Slurm ran, and of evaluations; paths below the run's folder.
@@ -20,7 +21,6 @@ KEPT = (
     "slurm/*.yaml", "slurm/*.log", "slurm/*-ray/**/*",
 )  # fmt: skip
 MOST = 4 << 20  # bytes of one file, its last
-SECRET = "***"
 _NAMES = "key|token|secret|password|passwd|credentials?|authorization"
 _VARIABLE = re.compile(rf"({_NAMES})(_|$)", re.IGNORECASE)
 # What is called a secret, credentials of a URL, and tokens that tell by their beginning.
@@ -39,7 +39,7 @@ def masked(text: bytes) -> bytes:
     """`text` without the values of this environment's secrets, and without what looks like one."""
     for name, value in os.environ.items():
         if _VARIABLE.search(name) and len(value) >= 6:
-            text = text.replace(value.encode(), SECRET.encode())
+            text = text.replace(value.encode(), b"***")
     for pattern, instead in _SHOWN:
         text = re.sub(pattern, instead, text)
     return text
@@ -61,10 +61,8 @@ def parts(run: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted({path for pattern in KEPT for path in run.glob(pattern)}):
         if path.is_symlink() or not path.is_file():
             continue
-        with path.open("rb") as file:
-            file.seek(skipped := max(0, path.stat().st_size - MOST))
-            text = file.read()
-        yield str(path.relative_to(run)), masked(text[text.find(b"\n") + 1 :] if skipped else text)
+        text = tail(path, MOST)
+        yield str(path.relative_to(run)), masked(text[text.find(b"\n") + 1 :] if path.stat().st_size > MOST else text)
 
 
 def write(run: Path, out: Path | None = None) -> None:
@@ -73,7 +71,7 @@ def write(run: Path, out: Path | None = None) -> None:
     out = out or Path(f"bundle-{run.resolve().name}.tar.gz")
     found = dict(parts(run)) if run.is_dir() else {}
     if not found:
-        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+        raise no_run(run)
     if out.exists():
         raise UserError(f"{out} is there already: remove it, or give another by --out.")
     with tarfile.open(out, "w:gz") as archive:

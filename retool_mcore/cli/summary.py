@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from retool_mcore.cluster import status
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
 from retool_mcore.state.progress import read_steps
@@ -30,7 +30,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     metrics file that is not what `retool eval` writes.
     """
     if not run.is_dir():
-        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+        raise no_run(run)
     scores = {name: _read_eval(run / "eval" / name / "metrics.json") for _, name, _ in ROWS}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from retool_mcore.backends.env import SETTINGS
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
-from retool_mcore.files import allow_open_files, own_folder, private_files
+from retool_mcore.files import allow_open_files, own_folder, private_files, tail
 from retool_mcore.runner import processes, template
 from retool_mcore.runner.launch import stage_command
 from retool_mcore.runner.stage_log import NODE_LINE, killed_by
@@ -208,7 +208,7 @@ def keep_logs(folder: Path, kept: Path) -> None:
         with suppress(OSError):
             if path.is_file() and path.stat().st_size:
                 kept.mkdir(parents=True, exist_ok=True)
-                (kept / path.name).write_bytes(path.read_bytes()[-MOST_LOG:])
+                (kept / path.name).write_bytes(tail(path, MOST_LOG))
 
 
 def stage(mark: str, stage: str, config: str, others: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.submit import STAGES, read_jobs
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import read_json_lines
 from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
@@ -71,7 +71,7 @@ def rows(run: Path, now_s: float | None = None) -> list[Row]:
         UserError: no such folder, or one that holds no stage.
     """
     if not run.is_dir():
-        raise UserError(f"no run in {run}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
+        raise no_run(run)
     now_s = time.time() if now_s is None else now_s
     jobs = {job["folder"]: job for job in read_jobs(run) if job["stage"] in STAGES}  # the newest of each stage
     states = slurm.states([job["job"] for job in jobs.values()])

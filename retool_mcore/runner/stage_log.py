@@ -4,6 +4,8 @@ import re
 import signal
 from pathlib import Path
 
+from retool_mcore.files import tail
+
 _TAIL_BYTES = 4_000_000
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Ray's and vLLM's "(TaskRunner pid=12, ip=...) ", torchrun's "[rank0]: ", vLLM's "ERROR 11-21 19:05:00 [core.py:7] ".
@@ -57,9 +59,7 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     another process's failure count only when there is no other; without any exception it is the last line with text
     that is no progress, and "" for an empty log.
     """
-    with log.open("rb") as file:
-        file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
-        text = ANSI.sub("", file.read().decode(errors="replace"))
+    text = ANSI.sub("", tail(log, _TAIL_BYTES, start).decode(errors="replace"))
     raw = text.splitlines()
     lines = [_PREFIX.sub("", line.rstrip()) for line in raw]
     primary = secondary = last = ""
