@@ -5,7 +5,6 @@ step. Files, because the one who asks (Slurm's job script, a user on another nod
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: start it again to go on
@@ -20,9 +19,9 @@ class StopRequested(Exception):
         self.step = step
 
 
-def job_end(env: Mapping[str, str] = os.environ) -> float:
+def job_end() -> float:
     """The end of the job's time, in seconds since the epoch; infinity where nobody knows."""
-    return float(env.get(JOB_END, "inf"))
+    return float(os.environ.get(JOB_END, "inf"))
 
 
 def request(stage_dir: Path) -> None:

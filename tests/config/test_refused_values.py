@@ -90,6 +90,11 @@ REFUSED = [
     ),
     ("prepare", ["data=calls", "data.calls.style=rows"], "data.calls.style=rows: expected 'list' or 'lines'."),
     ("prepare", ["data=calls", "data.calls.near=2"], "data.calls.near=2: expected at most 1."),
+    (
+        "prepare",
+        ["data=calls", "data.calls.mix={calls_1: 0, calls_2: 0, calls_3: 0}"],
+        "data.calls.mix={'calls_1': 0, 'calls_2': 0, 'calls_3': 0}: expected 0 or more, one above.",
+    ),
     ("prepare", ["data=calls", "data.calls.right_share=-1"], "data.calls.right_share=-1: expected 0 or more."),
     ("rl", ["data.curriculum.weights=3"], "data.curriculum.weights must be true or false, not 3."),
     (

@@ -44,8 +44,8 @@ class _Packs(GuardedUpdate):
         if torch.distributed.get_rank() == 0:  # Megatron syncs its own files, and nobody the Hugging Face weights
             sync_tree(Path(local_path))
 
-    def _switch(self, name: str, default: bool | str = False) -> bool | str | float:
-        return (self.engine_config.override_mcore_model_config or {}).get(name, default)
+    def _switch(self, name: str) -> bool | str | float:
+        return (self.engine_config.override_mcore_model_config or {}).get(name, False)
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
         self._beats.begin(forward_only)
