@@ -12,10 +12,13 @@ LEAVE_ONE_OUT = (
 # DAPO's punishment makes rewards differ although no answer is right.
 DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
 
+BYPASS = ("correction=bypass", "correction.log_probs_every=2")
+
 EVERY_CHANGE = {
     "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
     "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS),  # global normalisation, left-out samples
-    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1"),  # refill, predicted observations
+    # refill, predicted observations, the rollout engine's log-probabilities in every other step
+    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1", *BYPASS),
 }
 NIGHTLY = {
     "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations

@@ -16,7 +16,10 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
     log_probs: whether the rollout engine gives the log-probabilities of its tokens.
     """
     name, modes = f"correction={correction['name']}", str(correction["rollout_rs"] or "").split(",")
-    if not correction["rollout_is"] and modes == [""]:
+    corrects, bypasses = correction["rollout_is"] or modes != [""], correction["log_probs_every"] > 1
+    if corrects and bypasses:
+        raise UserError(f"{name} needs the trainer's own log-probabilities: set correction.log_probs_every=1.")
+    if not corrects and not bypasses:
         return
     if not log_probs:
         raise UserError(

@@ -45,6 +45,8 @@ def check(recipe, metrics, run):
         # Of each group at least one sample has no void turn; where one called, an output is predicted.
         assert all(values["filters/samples/void_turn"] <= 12 for values in every)
         assert any(values["actor/observation_loss"] > 0 for values in every)
+        assert [{"mismatch/mean", "actor/entropy"} <= values.keys() for values in every] == [True, False, True]
+        assert all(values["audit/misaligned_log_probs"] == 0 for values in every)
     if recipe == "torl":
         config = (run / "rl/config.yaml").read_text()
         assert "adv_estimator: rloo" in config and "max_observation_chars: 256" in config

@@ -22,6 +22,7 @@ from retool_mcore.metrics.audit import Columns, audit
 from retool_mcore.recipes.correction import REJECTIONS, check_correction, count_rejected
 
 PRESETS = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "correction").glob("*.yaml"))}
+OURS = {"bypass": "bypass_ppo_clip"}  # with the recipe's own loss
 RECIPE = {"loss_aggregation": "token-mean", "observation_weight": 0.0}
 
 
@@ -29,14 +30,15 @@ RECIPE = {"loss_aggregation": "token-mean", "observation_weight": 0.0}
 def test_a_preset_is_verls_own_of_that_name(name):
     found = dict(PRESETS[name])
     assert found.pop("name") == name
-    theirs = asdict(getattr(RolloutCorrectionConfig, name)())
-    assert found == {key: theirs[key] for key in found} and not theirs["bypass_mode"]
+    theirs = asdict(getattr(RolloutCorrectionConfig, OURS.get(name, name))())
+    assert (found.pop("log_probs_every") > 1) == theirs["bypass_mode"]
+    assert found == {key: theirs[key] for key in found}
     check_correction(PRESETS[name], RECIPE, log_probs=True)
 
 
 def test_all_of_verls_presets_that_keep_the_trainers_log_probabilities_are_offered():
     names = {name for name in vars(RolloutCorrectionConfig) if name.startswith("decoupled_") or name == "disabled"}
-    assert names == PRESETS.keys() and set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS
+    assert names == PRESETS.keys() - OURS.keys() and set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS
 
 
 def test_the_default_is_todays_and_another_is_named_on_the_command_line():
@@ -48,7 +50,7 @@ def test_the_default_is_todays_and_another_is_named_on_the_command_line():
     assert own.verl.algorithm.rollout_correction.rollout_rs_threshold == 0.02
     own = compose("rl", ["correction.rollout_is_threshold=0.5_5.0"])
     assert own.verl.algorithm.rollout_correction.rollout_is_threshold == "0.5_5.0"
-    with pytest.raises(UserError, match="correction has no choice 'mis'; choose one of: decoupled_geo_rs"):
+    with pytest.raises(UserError, match="correction has no choice 'mis'; choose one of: bypass, decoupled_geo_rs"):
         compose("rl", ["correction=mis"])
 
 
@@ -58,6 +60,8 @@ def test_the_default_is_todays_and_another_is_named_on_the_command_line():
         ("decoupled_k3_rs", {}, {}, False, "correction=decoupled_k3_rs needs the rollout engine's log-probabilities"),
         ("decoupled_token_is", {}, {}, False, "correction=disabled"),
         ("decoupled_token_is", {"rollout_is_threshold": "high"}, {}, True, "rollout_is_threshold=high: expected 2.0"),
+        ("bypass", {}, {}, False, "correction=bypass needs the rollout engine's log-probabilities"),
+        ("decoupled_token_is", {"log_probs_every": 2}, {}, True, "own log-probabilities: set correction.log_probs_every=1"),
         ("decoupled_geo_rs", {"rollout_rs": "geometric"}, {}, True, "'geometric' is not known; choose from token_k1"),
         ("decoupled_geo_rs", {"rollout_rs_threshold": "2_0.5"}, {}, True, "2_0.5 does not fit seq_mean_k1"),
         ("decoupled_k3_rs", {"rollout_rs_threshold": "0.1_0.2"}, {}, True, "one bound for k2 and k3"),

@@ -37,6 +37,7 @@ class StepObserver:
         self.texts = retool.texts
         self.batches: list[StepBatch] = []
         self.cut: Cut | None = None  # of the batch that is trained on
+        self.own_log_probs = True  # old_log_probs are the trainer's, so that they tell the mismatch
         self.started = time.time()
         self.reader, self.ahead = ThreadPoolExecutor(1, "notes"), Future()
         self.ahead.set_result({})
@@ -67,7 +68,7 @@ class StepObserver:
             self.batches.append(seen)
             spans = span_mask(seen.columns, seen.records)
             found, fault = audit(seen.columns, seen.records, spans)
-            metrics |= found
+            metrics |= {name: value for name, value in found.items() if self.own_log_probs or "mismatch/" not in name}
             if fault is not None:
                 raise self._mask_audit_error(seen, fault)
             policy, _ = spans  # type: ignore[misc]  # without a fault they are spans

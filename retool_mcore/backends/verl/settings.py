@@ -68,6 +68,7 @@ def verl_config(config, stage_dir: Path):
             "verify_push_every": config.train.get("verify_push_every", 0),
             "alarms": config.get("alarms", alarms.IGNORED),
             "save_minutes": config.train.save_minutes,
+            "log_probs_every": config.get("correction", {}).get("log_probs_every", 1),
         }
         for role in (verl.actor_rollout_ref.actor, verl.critic):
             role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))

@@ -249,7 +249,10 @@ class RetoolTrainerMixin(Phases):
         return batch
 
     def _compute_old_log_prob(self, batch, metrics):
+        """Of the trainer, or where `correction.log_probs_every` leaves its pass out, those of the rollout engine."""
         self.observer.read_ahead(batch)
+        self.observer.own_log_probs = (self.global_steps - 1) % self.config.retool.log_probs_every == 0
+        self.config.algorithm.rollout_correction.bypass_mode = not self.observer.own_log_probs  # verl's word for it
         return super()._compute_old_log_prob(batch, metrics=metrics)
 
     def _compute_advantage(self, batch, metrics):
