@@ -1,10 +1,7 @@
 """Two runs on one machine never share the socket of a weight push, and both ends of one run do."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from forked_programs import lines_printed
 
 from retool_mcore.backends.env import stage_env
 from retool_mcore.backends.verl import push_socket
@@ -49,25 +46,6 @@ print(_ROLLOUT_REGISTRY["vllm", "async"])
 """
     for module in SENDERS
 }
-# Each program in a fork of its own: the libraries, which are most of the time, are imported once.
-FORKS = """
-import gc, json, os, sys, traceback; gc.disable()
-import ray, vllm, verl.checkpoint_engine.base, verl.single_controller.base.decorator, verl.workers.rollout.base
-
-for number, program in enumerate(json.loads(sys.argv[1])):
-    if pid := os.fork():
-        assert os.waitpid(pid, 0)[1] == 0, program
-        continue
-    os.dup2(os.open(f"{sys.argv[2]}/{number}", os.O_WRONLY | os.O_CREAT), 1)
-    code = 1
-    try:
-        exec(program, {"__name__": "__main__"})
-        sys.stdout.flush()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    os._exit(code)  # threads of the libraries did not come along: an ordinary exit would wait for them
-"""
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +54,8 @@ def printed(tmp_path_factory) -> dict[str, list[str]]:
     folder = tmp_path_factory.mktemp("printed")
     env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_STAGE_ID": "c" * 32}
     env |= {"VERL_RAY_JOB_ID": "01000000", "VERL_REPLICA_RANK": "0"}
-    command = [sys.executable, "-c", FORKS, json.dumps([*PROGRAMS.values()]), folder]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return {name: (folder / str(number)).read_text().splitlines() for number, name in enumerate(PROGRAMS)}
+    modules = "ray, vllm, verl.checkpoint_engine.base, verl.single_controller.base.decorator, verl.workers.rollout.base"
+    return lines_printed(PROGRAMS, folder, env, modules)
 
 
 def test_the_engine_listens_where_the_trainer_sends(printed):

@@ -1,10 +1,9 @@
 """TransferQueue passes its data with the job's key, and a message from a socket without one runs nothing."""
 
 import secrets
-import subprocess
-import sys
 
 import pytest
+from forked_programs import lines_printed
 
 from benchmarks.cluster import queue_keys as rig
 from retool_mcore.backends.env import JOB_SECRET, stage_env
@@ -24,15 +23,6 @@ def test_one_message_of_a_stranger_runs_code_only_where_there_is_no_secret(secre
     assert list(found["executed"].values()) == [secret is None] * SOCKETS, found["executed"]
 
 
-def run(code: str, **env: str) -> list[str]:
-    """The lines that a program prints in a stage's environment; an empty value takes a variable away."""
-    env = {name: value for name, value in (stage_env({"parallel": {"device": "cpu"}}) | env).items() if value}
-    command = [sys.executable, "-c", f"from retool_mcore.backends.verl import private_sockets\n{code}"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 # A real storage unit without Ray: what its worker thread does with a message is what the exploit is of.
 UNIT = """
 from benchmarks.cluster.queue_keys import attacked
@@ -42,13 +32,6 @@ unit = SimpleStorageUnit.__ray_metadata__.modified_class({"_run_id": "x"})
 private_sockets.assert_in_force()
 print(attacked(unit.zmq_server_info.ip, unit.zmq_server_info.ports["put_get_socket"]))
 """
-
-
-@pytest.mark.parametrize(("secret", "executed"), [("", "True"), ("s", "False")])
-def test_a_storage_unit_unpickles_only_what_has_the_key(secret, executed):
-    assert run(UNIT, **{JOB_SECRET: secret})[-1] == executed
-
-
 NOT_IN_FORCE = """
 import sys, zmq
 def tell(what):
@@ -65,17 +48,8 @@ zmq.has = has
 tell(private_sockets.assert_in_force)
 tell(private_sockets.install)
 """
-
-
-def test_a_key_that_would_not_be_in_force_is_told_at_the_start():
-    curve, not_in_force, late = run(NOT_IN_FORCE, **{JOB_SECRET: "s"})[-3:]
-    assert "was built without CURVE" in curve
-    assert "Ray did not run private_sockets.install" in not_in_force
-    assert "was imported before its sockets were given the job's key" in late
-
-
 HTTP = """
-import asyncio, os, fastapi, psutil
+import asyncio, fastapi, psutil
 private_sockets.install()
 from verl.workers.rollout.utils import run_uvicorn
 async def main():
@@ -84,7 +58,34 @@ async def main():
     os._exit(0)
 asyncio.run(main())
 """
+PROGRAMS = {"without": ("", UNIT), "with": ("s", UNIT), "not in force": ("s", NOT_IN_FORCE), "http": ("s", HTTP)}
+START = """
+import os
+os.environ[{name!r}] = {secret!r}
+os.environ[{name!r}] or os.environ.pop({name!r})
+from retool_mcore.backends.verl import private_sockets
+"""
 
 
-def test_the_http_server_of_an_engine_stays_on_loopback():
-    assert run(HTTP, **{JOB_SECRET: "s"})[-1] == "['127.0.0.1']"
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory) -> dict[str, list[str]]:
+    """The lines that each program prints in a stage's environment, with its secret, none where it is empty."""
+    starts = {name: START.format(name=JOB_SECRET, secret=secret) for name, (secret, _) in PROGRAMS.items()}
+    programs = {name: starts[name] + program for name, (_, program) in PROGRAMS.items()}
+    env = stage_env({"parallel": {"device": "cpu"}})
+    return lines_printed(programs, tmp_path_factory.mktemp("printed"), env, "ray, torch, tensordict, fastapi")
+
+
+def test_a_storage_unit_unpickles_only_what_has_the_key(printed):
+    assert (printed["without"][-1], printed["with"][-1]) == ("True", "False")
+
+
+def test_a_key_that_would_not_be_in_force_is_told_at_the_start(printed):
+    curve, not_in_force, late = printed["not in force"][-3:]
+    assert "was built without CURVE" in curve
+    assert "Ray did not run private_sockets.install" in not_in_force
+    assert "was imported before its sockets were given the job's key" in late
+
+
+def test_the_http_server_of_an_engine_stays_on_loopback(printed):
+    assert printed["http"][-1] == "['127.0.0.1']"
