@@ -12,6 +12,7 @@ from retool_mcore.backends.check import assert_adapters
 from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 from retool_mcore.backends.verl.run import run_trainer
 from retool_mcore.backends.verl.settings import verl_config
+from retool_mcore.backends.verl.task_runner import Runner
 
 TRACE = "RETOOL_TURN_NOTES"  # the file into which every process writes its turns
 
@@ -56,7 +57,7 @@ def main(config_path: str) -> None:
     loops[0]["_target_"] = "benchmarks.rollout.noting.NotingLoop"
     path.write_text(OmegaConf.to_yaml(loops))
     validate_config(verl, use_reference_policy=False, use_critic=False)
-    run_trainer(verl)
+    run_trainer(verl, Runner)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ def environment(out: Path) -> None:
 
 def ours(given, out: Path) -> dict:
     config = compose("rl", overrides(given, out))
-    run = [sys.executable, "-m", "benchmarks.rollout.noting"]
+    # A turn that is noted does not go on over the end of a step, as some of the compared do.
+    run = [sys.executable, "-m", "retool_mcore.train.rl" if given.variant else "benchmarks.rollout.noting"]
     failed = None
     try:
         run_attempt("rl", config, command=lambda path: [*run, str(path)])
