@@ -35,11 +35,8 @@ def test_constraints_agree_with_the_package(extra):
     for requirement in map(Requirement, wanted):
         if requirement.name == project["name"]:
             continue  # dev takes in another extra of this package
-        pin = pins.get(canonicalize_name(requirement.name))
-        if pin is None:
-            assert extra == "gpu", f"{requirement.name} is not in constraints-cpu.txt"
-        else:
-            assert requirement.specifier.contains(pin), f"{requirement} but constraints-{extra}.txt has {pin}"
+        pin = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), f"{requirement} but constraints-{extra}.txt has {pin}"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -88,7 +85,7 @@ def test_a_gpu_environment_is_refused_before_anything_is_downloaded(programs, en
 def test_a_wheelhouse_that_was_damaged_is_refused(tmp_path):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    text = b"".join((REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "launch/constraints-cpu.txt"))
+    text = b"".join((REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "launch/lock-cpu.txt"))
     (wheels / "OF").write_text(hashlib.sha256(text).hexdigest() + "\n")
     (wheels / "torch.whl").write_text("half")
     (wheels / "SHA256SUMS").write_text(f"{hashlib.sha256(b'whole').hexdigest()}  torch.whl\n")
