@@ -101,9 +101,39 @@ def test_a_layout_that_the_job_cannot_hold_is_refused(override, sentence):
         configure("rl", ["parallel=1gpu", override], TWO)
 
 
-def test_rollout_engines_of_their_own_are_refused():
-    with pytest.raises(UserError, match="pipeline=async does not run in a Slurm job"):
-        configure("rl", ["parallel=1gpu", "pipeline=async"], TWO)
+def test_rollout_engines_have_nodes_of_their_own():
+    three = Allocation(7, 0, ("n1", "n2", "n3"), 8)
+    layout = configure("rl", ["parallel=1gpu", "pipeline=async"], three).parallel
+    assert (layout.nodes, layout.gpus_per_node) == (2, 8)
+    layout = configure("rl", ["parallel=1gpu", "pipeline=async", "pipeline.rollout_nodes=2"], three).parallel
+    assert layout.nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("pipeline.rollout_nodes=2", "has 2 node.s. for rollouts beside the trainer's, but the job has 2 in all"),
+        ("parallel.nodes=2", "parallel.nodes=2, but the job has 1: "),
+        (
+            "pipeline.rollout_gpus=16",
+            "pipeline.rollout_gpus=16 on each of 1 node.s., but a job's nodes have .*=8: lower",
+        ),
+    ],
+)
+def test_a_job_without_room_for_rollout_engines_is_refused(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        configure("rl", ["parallel=1gpu", "pipeline=async", words], TWO)
+
+
+def test_a_jobs_rollout_engines_are_not_looked_for_on_loopback(monkeypatch):
+    """The trainer may have one node, and the engines are on another all the same."""
+    config = configure("rl", ["parallel=1gpu", "pipeline=async"], TWO)
+    for name in ("VLLM_HOST_IP", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(job.RAY_CLUSTERS, "1")
+    assert config.parallel.nodes == 1 and "VLLM_HOST_IP" not in job.stage_env(config)
+    config.pipeline.hybrid = True
+    assert job.stage_env(config)["VLLM_HOST_IP"] == "127.0.0.1"
 
 
 def test_gpus_are_asked_for_on_a_job_without_any():

@@ -147,3 +147,20 @@ def test_rl_over_two_nodes(cluster, cold_started):
     for metrics in steps.values():
         assert metrics["training/rollout_probs_diff_max"] < 1e-5
     assert (cold_started / "t/rl/policy/config.json").is_file()
+
+
+@pytest.mark.nightly
+def test_rollouts_on_a_node_of_their_own(cluster, cold_started, tmp_path):
+    """One node trains, the other generates ahead of it; a lost rollout node costs a start, and no step twice."""
+    runs = fork(cold_started, tmp_path / "runs", "sft")
+    words = ("parallel.nodes=1", "parallel.tp=1", "pipeline=one_step_off", "data.rl.steps=4")
+    job = submit(cluster, "rl", runs, *words)
+    job.wait_for_step(attempt=1, step=2)
+    engines = {node: [c for c in cluster.processes(node).values() if "VLLM::EngineCore" in c] for node in ("n1", "n2")}
+    ranks = {node: [c for c in cluster.processes(node).values() if "WorkerDict" in c] for node in ("n1", "n2")}
+    (ahead,) = [node for node in engines if engines[node]]
+    assert not ranks[ahead] and ranks[{"n1": "n2", "n2": "n1"}[ahead]], (engines, ranks)
+    slurm_faults.kill("vLLM engine", ahead)(job)
+    assert job.finish()["Restarts"] == "1", job.output()[-6000:]
+    done = [step for steps in job.attempts() for step in steps]
+    assert sorted(set(done)) == [1, 2, 3, 4] and job.attempts()[1]
