@@ -228,7 +228,8 @@ def config_of(stage: str, **changes):
 def test_commands():
     path = Path("/r/config.yaml")
     assert stage_command("rl", config_of("rl"), path)[1:] == ["-m", "retool_mcore.train.rl", "/r/config.yaml"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--tee=3"]
+    torchrun += ["--log-dir=/r/ranks"]
     assert stage_command("sft", config_of("sft"), path)[1:] == [*torchrun, "-m", "retool_mcore.train.sft", str(path)]
     assert stage_command("prepare", config_of("prepare"), path) == []
 
