@@ -78,6 +78,7 @@ enter() {
 
 in_site() {
     local words=()
+    set -- "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}" # sbatch --array=1-3 slurm/rl.sbatch name=s-%a seed=%a
     if [[ $kind == none ]]; then
         if [[ ! -x $python ]]; then
             echo "retool: no environment in $venv on $(hostname): run launch/setup.sh where all nodes see it, or name" \

@@ -292,6 +292,31 @@ def test_containers_are_entered_by_the_hosts_srun(root):
     assert done.returncode == 75
 
 
+def test_an_arrays_index_stands_where_the_words_have_it(root):
+    done = run_script(root, "rl.sbatch", "name=s-%a", "seed=%a", SLURM_ARRAY_TASK_ID="3")
+    assert done.stdout.startswith("python: -m retool_mcore.cluster.job rl name=s-3 seed=3;")
+    assert run_script(root, "rl.sbatch", "name=s-%a").stdout.startswith(
+        "python: -m retool_mcore.cluster.job rl name=s-%a;"
+    )
+
+
+def test_a_stage_is_started_in_an_allocation(root):
+    (root / "bin").mkdir()
+    write_program(root / "bin" / "squeue", 'echo "n[3-4]"')
+    write_program(root / "bin" / "scontrol", "echo n3; echo n4")
+    # As srun does: on the first node.
+    write_program(root / "bin" / "srun", 'printf "%s|" "$@"; echo; while [[ $1 == -* ]]; do shift; done; exec "$@"')
+    command = [root / "slurm" / "attach.sh", "rl", "name=a b"]
+    done = subprocess.run(command, env=environment(root), cwd=root, capture_output=True, text=True)
+    step, job, *_ = done.stdout.splitlines()
+    flags = ["--jobid=1234567", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--nodelist=n3", "--unbuffered"]
+    assert step.split("|")[: len(flags)] == flags, done.stderr
+    assert job == f"python: -m retool_mcore.cluster.job rl name=a b; activated: yes; in: {root}"
+    for words, env in ((["nothing"], {}), (["rl"], {"SLURM_JOB_ID": ""})):
+        done = subprocess.run([command[0], *words], env=environment(root, **env), capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("usage: ")
+
+
 def test_tensorboard_prints_the_tunnel(root):
     done = run_script(root, "tensorboard.sbatch", "runs/x", USER="me", SLURM_SUBMIT_HOST="login1")
     lines = done.stdout.splitlines()

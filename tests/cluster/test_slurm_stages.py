@@ -153,7 +153,8 @@ def test_rl_over_two_nodes(cluster, cold_started):
 def test_rollouts_on_a_node_of_their_own(cluster, cold_started, tmp_path):
     """One node trains, the other generates ahead of it; a lost rollout node costs a start, and no step twice."""
     runs = fork(cold_started, tmp_path / "runs", "sft")
-    words = ("parallel.nodes=1", "parallel.tp=1", "pipeline=one_step_off", "data.rl.steps=4")
+    alone = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
+    words = (*alone, "pipeline=one_step_off", "data.rl.steps=4")
     job = submit(cluster, "rl", runs, *words)
     job.wait_for_step(attempt=1, step=2)
     engines = {node: [c for c in cluster.processes(node).values() if "VLLM::EngineCore" in c] for node in ("n1", "n2")}
