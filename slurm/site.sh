@@ -42,7 +42,11 @@ while IFS=$'\t' read -r key value; do
         container.kind) kind=$value ;;
         container.image) image=$value ;;
         container.mounts) mounts+=("$value") ;;
-        modules) module load "$value" ;;
+        modules) # which reads variables that nobody set
+            set +u
+            module load "$value"
+            set -u
+            ;;
         env.*) set_env "${key#env.}" "$value" ;;
         network) network=$root/configs/site/network/$value.yaml ;;
         scratch) export TMPDIR=$value ;;

@@ -341,6 +341,8 @@ def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{stage} runs already in {folder}: wait for it, or give this run another name=.") from None
+        except OSError as error:  # a file system mounted without locks keeps nobody out
+            print(f"{stage}: no lock in {folder} ({error.strerror}): do not start it twice at a time.", flush=True)
         lock.seek(0)
         if before := lock.read().strip():
             processes.stop(before)

@@ -238,7 +238,7 @@ def test_a_networks_variables_are_set_on_both_sides_and_the_sites_own_win(networ
 
 def test_modules_are_loaded_first(root):
     write_site(root / "configs" / "site", "venv: .venv\nmodules:\n  - cuda/12\n  - gcc\n")
-    (root / "module.sh").write_text('module() { echo "module $*"; }\n')
+    (root / "module.sh").write_text('module() { echo "module $*" $nobody_set_this; }\n')
     done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", BASH_ENV=str(root / "module.sh"))
     assert done.stdout.splitlines()[:2] == ["module load cuda/12", "module load gcc"], done.stderr
 

@@ -1,5 +1,6 @@
 """Stages as real processes: small programs stand in for the trainers."""
 
+import errno
 import fcntl
 import json
 import os
@@ -209,6 +210,16 @@ def test_a_second_start_while_the_stage_runs_is_refused(run, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="runs already"):
             run("pass")
+
+
+def test_a_file_system_without_locks_is_told_and_used(run, tmp_path, monkeypatch, capsys):
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    run("pass")
+    assert "(No locks available): do not start it twice at a time." in capsys.readouterr().out
+    assert (tmp_path / "probe" / "COMPLETE").exists()
 
 
 def test_the_leftovers_of_a_killed_launcher_are_ended(run, tmp_path):
