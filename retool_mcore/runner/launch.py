@@ -10,7 +10,7 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
     silences.json               the longest silence of each phase, all attempts (watchdog.py)
     stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
-    ranks/                      what each rank printed, of stages that torchrun starts
+    ranks/nodeN/                what each of its ranks printed, of stages that torchrun starts
     stacks/nccl_rank_N          PyTorch's flight recorder of rank N, when an operation of NCCL timed out
 """
 
@@ -103,7 +103,8 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
         # Static: rank 0 is the job's first node, and workers meet at the address given, not at a host name that the
         # others may not resolve (c10d).
         meeting = [f"--nnodes={nodes}", f"--node_rank={rank}", f"--master_addr={address}", f"--master_port={port}"]
-    per_node = [f"--nproc_per_node={config.parallel.gpus_per_node}", "--tee=3", f"--log-dir={path.parent / 'ranks'}"]
+    logs = path.parent / "ranks" / f"node{env.get('NODE_RANK', 0)}"
+    per_node = [f"--nproc_per_node={config.parallel.gpus_per_node}", "--tee=3", f"--log-dir={logs}"]
     return [sys.executable, "-m", "torch.distributed.run", *meeting, *per_node, *module]
 
 

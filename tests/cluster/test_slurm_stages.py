@@ -48,6 +48,10 @@ def test_sft_whole(cluster, cold_started, undisturbed):
     assert undisturbed[24]["train/loss"] < 0.8 * undisturbed[1]["train/loss"]
     assert (cold_started / "t/sft/policy/config.json").is_file()
     assert "sft" in retool(cluster, "status", str(cold_started / "t"))
+    for node in (0, 1):  # what each rank said, apart and marked
+        (said,) = (cold_started / "t/sft/ranks").glob(f"node{node}/*/attempt_0/0/stdout.log")
+        line = next(line for line in said.read_text().splitlines() if line.strip())
+        assert f"[rank{node}]:{line}" in (cold_started / "t/sft/log.txt").read_text()
 
 
 @pytest.mark.nightly

@@ -240,7 +240,7 @@ def test_commands():
     path = Path("/r/config.yaml")
     assert stage_command("rl", config_of("rl"), path)[1:] == ["-m", "retool_mcore.train.rl", "/r/config.yaml"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--tee=3"]
-    torchrun += ["--log-dir=/r/ranks"]
+    torchrun += ["--log-dir=/r/ranks/node0"]
     assert stage_command("sft", config_of("sft"), path)[1:] == [*torchrun, "-m", "retool_mcore.train.sft", str(path)]
     assert stage_command("prepare", config_of("prepare"), path) == []
 
@@ -250,7 +250,7 @@ def test_the_command_on_several_nodes():
     env = {"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MASTER_PORT": "2"}
     command = stage_command("sft", config, Path("c.yaml"), env)
     assert "--nnodes=2" in command and "--node_rank=1" in command and "--master_addr=node-0" in command
-    assert "--master_port=2" in command
+    assert "--master_port=2" in command and "--log-dir=ranks/node1" in command
     assert "--master_addr=$MASTER_ADDR" in stage_command("sft", config, Path("c.yaml"), {})
 
 
