@@ -124,7 +124,7 @@ elif [[ $extra == cpu ]]; then
     "${install[@]}" --no-build-isolation --no-deps -e .
 else
     # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
-    "${install[@]}" 'setuptools>=77' wheel packaging ninja pybind11
+    "${install[@]}" -c launch/constraints-gpu.txt setuptools wheel packaging ninja pybind11
     "${locked[@]}" --no-build-isolation -r <(packages | grep -v '^transformer-engine-torch==')
     "${locked[@]}" --no-build-isolation -r <(packages | grep '^transformer-engine-torch==')
     "${install[@]}" --no-build-isolation --no-deps -e .
