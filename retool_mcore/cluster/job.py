@@ -39,7 +39,7 @@ from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.preflight.machine import gpu_memory_bytes
-from retool_mcore.recipes.pipeline import check_slurm
+from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner import template
 from retool_mcore.runner.launch import (
     TORCHRUN,
@@ -100,12 +100,16 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     """The stage's configuration, with as many nodes and GPUs a node as the job has.
 
     Raises:
-        UserError: the user asked for others, or for rollout engines beside the trainer's, or as `compose`.
+        UserError: the user asked for others, or the job has none left beside rollout engines', or as `compose`.
     """
     config = compose(stage, overrides)
-    if stage == "rl":
-        check_slurm(config.pipeline)
-    given = {"parallel.nodes": len(allocation.nodes)}
+    ahead = beside(config.pipeline) if stage == "rl" else 0
+    given = {"parallel.nodes": len(allocation.nodes) - ahead}
+    if given["parallel.nodes"] < 1:
+        raise UserError(
+            f"pipeline={config.pipeline.name} has {ahead} node(s) for rollouts beside the trainer's, but the job has "
+            f"{len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
+        )
     if config.parallel.device == "cuda":
         if allocation.gpus_per_node is None:
             raise UserError("parallel.device=cuda, but the job's node has no GPUs: submit it with --gpus-per-node.")
@@ -117,7 +121,11 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
         if any(override.lstrip("+").startswith(f"{key}=") for override in overrides):
             asked = OmegaConf.select(config, key)
             raise UserError(f"{key}={asked}, but the job has {value}: submit it with as many, or leave {key} out.")
-    return compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())]) if differ else config
+    if differ:
+        config = compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())])
+    if stage == "rl":
+        check_slurm(config.pipeline, config.parallel.gpus_per_node)
+    return config
 
 
 def run(stage: str, overrides: Sequence[str]) -> int:
@@ -227,7 +235,10 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
         # A link that hangs or is slow is named before a training stands still.
-        if linked and not nccl_check.passes(config, srun, address=address, port=port):
+        all_nodes = {
+            "parallel": {**config.parallel, "nodes": len(allocation.nodes)}
+        }  # weights go to rollout nodes, too
+        if linked and not nccl_check.passes(all_nodes, srun, address=address, port=port):
             raise ClusterFailed(nccl_check.FAILED)
         command = None
         if stage == "rl":

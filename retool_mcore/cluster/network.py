@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import psutil
+from psutil import net_if_addrs as interfaces
 
 from retool_mcore.errors import UserError
 from retool_mcore.ports import FIRST_PORT, first_ephemeral
@@ -27,9 +27,21 @@ def shared_address(nodes: Sequence[str]) -> tuple[str | None, str]:
     The interface is None when no interface has that as its first address. Nodes that resolve to this host's loopback
     (several nodes on one machine) meet on its main address: Ray does not run on loopback.
 
+    RETOOL_INTERFACE names the interface instead, several by commas where nodes differ.
+
     Raises:
-        UserError: a node's name does not resolve, or the others are reached by different addresses of this host.
+        UserError: a node's name does not resolve, the others are reached by different addresses of this host, or no
+            interface of the names given has an address.
     """
+    if names := os.environ.get("RETOOL_INTERFACE"):
+        found = {name: [a.address for a in own if a.family == socket.AF_INET] for name, own in interfaces().items()}
+        chosen = next((name for name in names.split(",") if found.get(name)), None)
+        if chosen is None:
+            there = ", ".join(name for name in found if found[name])
+            raise UserError(
+                f"RETOOL_INTERFACE={names}: {host()} has none with an IPv4 address of that name, but {there}."
+            )
+        return chosen, found[chosen][0]
     addresses = {_source_address(resolve(node)) for node in nodes}
     addresses = {address for address in addresses if not address.startswith("127.")}
     if len(addresses) > 1:
@@ -62,7 +74,7 @@ def places(nodes: Sequence[str]) -> list[int]:
 
     Raises UserError when a name does not resolve.
     """
-    own = {found.address for addresses in psutil.net_if_addrs().values() for found in addresses}
+    own = {found.address for addresses in interfaces().values() for found in addresses}
     seen, found = Counter(own=1), [0]
     for address in map(resolve, nodes[1:]):
         machine = "own" if address.startswith("127.") or address in own else address
@@ -73,7 +85,7 @@ def places(nodes: Sequence[str]) -> list[int]:
 
 def interface_of(address: str) -> str | None:
     """The interface whose first IPv4 address this is."""
-    for name, addresses in psutil.net_if_addrs().items():
+    for name, addresses in interfaces().items():
         if next((found.address for found in addresses if found.family == socket.AF_INET), None) == address:
             return name
     return None

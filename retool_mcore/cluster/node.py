@@ -104,7 +104,7 @@ def ray_command(
     options |= {"num-cpus": cpus, "object-store-memory": object_store_bytes, "address": head}
     options |= ray_ports(base, index, place)
     if head is None:
-        options["include-dashboard"] = "false"
+        options["include-dashboard"] = os.environ.get("RETOOL_RAY_DASHBOARD", "false")
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *given] + (
         ["--head"] if head is None else []

@@ -46,7 +46,7 @@ class NodesBroken(UserError):
 
 
 def plain_srun(options: Sequence[str], command: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
-    return ["srun", *shared, *options, *command]
+    return [slurm.program("srun"), *shared, *options, *command]
 
 
 def check_nodes(

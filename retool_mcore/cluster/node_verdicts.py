@@ -12,29 +12,14 @@ from retool_mcore.cluster.node_report import model_name
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine, memory
 from retool_mcore.preflight.model import find_folder
+from retool_mcore.tables import yaml_beside
 
 MAX_CLOCK_SKEW_S = 5.0
 # Ray's session, compiled kernels, spilled objects
 MIN_SCRATCH_BYTES = {"cpu": 1 * machine.GIB, "cuda": 10 * machine.GIB}
 MIN_LOCKED_BYTES = 1 * machine.GIB  # InfiniBand pins its buffers; the usual default is 64 KiB to 8 MiB
 MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
-SAME_ENVIRONMENT = "use one environment for all nodes: a shared folder or the same container image"
-
-EQUAL = {  # what must be the same on all nodes, and what to do where it is not
-    "python": SAME_ENVIRONMENT,
-    "code": "run the same checkout of retool_mcore on every node",
-    "model": "copy the model's folder again, or give one that all nodes share",
-    "driver": "have the node's NVIDIA driver updated, or exclude the node",
-    "GPU model": "ask for nodes of one kind (a constraint or a partition)",
-    "infiniband": "have the node's network adapter looked at, or exclude the node",
-}
-ADVICE = {  # what to do when a look itself failed
-    "run_dir": "choose a runs_dir that every node can write to",
-    "sandbox": "mend sandbox.* or exclude the node",
-    "scratch": "make the folder on every node, or give the site another scratch",
-    "gpus": "have the node's NVIDIA driver looked at, or exclude the node",
-    "peers": "have the node's NVIDIA driver looked at, or exclude the node",
-}
+EQUAL, FAILED, FOUND = yaml_beside(__file__).values()  # check -> what to do
 
 TOLD = ("peer access", "CPU binding")  # never refused
 
@@ -73,8 +58,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
 
 def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
     """What one node says by itself: looks that failed, room, limits, sandbox and devices."""
-    mend = "exclude the node, or have it looked at"
-    failed = [(name, False, reason, ADVICE.get(name, mend)) for name, reason in report["errors"].items()]
+    failed = [(name, False, reason, FAILED.get(name, FAILED["other"])) for name, reason in report["errors"].items()]
     devices = _devices(report, config) if config["parallel"]["device"] == "cuda" else ()
     return [*failed, *_enough(report, config, _needs(config)), *devices]
 
@@ -83,7 +67,7 @@ def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
     """What must be equal: check -> (value, advice)."""
     traits = {name: (str(report[name]), advice) for name, advice in EQUAL.items() if name in report}
     for name, version in report.get("packages", {}).items():
-        traits[f"package {name}"] = (version, SAME_ENVIRONMENT)
+        traits[f"package {name}"] = (version, EQUAL["package"])
     for check, key in (("driver", "driver"), ("GPU model", "name")):
         if values := {gpu[key] for gpu in report.get("gpus", ())}:
             traits[check] = (", ".join(sorted(values)), EQUAL[check])
@@ -111,7 +95,7 @@ def _joined(report: Mapping) -> Iterator[Row]:
     """What matters where several nodes work together."""
     if "token_seen" in report:
         detail = "shared" if report["token_seen"] else "a file that the first node wrote is not there"
-        yield "run_dir shared", report["token_seen"], detail, "choose a runs_dir on a file system that all nodes share"
+        yield "run_dir shared", report["token_seen"], detail, FOUND["run_dir shared"]
     if "received" in report:
         # A clock is surely wrong by what it says to have started before the launch, or ended after the arrival.
         behind = report["launched"] - report["clock_started"]
@@ -119,11 +103,10 @@ def _joined(report: Mapping) -> Iterator[Row]:
         skew, word = max((behind, "behind"), (ahead, "ahead of"))
         ok = skew < MAX_CLOCK_SKEW_S
         detail = "agrees" if ok else f"{skew:.0f} s {word} the first node"
-        yield "clock", ok, detail, "have time synchronisation (chrony, ntpd) started on the node"
+        yield "clock", ok, detail, FOUND["clock"]
     if "ports_busy" in report:
         busy = ", ".join(map(str, report["ports_busy"]))
-        advice = "end what listens there (`ss -ltnp`), such as an earlier job's Ray"
-        yield "ports", not busy, f"{busy} in use" if busy else "free", advice
+        yield "ports", not busy, f"{busy} in use" if busy else "free", FOUND["ports"]
 
 
 def _needs(config: Mapping) -> memory.Needs:
@@ -140,28 +123,26 @@ def _enough(report: Mapping, config: Mapping, needs: memory.Needs) -> Iterator[R
     layout = config["parallel"]
     device, scratch = layout["device"], report.get("scratch", "scratch")
     shm = layout["ray"]["object_store_bytes"] or machine.MIN_SHM_BYTES
-    for check, key, needed, advice in (
-        ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES, "free some space or choose another runs_dir"),
-        (f"disk of {scratch}", "scratch_free", MIN_SCRATCH_BYTES[device], "free space, or set TMPDIR to a larger disk"),
-        ("shared memory", "shm_free", shm, "give the node or its container a larger /dev/shm"),
-        ("memory", "memory_available", needs.least, "stop other programs there or ask for more memory"),
+    for check, key, needed in (
+        ("disk of run_dir", "run_dir_free", machine.MIN_DISK_BYTES),
+        ("disk of scratch", "scratch_free", MIN_SCRATCH_BYTES[device]),
+        ("shared memory", "shm_free", shm),
+        ("memory", "memory_available", needs.least),
     ):
         if key in report:
             free = report[key]
             ok = free >= needed
             detail = f"{free / machine.GIB:.1f} GiB free" + ("" if ok else f", {needed / machine.GIB:.1f} needed")
-            yield check, ok, detail, advice
-    open_files = "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf)"
-    locked = "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf"
-    for check, name, needed, advice in (
-        ("open files", "RLIMIT_NOFILE", machine.MIN_OPEN_FILES, open_files),
-        ("locked memory", "RLIMIT_MEMLOCK", MIN_LOCKED_BYTES if report.get("infiniband") else 0, locked),
+            yield check.replace("scratch", scratch), ok, detail, FOUND[check]
+    for check, name, needed in (
+        ("open files", "RLIMIT_NOFILE", machine.MIN_OPEN_FILES),
+        ("locked memory", "RLIMIT_MEMLOCK", MIN_LOCKED_BYTES if report.get("infiniband") else 0),
     ):
         if needed and name in report.get("limits", {}):
             limit = report["limits"][name]
             detail = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
             ok = limit == resource.RLIM_INFINITY or limit >= needed
-            yield check, ok, detail if ok else f"{detail}, {needed} needed", advice
+            yield check, ok, detail if ok else f"{detail}, {needed} needed", FOUND[check]
     if "sandbox" in report:
         yield "sandbox", True, f"{report['sandbox']['found']}, {report['sandbox']['seconds']:.1f} s", ""
 
@@ -170,25 +151,21 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
     if "gpus" in report:
         gpus, expected = report["gpus"], config["parallel"]["gpus_per_node"]
         ok = len(gpus) >= expected
-        advice = "ask Slurm for that many (--gpus-per-node), lower parallel.gpus_per_node, or exclude the node"
-        yield "GPUs", ok, str(len(gpus)) if ok else f"{len(gpus)}, {expected} needed", advice
+        yield "GPUs", ok, str(len(gpus)) if ok else f"{len(gpus)}, {expected} needed", FOUND["GPUs"]
         used = [
             f"GPU {index}: {gpu['used_mb']} of {gpu['memory_mb']} MiB"
             for index, gpu in enumerate(gpus)
             if gpu["used_mb"] is not None and gpu["memory_mb"] and gpu["used_mb"] > MAX_GPU_USED * gpu["memory_mb"]
         ]
-        advice = "end the program that holds it (`nvidia-smi` names it), or exclude the node"
-        yield "GPU memory in use", not used, "; ".join(used) or "none", advice
+        yield "GPU memory in use", not used, "; ".join(used) or "none", FOUND["GPU memory in use"]
     if "peers" in report:
         pairs = ", ".join(report["peers"])
-        advice = "NCCL goes through host memory there, which is slower: have the node's topology looked at"
-        yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", advice if pairs else ""
+        yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", FOUND["peer access"] if pairs else ""
     if "numa" in report:
         # verl binds each rank to the CPUs beside its GPU, and leaves it unbound with a warning where it cannot.
         count, library = report["numa"]["nodes"], report["numa"]["library"]
-        advice = "install libnuma-dev (Debian) or numactl-devel, or ranks may run on CPUs far from their GPU"
         detail = f"{count} NUMA nodes, {'libnuma.so' if library else 'no libnuma.so'}"
-        yield "CPU binding", True, detail, "" if library or count < 2 else advice
+        yield "CPU binding", True, detail, "" if library or count < 2 else FOUND["CPU binding"]
 
 
 def notes(found: Sequence[Verdict]) -> list[str]:

@@ -18,6 +18,7 @@ import yaml
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from retool_mcore.cluster.slurm import program
 from retool_mcore.config import CONFIG_DIR
 from retool_mcore.errors import UserError, refused_value
 
@@ -50,7 +51,8 @@ class Site:
     venv: str | None = None  # relative: to the repository
     container: Container = Container()
     modules: list[str] = field(default_factory=list)
-    env: dict[Shell, str] = field(default_factory=dict)
+    env: dict[Shell, str] = field(default_factory=dict)  # with those of `network` that it does not set itself
+    network: str | None = None  # a file of network/, for NCCL
     max_attempts: Annotated[int, Field(ge=1)] = 10
     scratch: str | None = None  # a folder on each node's own disk, TMPDIR there
     sandbox_image: str | None = None
@@ -68,19 +70,10 @@ def load_site(name: str | None = None, folder: Path = CONFIG_DIR / "site") -> Si
         UserError: no such file, an unknown key, a wrong value, or YAML that slurm/site.sh cannot read.
     """
     name = name or os.environ.get("RETOOL_SITE") or DEFAULT
-    path = folder / f"{name}.yaml"
-    if name not in site_names(folder):
-        raise UserError(f"no site {name!r} in {folder}; choose one of: {', '.join(site_names(folder)) or 'none'}.")
-    try:
-        tree = yaml.compose(path.read_text(), Loader=yaml.BaseLoader)
-        values = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
-    if values in (None, ""):
-        return Site(name)
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `key: value` lines.")
-    _refuse_what_bash_misreads(tree, path)
+    values, path = _read(name, folder), folder / f"{name}.yaml"
+    own = values.get("env") or {}
+    if values.get("network") not in (None, *NULL) and isinstance(own, dict):
+        values["env"] = _read(values["network"], folder / "network", "network")["env"] | own
     try:
         site = Site(name, **_given(values))
     except ValidationError as error:
@@ -92,21 +85,48 @@ def load_site(name: str | None = None, folder: Path = CONFIG_DIR / "site") -> Si
     return site
 
 
+def _read(name: str, folder: Path, what: str = "site") -> dict[str, Any]:
+    path = folder / f"{name}.yaml"
+    if name not in site_names(folder):
+        known = ", ".join(site_names(folder)) or "none"
+        raise UserError(f"no {what} {name!r} in {folder}; choose one of: {known}.")
+    try:
+        tree = yaml.compose(path.read_text(), Loader=yaml.BaseLoader)
+        values = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+    if values in (None, ""):
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold `key: value` lines.")
+    _refuse_what_bash_misreads(tree, path)
+    return values
+
+
 def _given(value: Any) -> Any:
     """Without what is null: that has its default."""
     return {k: _given(v) for k, v in value.items() if v not in NULL} if isinstance(value, dict) else value
 
 
 def step_command(site: Site, srun_flags: Sequence[str], command: Sequence[str]) -> list[str]:
-    """The srun command line that runs `command` in the site's container, or as it stands where there is none."""
-    container = site.container
+    """The srun command line that runs `command` in the site's container, or as it stands where there is none.
+
+    The host runs it (slurm/host_slurm.py), whose folder only this node has: so only a step that asks Slurm something,
+    on this node, has it mounted.
+    """
+    container, words = site.container, [program("srun"), *srun_flags]
+    if container.kind == "none":
+        return [*words, *command]
+    folder, here = os.environ.get("RETOOL_HOST_SLURM"), f"--nodelist={os.environ.get('SLURMD_NODENAME')}"
+    mounts = [*container.mounts, *([f"{folder}:{folder}"] if folder and here in srun_flags else [])]
+    # The image's own values would win.
+    env = ["env", *(f"{name}={os.environ[name]}" for name in ("PYTHONPATH", *site.env) if name in os.environ)]
     if container.kind == "pyxis":
-        mounts = [f"--container-mounts={','.join(container.mounts)}"] if container.mounts else []
-        return ["srun", *srun_flags, f"--container-image={container.image}", *mounts, *command]
-    if container.kind == "apptainer":
-        binds = [f"--bind={mount}" for mount in container.mounts]
-        return ["srun", *srun_flags, "apptainer", "exec", "--nv", *binds, str(container.image), *command]
-    return ["srun", *srun_flags, *command]
+        name = f"--container-name=retool-{os.environ.get('SLURM_JOB_ID')}"
+        words += [f"--container-image={container.image}", name, f"--container-workdir={os.getcwd()}"]
+        return [*words, *([f"--container-mounts={','.join(mounts)}"] if mounts else []), *env, *command]
+    binds = [f"--bind={mount}" for mount in mounts]
+    return [*words, "apptainer", "exec", "--nv", *binds, str(container.image), *env, *command]
 
 
 def _refuse_what_bash_misreads(node: yaml.Node, path: Path) -> None:

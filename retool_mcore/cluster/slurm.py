@@ -24,9 +24,17 @@ class JobState:
         return self.state in ACTIVE
 
 
+def program(name: str) -> str:
+    """A command of Slurm: in a container the stand-in for the host's (slurm/host_slurm.py)."""
+    folder = os.environ.get("RETOOL_HOST_SLURM")
+    return f"{folder}/{name}" if folder else name
+
+
 def hostnames(nodelist: str) -> list[str]:
     """The nodes of a list in Slurm's notation, n[1-3]. Raises UserError where scontrol does not tell."""
-    done = subprocess.run(["scontrol", "show", "hostnames", nodelist], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("scontrol"), "show", "hostnames", nodelist], capture_output=True, text=True, check=False
+    )
     if done.returncode or not done.stdout.split():
         raise UserError(f"scontrol does not tell the nodes of this job: {done.stderr.strip() or 'no answer'}.")
     return done.stdout.split()
@@ -52,7 +60,7 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 def end_time(job: int) -> float | None:
     """When the job's time limit is reached, in seconds since the epoch; None where Slurm does not say."""
-    for line in _lines(["env", "SLURM_TIME_FORMAT=standard", "squeue", "--noheader", f"--jobs={job}", "--format=%e"]):
+    for line in _lines(["squeue", "--noheader", f"--jobs={job}", "--format=%e"], SLURM_TIME_FORMAT="standard"):
         try:
             return datetime.fromisoformat(line.strip()).timestamp()
         except ValueError:  # N/A
@@ -70,7 +78,7 @@ def timed_out(job: int) -> bool:
 
 def requeue(job: int) -> str | None:
     """Puts a running job back into the queue. None when it is there, else why Slurm refuses."""
-    done = subprocess.run(["scontrol", "requeue", str(job)], capture_output=True, text=True)
+    done = subprocess.run([program("scontrol"), "requeue", str(job)], capture_output=True, text=True)
     # "Job is pending": Slurm has put it there itself, for a node that it holds for lost.
     return None if done.returncode == 0 or "pending" in done.stderr else done.stderr.strip()
 
@@ -86,7 +94,7 @@ def avoid(job: int, nodes: Sequence[str], needed: int) -> bool:
     others = {name.strip() for name in _lines([*up, "--states=idle,allocated,mixed,completing"])} - {*avoided}
     if len(others) < needed or told.get("ReqNodeList", "(null)") != "(null)":
         return False
-    change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(avoided)}"]
+    change = [program("scontrol"), "update", f"JobId={job}", f"ExcNodeList={','.join(avoided)}"]
     return subprocess.run(change, capture_output=True).returncode == 0
 
 
@@ -97,9 +105,10 @@ def binds_cpus() -> bool:
     return "affinity" in plugins or "cgroup" in plugins
 
 
-def _lines(command: list[str]) -> list[str]:
+def _lines(command: list[str], **env: str) -> list[str]:
+    command = [program(command[0]), *command[1:]]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=os.environ | env)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []

@@ -54,9 +54,15 @@ def print_table(run: Path, console: Console | None = None) -> None:
     for title in TITLES:
         right = title in ("step", "s/step", "tokens/s")
         table.add_column(title, justify="right" if right else "left", no_wrap=title in ("stage", "state"))
-    for row in rows(run):
+    for row in (found := rows(run)):
         table.add_row(*row)
     console.print(table)
+    for row in found:
+        own = [f"{row.stage}/{name}" for name in ("log.txt", "ranks", "stacks/*")]
+        jobs = [f"slurm/*-{name}" for name in (f"{row.stage}.out", "ray.log", "ray")[: 3 if row.stage == "rl" else 1]]
+        paths = [str(path) for pattern in own + jobs for path in sorted(run.glob(pattern))]
+        if paths and row.state != "complete":
+            console.print(f"{row.stage}: read {', '.join(paths)}", markup=False, soft_wrap=True)
     if said := _quietly(lambda: alarms.count(run / "rl"), ""):
         console.print(f"rl: {said}")
 

@@ -21,7 +21,7 @@ from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
-from retool_mcore.recipes.pipeline import check_slurm
+from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner.launch import stage_dir
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,9 @@ def check_stages(stages: Sequence[str]) -> None:
 
 
 def asked_nodes(stage: str, config: DictConfig) -> int:
-    return 1 if stage == "eval" else config.parallel.nodes  # an evaluation's engine stays inside one node
+    if stage == "eval":
+        return 1  # its engine stays inside one node
+    return config.parallel.nodes + (beside(config.pipeline) if stage == "rl" else 0)
 
 
 def asked_gpus(config: DictConfig, site: Site) -> int:
@@ -155,13 +157,15 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
     if stage in SERVICES:
         return compose("doctor", overrides)
     chosen = any(word.lstrip("+").startswith(("parallel=", "parallel.")) for word in overrides)
-    nodes = [f"parallel.nodes={site.nodes}"] if site.nodes and not chosen and stage != "eval" else []
     try:
-        config = compose(stage, [*overrides, *nodes])  # as cluster/job.py does with the nodes that it finds
+        config = compose(stage, overrides)
+        if site.nodes and not chosen and stage != "eval":  # as cluster/job.py does with the nodes that it finds
+            own = site.nodes - (beside(config.pipeline) if stage == "rl" else 0)
+            config = compose(stage, [*overrides, f"parallel.nodes={own}"])
     except UserError as error:
         raise UserError(f"{stage}: {error}") from error
     if stage == "rl":
-        check_slurm(config.pipeline)
+        check_slurm(config.pipeline, config.parallel.gpus_per_node)
     check_size(stage, config, site)
     return config
 
@@ -173,7 +177,9 @@ def summary(job: Job) -> str:
     if job.stage in STAGES:
         layout = config.parallel
         gpus = asked_gpus(config, job.site)
-        lines.append(f"# nodes: {asked_nodes(job.stage, config)}, GPUs on each: {gpus}, device: {layout.device}")
+        ahead = beside(config.pipeline) if job.stage == "rl" else 0
+        nodes = f"{layout.nodes} + {ahead} for rollouts" if ahead else asked_nodes(job.stage, config)
+        lines.append(f"# nodes: {nodes}, GPUs on each: {gpus}, device: {layout.device}")
         lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
         if train := config.get("train"):
             steps = train.steps or f"those of {train.epochs} epochs"

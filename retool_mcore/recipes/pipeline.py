@@ -41,10 +41,16 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")
 
 
-def check_slurm(pipeline: Mapping) -> None:
-    """Refuse engines with devices of their own in a job of `retool submit`, whose nodes are the trainer's alone."""
-    if not pipeline["hybrid"]:
+def beside(pipeline: Mapping) -> int:
+    """Nodes that a job has for rollout engines of their own, beside the trainer's."""
+    return 0 if pipeline["hybrid"] else pipeline["rollout_nodes"]
+
+
+def check_slurm(pipeline: Mapping, gpus_per_node: int) -> None:
+    """Refuse rollout engines that the nodes of a Slurm job, which are all alike, cannot hold. Raises UserError."""
+    if beside(pipeline) and pipeline["rollout_gpus"] > gpus_per_node:
         raise UserError(
-            f"pipeline={pipeline['name']} does not run in a Slurm job, which gives all its GPUs to the trainer: take "
-            "pipeline=sync, or start `retool rl` by hand on a node with GPUs to spare or with RAY_ADDRESS of a cluster."
+            f"pipeline={pipeline['name']}: pipeline.rollout_gpus={pipeline['rollout_gpus']} on each of "
+            f"{pipeline['rollout_nodes']} node(s), but a job's nodes have parallel.gpus_per_node={gpus_per_node}: "
+            "lower it, or parallel.rollout_tp, and raise pipeline.rollout_nodes."
         )

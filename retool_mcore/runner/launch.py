@@ -10,6 +10,7 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
     silences.json               the longest silence of each phase, all attempts (watchdog.py)
     stacks/attempt_NNN/         Python stacks of an attempt that hung (watchdog.py)
+    ranks/nodeN/                what each of its ranks printed, of stages that torchrun starts
     stacks/nccl_rank_N          PyTorch's flight recorder of rank N, when an operation of NCCL timed out
 """
 
@@ -102,8 +103,9 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
         # Static: rank 0 is the job's first node, and workers meet at the address given, not at a host name that the
         # others may not resolve (c10d).
         meeting = [f"--nnodes={nodes}", f"--node_rank={rank}", f"--master_addr={address}", f"--master_port={port}"]
-    per_node = f"--nproc_per_node={config.parallel.gpus_per_node}"
-    return [sys.executable, "-m", "torch.distributed.run", *meeting, per_node, *module]
+    logs = path.parent / "ranks" / f"node{env.get('NODE_RANK', 0)}"
+    per_node = [f"--nproc_per_node={config.parallel.gpus_per_node}", "--tee=3", f"--log-dir={logs}"]
+    return [sys.executable, "-m", "torch.distributed.run", *meeting, *per_node, *module]
 
 
 def is_complete(stage: str, config: DictConfig) -> bool:
@@ -340,6 +342,8 @@ def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{stage} runs already in {folder}: wait for it, or give this run another name=.") from None
+        except OSError as error:  # a file system mounted without locks keeps nobody out
+            print(f"{stage}: no lock in {folder} ({error.strerror}): do not start it twice at a time.", flush=True)
         lock.seek(0)
         if before := lock.read().strip():
             processes.stop(before)

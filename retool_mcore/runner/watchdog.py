@@ -4,6 +4,7 @@ stacks of all its processes on this machine."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -119,7 +120,7 @@ def dump_stacks(processes: Iterable[Process], folder: Path) -> None:
     """Writes `folder`/<pid>.txt for each process: its command line, state, and Python stacks by py-spy.
 
     Where py-spy may not look (it needs the right to trace processes) or the process is no Python, its message stands
-    in place of the stacks.
+    in place of the stacks; a process that listens for SIGUSR2 (faulthandler) then writes them into its own output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     beside = Path(sys.executable).with_name("py-spy")
@@ -129,19 +130,24 @@ def dump_stacks(processes: Iterable[Process], folder: Path) -> None:
 
 
 def _dump(py_spy: str | None, pid: int, path: Path) -> None:
-    text = ""
+    text, listens = "", 0
     with suppress(OSError):  # it ended meanwhile
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         status = Path(f"/proc/{pid}/status").read_text()
-        state = next(line for line in status.splitlines() if line.startswith("State:"))
-        text = f"{words}\n{state}\n\n"
-    if py_spy is None:
-        text += "no stacks: py-spy is not installed\n"
-    else:
-        try:
-            command = [py_spy, "dump", "--pid", str(pid)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
-            text += done.stdout if done.returncode == 0 else f"no stacks: {done.stderr}"
-        except subprocess.TimeoutExpired:
-            text += f"no stacks: py-spy was not done after {DUMP_TIMEOUT_S:.0f} s\n"
-    path.write_text(text)
+        told = dict(line.split(":\t", 1) for line in status.splitlines())
+        text, listens = f"{words}\nState:\t{told['State']}\n\n", int(told["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
+    try:
+        command = [py_spy or "py-spy", "dump", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
+        said, reason = done.stdout if done.returncode == 0 else "", done.stderr
+    except subprocess.TimeoutExpired:
+        said, reason = "", f"py-spy was not done after {DUMP_TIMEOUT_S:.0f} s\n"
+    except OSError as error:
+        said, reason = "", f"py-spy is not installed ({error})\n"
+    if not said:
+        said = f"no stacks: {reason}"
+        with suppress(ProcessLookupError, PermissionError):
+            if listens:
+                os.kill(pid, signal.SIGUSR2)
+                said += "They are in its own output: the stage's log.txt, the ranks' under ranks/, Ray's logs.\n"
+    path.write_text(text + said)

@@ -3,16 +3,18 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from retool_mcore.cluster import crash_marker, job, job_signals, slurm
+from retool_mcore.cluster import crash_marker, job, job_signals, node_check, slurm
 from retool_mcore.cluster.job import (
     Allocation,
     back_to_queue,
@@ -22,7 +24,7 @@ from retool_mcore.cluster.job import (
     run_attempt_on_nodes,
 )
 from retool_mcore.cluster.job_signals import Signals
-from retool_mcore.cluster.node import node_mark
+from retool_mcore.cluster.node import NODE_PORTS, node_mark
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster
 from retool_mcore.cluster.site import Site
 from retool_mcore.errors import UserError
@@ -101,9 +103,67 @@ def test_a_layout_that_the_job_cannot_hold_is_refused(override, sentence):
         configure("rl", ["parallel=1gpu", override], TWO)
 
 
-def test_rollout_engines_of_their_own_are_refused():
-    with pytest.raises(UserError, match="pipeline=async does not run in a Slurm job"):
-        configure("rl", ["parallel=1gpu", "pipeline=async"], TWO)
+def test_rollout_engines_have_nodes_of_their_own():
+    three = Allocation(7, 0, ("n1", "n2", "n3"), 8)
+    layout = configure("rl", ["parallel=1gpu", "pipeline=async"], three).parallel
+    assert (layout.nodes, layout.gpus_per_node) == (2, 8)
+    layout = configure("rl", ["parallel=1gpu", "pipeline=async", "pipeline.rollout_nodes=2"], three).parallel
+    assert layout.nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("pipeline.rollout_nodes=2", "has 2 node.s. for rollouts beside the trainer's, but the job has 2 in all"),
+        ("parallel.nodes=2", "parallel.nodes=2, but the job has 1: "),
+        (
+            "pipeline.rollout_gpus=16",
+            "pipeline.rollout_gpus=16 on each of 1 node.s., but a job's nodes have .*=8: lower",
+        ),
+    ],
+)
+def test_a_job_without_room_for_rollout_engines_is_refused(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        configure("rl", ["parallel=1gpu", "pipeline=async", words], TWO)
+
+
+def test_a_jobs_rollout_engines_are_not_looked_for_on_loopback(monkeypatch):
+    """The trainer may have one node, and the engines are on another all the same."""
+    config = configure("rl", ["parallel=1gpu", "pipeline=async"], TWO)
+    for name in ("VLLM_HOST_IP", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(job.RAY_CLUSTERS, "1")
+    assert config.parallel.nodes == 1 and "VLLM_HOST_IP" not in job.stage_env(config)
+    config.pipeline.hybrid = True
+    assert job.stage_env(config)["VLLM_HOST_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("nodes", "ray_s", "look_s"), [(2, 188, 124), (32, 308, 184), (128, 692, 376)])
+def test_deadlines_grow_with_the_nodes(nodes, ray_s, look_s, monkeypatch, tmp_path):
+    names = [f"n{number}" for number in range(nodes)]
+    config = configure("rl", ["parallel=1gpu", f"runs_dir={tmp_path}"], Allocation(7, 0, tuple(names), 8))
+    monkeypatch.delenv("RETOOL_RAY_DEADLINE_S", raising=False)
+    monkeypatch.setattr(job, "ray_cluster", lambda given, resources, **more: (given, more["deadline_s"]))
+    found = job.start_ray(config, Allocation(7, 0, tuple(names), 8), None, "10.0.0.1", 12_000, [0] * nodes)
+    assert found == (tuple(names), ray_s)
+    asked = []
+    monkeypatch.setattr(node_check, "gather", lambda *given: asked.append(given[3]) or [])
+    monkeypatch.setattr(node_check, "refusal", lambda found: "nobody answers")
+    with pytest.raises(UserError, match="nobody answers"):
+        node_check.check_nodes(names, config, tmp_path / "c.yaml")
+    assert asked == [look_s]
+
+
+def test_a_listener_in_the_way_moves_the_ports_of_32_nodes():
+    """They are one machine's block; where one of them is taken on the first node, the next place is tried."""
+    allocation = Allocation(7, 0, tuple(f"n{number}" for number in range(32)), 8)
+    base = job.choose_port(allocation, [0] * 32)
+    with socket.socket() as server:
+        server.bind(("", base + 50))
+        server.listen()
+        moved = job.choose_port(allocation, [0] * 32)
+    assert moved >= base + NODE_PORTS and moved + NODE_PORTS < 32_768
+    assert job.choose_port(replace(allocation, restart=1), [0] * 32) != base  # another start looks elsewhere
 
 
 def test_gpus_are_asked_for_on_a_job_without_any():

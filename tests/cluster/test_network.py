@@ -75,3 +75,14 @@ def test_only_infiniband_adapters_that_are_up_are_named_to_nccl(tmp_path):
     env = network.nccl_env("ib0", tmp_path)
     assert env == {"NCCL_SOCKET_IFNAME": "=ib0", "GLOO_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}
     assert network.nccl_env(None, tmp_path / "none") == {}
+
+
+def test_a_control_interface_can_be_named(monkeypatch):
+    """Whatever the nodes' names lead to, and of several names the first that is here."""
+    monkeypatch.setenv("RETOOL_INTERFACE", "ib0,lo")
+    assert network.shared_address(["no-such-node.invalid"]) == ("lo", "127.0.0.1")
+    monkeypatch.setenv("RETOOL_INTERFACE", "ib0")
+    with pytest.raises(
+        UserError, match="RETOOL_INTERFACE=ib0: .* has none with an IPv4 address of that name, but .*lo"
+    ):
+        network.shared_address([])

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from strict_scripts import assert_strict
 
 from retool_mcore.cluster.site import Container, load_site, site_names, step_command
@@ -117,6 +118,7 @@ def test_bash_reads_what_python_reads(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("network: token-ring", "no network 'token-ring' in "),
         ("patition: gpu", "there is no key patition: see "),
         ("container:\n  kid: none", "there is no key container.kid"),
         ("container:\n  kind: docker", "it should be 'none', 'pyxis' or 'apptainer'"),
@@ -149,13 +151,32 @@ def test_the_site_is_chosen_by_name_then_by_the_environment(monkeypatch):
         load_site("nowhere")
 
 
-def test_steps_enter_the_container():
+def test_steps_enter_the_container(monkeypatch):
+    for name in ("RETOOL_HOST_SLURM", "PYTHONPATH", "NCCL_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
     assert step_command(load_site("default"), ["-N2"], ["true"]) == ["srun", "-N2", "true"]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
     words = step_command(load_site("example-pyxis"), ["-N2"], ["true"])
-    assert words[:3] == ["srun", "-N2", "--container-image=/shared/images/retool.sqsh"] and words[-1] == "true"
-    assert words[3].startswith("--container-mounts=/shared:/shared,")
+    image = ["--container-image=/shared/images/retool.sqsh", "--container-name=retool-7"]
+    image += [f"--container-workdir={os.getcwd()}", "--container-mounts=/shared:/shared"]
+    assert words == ["srun", "-N2", *image, "env", "NCCL_DEBUG=INFO", "true"]
     words = step_command(load_site("example-apptainer"), [], ["true"])
-    assert words[:4] == ["srun", "apptainer", "exec", "--nv"] and words[-2:] == ["/shared/images/retool.sif", "true"]
+    assert words[:5] == ["srun", "apptainer", "exec", "--nv", "--bind=/shared"]
+    assert words[5:] == ["/shared/images/retool.sif", "env", "NCCL_DEBUG=INFO", "true"]
+
+
+def test_only_a_step_on_the_jobs_own_node_may_ask_slurm(monkeypatch):
+    """The folder of slurm/host_slurm.py is on no other node, and a mount of what is not there fails."""
+    monkeypatch.setenv("RETOOL_HOST_SLURM", "/tmp/h")
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    for name, mount in (
+        ("example-pyxis", "--container-mounts=/shared:/shared,/tmp/h:/tmp/h"),
+        ("example-apptainer", "--bind=/tmp/h:/tmp/h"),
+    ):
+        words = step_command(load_site(name), ["--nodes=1", "--nodelist=n7"], ["true"])
+        assert words[0] == "/tmp/h/srun" and mount in words
+        assert "/tmp/h:/tmp/h" not in " ".join(step_command(load_site(name), ["--nodes=2"], ["true"]))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -197,9 +218,27 @@ def test_a_sites_environment_is_set_where_the_caller_has_set_none(root):
     assert {"NCCL_DEBUG=INFO", "NCCL_ALGO=Ring x", "TMPDIR=/s"} <= set(lines), done.stderr
 
 
+NETWORKS = REPOSITORY / "configs" / "site" / "network"
+
+
+@pytest.mark.parametrize("network", site_names(NETWORKS))
+def test_a_networks_variables_are_set_on_both_sides_and_the_sites_own_win(network, root):
+    values = yaml.safe_load((NETWORKS / f"{network}.yaml").read_text())
+    assert list(values) == ["env"] and "# Source: " in (NETWORKS / f"{network}.yaml").read_text()
+    expected = {name: str(value) for name, value in values["env"].items()}
+    own, callers, *rest = [*expected, "NCCL_DEBUG"]
+    text = f"venv: .venv\nnetwork: {network}\nenv:\n  {own}: mine\n"
+    folder = write_site(root / "configs" / "site", text)
+    assert load_site("mine", folder).env == expected | {own: "mine"}
+    done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", **{callers: "callers"})
+    lines = set(done.stdout.splitlines())
+    assert {f"{own}=mine", f"{callers}=callers"} <= lines, done.stderr
+    assert {f"{name}={expected[name]}" for name in rest if name in expected} <= lines
+
+
 def test_modules_are_loaded_first(root):
     write_site(root / "configs" / "site", "venv: .venv\nmodules:\n  - cuda/12\n  - gcc\n")
-    (root / "module.sh").write_text('module() { echo "module $*"; }\n')
+    (root / "module.sh").write_text('module() { echo "module $*" $nobody_set_this; }\n')
     done = run_script(root, "rl.sbatch", RETOOL_SITE="mine", BASH_ENV=str(root / "module.sh"))
     assert done.stdout.splitlines()[:2] == ["module load cuda/12", "module load gcc"], done.stderr
 
@@ -217,19 +256,65 @@ def test_a_batch_script_says_what_is_missing(variables, words, root):
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_containers_are_entered(root):
+def test_containers_are_entered_by_the_hosts_srun(root):
     (root / "bin").mkdir()
     for name in ("srun", "apptainer"):
-        write_program(root / "bin" / name, f'printf "%s|" {name} "$@"')
+        write_program(root / "bin" / name, f'printf "%s|" {name} "$@"; echo; [[ $* != *cluster.job* ]] || exit 75')
     (root / "module.sh").write_text("module() { :; }\n")
-    done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-pyxis")
-    words = done.stdout.split("|")
-    assert words[0] == "srun" and words[-6:] == ["python3", "-m", "retool_mcore.cluster.job", "rl", "a=b", ""]
-    assert {"--container-image=/shared/images/retool.sqsh", "--nodelist=n7", "--nodes=1", "--overlap"} <= set(words)
-    done = run_script(root, "rl.sbatch", RETOOL_SITE="example-apptainer", BASH_ENV=str(root / "module.sh"))
-    words = done.stdout.split("|")
-    assert words[:3] == ["apptainer", "exec", "--nv"] and "--bind=/run/munge" in words
-    assert words[words.index("/shared/images/retool.sif") + 1] == "python3"
+    job = ["python3", "-m", "retool_mcore.cluster.job", "rl", "a=b", ""]
+    inside = ["env", f"PYTHONPATH={root}", "NCCL_DEBUG=INFO"]
+    more = {"NCCL_DEBUG": "INFO", "PYTHONPATH": ""}
+    done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-pyxis", **more)
+    unpack, words, clean = (line.split("|") for line in done.stdout.splitlines())
+    enter = ["srun", "--overlap", "--ntasks-per-node=1", "--container-image=/shared/images/retool.sqsh"]
+    enter += [f"--container-workdir={root}", "--container-name=retool-1234567"]
+    assert unpack == [*enter, "--container-mounts=/shared:/shared", "true", ""]
+    assert words[: len(enter)] == enter and words[-9:] == [*inside, *job]
+    mounts, *own = words[len(enter) : -9]
+    folder = re.fullmatch(r"--container-mounts=/shared:/shared,(/tmp/retool-slurm-\w+):\1", mounts)[1]
+    assert own == ["--nodes=1", "--ntasks=1", "--nodelist=n7"] and not Path(folder).exists()
+    assert clean == [
+        "srun",
+        "--overlap",
+        "--ntasks-per-node=1",
+        "enroot",
+        "remove",
+        "--force",
+        "pyxis_retool-1234567",
+        "",
+    ]
+    assert done.returncode == 75
+    more["BASH_ENV"] = str(root / "module.sh")
+    done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-apptainer", **more)
+    words = done.stdout.strip().split("|")
+    assert words[:4] == ["apptainer", "exec", "--nv", f"--pwd={root}"] and words[-9:] == [*inside, *job]
+    assert words[4] == "--bind=/shared" and words[5].startswith("--bind=/tmp/retool-slurm-") and len(words) == 16
+    assert done.returncode == 75
+
+
+def test_an_arrays_index_stands_where_the_words_have_it(root):
+    done = run_script(root, "rl.sbatch", "name=s-%a", "seed=%a", SLURM_ARRAY_TASK_ID="3")
+    assert done.stdout.startswith("python: -m retool_mcore.cluster.job rl name=s-3 seed=3;")
+    assert run_script(root, "rl.sbatch", "name=s-%a").stdout.startswith(
+        "python: -m retool_mcore.cluster.job rl name=s-%a;"
+    )
+
+
+def test_a_stage_is_started_in_an_allocation(root):
+    (root / "bin").mkdir()
+    write_program(root / "bin" / "squeue", 'echo "n[3-4]"')
+    write_program(root / "bin" / "scontrol", "echo n3; echo n4")
+    # As srun does: on the first node.
+    write_program(root / "bin" / "srun", 'printf "%s|" "$@"; echo; while [[ $1 == -* ]]; do shift; done; exec "$@"')
+    command = [root / "slurm" / "attach.sh", "rl", "name=a b"]
+    done = subprocess.run(command, env=environment(root), cwd=root, capture_output=True, text=True)
+    step, job, *_ = done.stdout.splitlines()
+    flags = ["--jobid=1234567", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--nodelist=n3", "--unbuffered"]
+    assert step.split("|")[: len(flags)] == flags, done.stderr
+    assert job == f"python: -m retool_mcore.cluster.job rl name=a b; activated: yes; in: {root}"
+    for words, env in ((["nothing"], {}), (["rl"], {"SLURM_JOB_ID": ""})):
+        done = subprocess.run([command[0], *words], env=environment(root, **env), capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
 def test_tensorboard_prints_the_tunnel(root):

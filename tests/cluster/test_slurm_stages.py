@@ -48,6 +48,10 @@ def test_sft_whole(cluster, cold_started, undisturbed):
     assert undisturbed[24]["train/loss"] < 0.8 * undisturbed[1]["train/loss"]
     assert (cold_started / "t/sft/policy/config.json").is_file()
     assert "sft" in retool(cluster, "status", str(cold_started / "t"))
+    for node in (0, 1):  # what each rank said, apart and marked
+        (said,) = (cold_started / "t/sft/ranks").glob(f"node{node}/*/attempt_0/0/stdout.log")
+        line = next(line for line in said.read_text().splitlines() if line.strip())
+        assert f"[rank{node}]:{line}" in (cold_started / "t/sft/log.txt").read_text()
 
 
 @pytest.mark.nightly
@@ -147,3 +151,21 @@ def test_rl_over_two_nodes(cluster, cold_started):
     for metrics in steps.values():
         assert metrics["training/rollout_probs_diff_max"] < 1e-5
     assert (cold_started / "t/rl/policy/config.json").is_file()
+
+
+@pytest.mark.nightly
+def test_rollouts_on_a_node_of_their_own(cluster, cold_started, tmp_path):
+    """One node trains, the other generates ahead of it; a lost rollout node costs a start, and no step twice."""
+    runs = fork(cold_started, tmp_path / "runs", "sft")
+    alone = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
+    words = (*alone, "pipeline=one_step_off", "data.rl.steps=4")
+    job = submit(cluster, "rl", runs, *words)
+    job.wait_for_step(attempt=1, step=2)
+    engines = {node: [c for c in cluster.processes(node).values() if "VLLM::EngineCore" in c] for node in ("n1", "n2")}
+    ranks = {node: [c for c in cluster.processes(node).values() if "WorkerDict" in c] for node in ("n1", "n2")}
+    (ahead,) = [node for node in engines if engines[node]]
+    assert not ranks[ahead] and ranks[{"n1": "n2", "n2": "n1"}[ahead]], (engines, ranks)
+    slurm_faults.kill("vLLM engine", ahead)(job)
+    assert job.finish()["Restarts"] == "1", job.output()[-6000:]
+    done = [step for steps in job.attempts() for step in steps]
+    assert sorted(set(done)) == [1, 2, 3, 4] and job.attempts()[1]

@@ -223,3 +223,17 @@ def test_no_run_is_said(tmp_path, capsys):
         rows(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no stage yet"):
         rows(tmp_path)
+
+
+def test_what_there_is_to_read_is_named(tmp_path, capsys):
+    run = tmp_path / "r"
+    make_stage(run, "sft", [[1, 2]], ["complete"], total=None, data=SFT)
+    folder = make_stage(run, "rl", [[1]], ["failed"])
+    for name in ("stacks/attempt_001", "../slurm/7-ray"):
+        (folder / name).mkdir(parents=True)
+    for path in (folder / "log.txt", run / "sft" / "log.txt", run / "slurm" / "7-rl.out", run / "slurm" / "7-sft.out"):
+        path.touch()
+    print_table(run)
+    read = [line for line in capsys.readouterr().out.splitlines() if ": read " in line]
+    names = ["rl/log.txt", "rl/stacks/attempt_001", "slurm/7-rl.out", "slurm/7-ray"]
+    assert read == ["rl: read " + ", ".join(f"{run}/{name}" for name in names)]

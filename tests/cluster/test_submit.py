@@ -99,6 +99,17 @@ def test_a_layout_that_nobody_chose_takes_the_sites_nodes(slurm):
     assert "--nodes=1" in evaluation[1]
 
 
+def test_rollout_nodes_are_asked_for_beside_the_trainers(slurm, capsys):
+    words = ["submit", "rl", "name=r", *BIG, "pipeline=async", "pipeline.rollout_nodes=3"]
+    assert main.main([*words, "--dry-run"]) == 0
+    assert "# nodes: 2 + 3 for rollouts, GPUs on each: 8, device: cuda" in capsys.readouterr().out.splitlines()
+    assert main.main(words) == 0
+    assert "--nodes=5" in calls(slurm)[0][1]
+    # A site's nodes are all there are: the trainer has what the engines leave.
+    assert main.main(["submit", "rl", "name=r", "pipeline=async", "--site", "example-pyxis"]) == 0
+    assert "--nodes=2" in calls(slurm)[-1][1]
+
+
 def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
     assert main.main(["submit", "sft", "rl", "name=r", *BIG, "--dry-run"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -149,6 +160,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
             ["rl", "parallel=1gpu", "--site", "example-pyxis"],
             "parallel.nodes=1, but the site example-pyxis gives nodes: 2",
         ),
+        (["rl", *BIG, "pipeline=async", "pipeline.rollout_gpus=16"], "parallel.gpus_per_node=8: lower it, or"),
         (["rl", "--site", "nowhere"], "no site 'nowhere'"),
         (["rl", "name=r", "--after", "sft"], "is queued or running: submit it first"),
         (["rl", "--after", "77"], "Slurm knows no job 77"),

@@ -65,7 +65,11 @@ def our_keys() -> set[str]:
     found = set()
     for path in CONFIG_DIR.rglob("*.yaml"):
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        if path.parent.name in ("site", "coldstart"):  # read by dataclasses and a parser that refuse unknown keys
+        if path.parent.name in (
+            "site",
+            "network",
+            "coldstart",
+        ):  # read by dataclasses and a parser that refuse unknown keys
             continue
         for task in (
             "toolmath",

