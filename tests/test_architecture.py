@@ -34,7 +34,7 @@ EDGES = {
     "environments": "data sandbox tools",
     "view": "metrics sandbox state",
     "tools": "data sandbox",
-    "planner": "sandbox",
+    "planner": "rollout sandbox",
     "metrics": "sandbox",
     "data": "sandbox",
     "state": "",

@@ -37,7 +37,7 @@ def draw(runs: Sequence[Path], out: Path) -> list[Path]:
     if not any(any(panels.values()) for panels in found.values()):
         raise UserError(f"nothing to draw in {', '.join(map(str, runs))}: neither sft nor rl has finished a step.")
     out.mkdir(parents=True, exist_ok=True)
-    return [path for figure, panels in found.items() if any(panels.values()) for path in _write(out / figure, panels)]
+    return [path for figure, panels in found.items() if any(panels.values()) for path in write(out / figure, panels)]
 
 
 def _named(run: Path, runs: Sequence[Path]) -> str:
@@ -73,7 +73,8 @@ def _calls(run: Path, name: str) -> list[Curve]:
     return found
 
 
-def _write(path: Path, panels: Mapping[str, Sequence[Curve]]) -> list[Path]:
+def write(path: Path, panels: Mapping[str, Sequence[Curve]], x: str = "step") -> list[Path]:
+    """PNG, SVG and CSV of the name `path`: a panel each of these curves over `x`; the files that it made."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -87,7 +88,7 @@ def _write(path: Path, panels: Mapping[str, Sequence[Curve]]) -> list[Path]:
         numbers = csv.writer(file)
         numbers.writerow(["panel", "curve", "x", "y"])
         for axes, (title, curves) in zip(places, panels.items(), strict=True):
-            axes.set(title=title, xlabel="part of the response" if path.name == "calls" else "step")
+            axes.set(title=title, xlabel="part of the response" if path.name == "calls" else x)
             axes.grid(alpha=0.3)
             for label, x, y in curves:
                 axes.plot(x, y, label=label or None, marker="." if len(x) < 30 else None)

@@ -17,6 +17,7 @@ from typer import Argument, Option
 from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
+from retool_mcore.cli.simulate import simulate
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
@@ -126,6 +127,7 @@ def figures(
 
 
 _command("plan")(plan)
+_command("simulate")(simulate)
 
 
 @_command("submit")

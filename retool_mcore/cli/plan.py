@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from typer import Argument, Option
 
 from retool_mcore.config import CONFIG_DIR, compose
@@ -18,7 +18,8 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 if TYPE_CHECKING:
-    from retool_mcore.planner import Batch
+    from retool_mcore.planner import Batch, Machine, Shape
+    from retool_mcore.planner.search import Problem
 
 STEPS = 5  # the last of a run, whose lengths are taken
 
@@ -98,28 +99,12 @@ def judge(
     gpu_memory: float | None,
 ) -> None:
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
-    from retool_mcore.planner import Batch, run, verdict
-    from retool_mcore.planner.machine import find_machine
+    from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight import machine, memory
 
-    config = compose(stage, overrides)
-    shape = run.shape_of(config)
-    if config.parallel.device != "cuda" or shape is None:
-        raise UserError(
-            "The planner knows training on GPUs, of a model of our names or whose folder is here: "
-            "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
-        )
-    card = run.machine_of(config, machine.gpu_names())
-    if gpu or gpu_memory:
-        card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
-        card = replace(card, gpus_per_node=config.parallel.gpus_per_node)
-    problem, told = run.read(config, shape, card), "a third of the limit; --lengths-of RUN takes a run's own"
-    if lengths_of is not None or mean_length is not None:
-        longest, sequences = problem.batch.longest, len(problem.batch.lengths)
-        known = measured(lengths_of) if lengths_of else Batch.spread(sequences, longest, mean_length or 1)
-        problem = run.read(config, shape, card, known)
-        told = f"those of {lengths_of}" if lengths_of else "--mean-length"
+    config, shape, card = asked(stage, overrides, gpu, gpu_memory)
+    problem, told = problem_of(config, shape, card, lengths_of, mean_length)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
@@ -132,18 +117,61 @@ def judge(
     verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 
+def asked(
+    stage: str, overrides: list[str], gpu: str | None, gpu_memory: float | None
+) -> tuple[DictConfig, "Shape", "Machine"]:
+    """The run, its model and its GPU. Raises UserError for what the planner does not know."""
+    from retool_mcore.planner import run
+    from retool_mcore.planner.machine import find_machine
+    from retool_mcore.planner.memory import GIB
+    from retool_mcore.preflight.machine import gpu_names
+
+    config = compose(stage, overrides)
+    shape = run.shape_of(config)
+    if config.parallel.device != "cuda" or shape is None:
+        raise UserError(
+            "The planner knows training on GPUs, of a model of our names or whose folder is here: "
+            "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
+        )
+    card = run.machine_of(config, gpu_names())
+    if gpu or gpu_memory:
+        card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
+    return config, shape, replace(card, gpus_per_node=config.parallel.gpus_per_node)
+
+
+def problem_of(
+    config: DictConfig, shape: "Shape", card: "Machine", lengths_of: Path | None, mean_length: int | None
+) -> tuple["Problem", str]:
+    """The run before the planner, and where its lengths are from."""
+    from retool_mcore.planner import Batch, run
+
+    problem = run.read(config, shape, card)
+    if lengths_of is not None:
+        return run.read(config, shape, card, measured(lengths_of)), f"those of {lengths_of}"
+    if mean_length is None:
+        return problem, "a third of the limit; --lengths-of RUN takes a run's own"
+    known = Batch.spread(len(problem.batch.lengths), problem.batch.longest, mean_length)
+    return run.read(config, shape, card, known), "--mean-length"
+
+
 def measured(folder: Path) -> "Batch":
-    """Prompt and response together, of the last STEPS steps of a run. Raises UserError when it has none."""
-    from retool_mcore.metrics.records import read_step, step_files
+    """Prompt and response together, of the last trajectories of a run. Raises UserError when it has none."""
     from retool_mcore.planner import Batch
+
+    records = recorded(folder, ["prompt_ids", "response_ids"])
+    return Batch(tuple(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records))
+
+
+def recorded(folder: Path, columns: list[str]) -> list[dict]:
+    """Columns of the trajectories of a run's last STEPS steps. Raises UserError when it has none."""
+    from retool_mcore.metrics.records import read_step, step_files
 
     files = list(step_files(folder / "rl" / "trajectories").values())[-STEPS:]
     if not files:
         raise UserError(
             f"--lengths-of {folder}: there are no trajectories in it; give a run whose RL has ended a step."
         )
-    records = [record for file in files for record in read_step(file, columns=["prompt_ids", "response_ids"])]
-    return Batch(tuple(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records))
+    return [record for file in files for record in read_step(file, columns=columns)]
 
 
 def parse_gpus(gpus: str) -> tuple[int, int]:

@@ -7,7 +7,9 @@ vLLM's weights come back beside the trainer's and are overwritten by the push.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from retool_mcore.planner.flops import attention_of_pairs
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import BF16, GIB, Memory, models, stage_parameters, staying
@@ -80,18 +82,36 @@ def lacks(shape: Shape, layout: Layout, machine: Machine, found: Rollout, there:
     return None
 
 
-def generation_seconds(shape: Shape, rollout: Rollout, batch: Batch, machine: Machine, *, world: int) -> float:
-    """Generation of the batch: each decode step reads all weights and the KV cache of what is running, or multiplies
-    for longer than that takes.
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of an engine's work: a decode step reads all weights and the KV cache of what is running, or multiplies
+    for longer than that takes."""
 
-    It lasts for as many steps as the longest sequence has tokens, or longer when not all sequences run at once.
-    """
-    share = batch.share(max(1, world // rollout.tp))
+    weights: float  # to read them
+    context: float  # to read a token of the cache
+    token: float  # the products of a token
+    launch: float  # of a step, beside those
+    pair: float  # of a query and a key, where many tokens are read in at once
+
+    @classmethod
+    def of(cls, shape: Shape, machine: Machine, tp: int) -> Self:
+        hbm, peak = DECODE_HBM * machine.hbm, tp * machine.bf16
+        return cls(
+            weights=weight_bytes(shape, tp) / hbm,
+            context=cache_bytes_a_token(shape, tp) / hbm,
+            token=2.0 * shape.matrices / (peak * machine.constants.matmul),
+            launch=DECODE_S + 2 * shape.layers * ALL_REDUCE_S * (tp > 1),
+            pair=attention_of_pairs(shape, 1) / (peak * machine.constants.attention),
+        )
+
+
+def generation_seconds(shape: Shape, rollout: Rollout, batch: Batch, machine: Machine, *, world: int) -> float:
+    """Generation of the batch, which lasts for as many decode steps as the longest sequence has tokens, or longer when
+    not all sequences run at once. `simulate.py` plays it, with turns and a cache that fills."""
+    share, costs = batch.share(max(1, world // rollout.tp)), Costs.of(shape, machine, rollout.tp)
     sequences = len(share.lengths)
     at_once = max(1, min(rollout.max_num_seqs, sequences, rollout.cache_tokens * sequences // share.tokens))
     steps = max(share.lengths[0], share.tokens / at_once)
     # The token at position i reads i positions of the cache: over a step's tokens, all pairs.
-    read = weight_bytes(shape, rollout.tp) + share.pairs / steps * cache_bytes_a_token(shape, rollout.tp)
-    reduces = 2 * shape.layers * ALL_REDUCE_S * (rollout.tp > 1)
-    multiplies = 2.0 * shape.matrices * share.tokens / rollout.tp / (machine.bf16 * machine.constants.matmul)
-    return max(steps * read / (DECODE_HBM * machine.hbm), multiplies) + steps * (DECODE_S + reduces)
+    read = steps * costs.weights + share.pairs * costs.context
+    return max(read, share.tokens * costs.token) + steps * costs.launch

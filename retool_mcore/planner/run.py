@@ -85,9 +85,7 @@ class Course:
 def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
     train = config.train
     save = save_seconds(problem, plan.layout)
-    every = max(train.save_every, 0)
-    if every and train.save_minutes is not None:
-        every = min(every, math.ceil(max(60 * train.save_minutes, save / SAVING_SHARE) / plan.step))
+    every = steps_between_saves(config, save, plan.step)
     problems = OmegaConf.select(config, "data.held_back") or OmegaConf.select(config, "data.arithmetic.held_back") or 0
     validation = 0.0
     if plan.rollout and train.eval_every > 0 and problems >= 1:
@@ -99,6 +97,14 @@ def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
         validations = train.steps // train.eval_every if train.eval_every > 0 else 0
         hours = (train.steps * plan.step + saves * save + validations * validation) / 3600
     return Course(plan.step, save, every * plan.step, validation, hours)
+
+
+def steps_between_saves(config: DictConfig, save: float, step: float) -> int:
+    """0: none is saved. save, step: seconds of one."""
+    train = config.train
+    if train.save_every < 1 or train.save_minutes is None:
+        return max(train.save_every, 0)
+    return min(train.save_every, math.ceil(max(60 * train.save_minutes, save / SAVING_SHARE) / step))
 
 
 def save_seconds(problem: Problem, layout: Layout) -> float:
