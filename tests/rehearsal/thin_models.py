@@ -31,7 +31,7 @@ SHAPES = {
         "intermediate_size": 64,
         "use_sliding_window": False,
     },
-    # Qwen3-30B-A3B: 48 layers, of which 12 are enough for three tensors an expert, heads of 128, hidden 2048, an expert 768
+    # Qwen3-30B-A3B: heads of 128, hidden 2048, an expert 768, and 48 layers: 12 have a quarter of its tensors
     "qwen3-30b-a3b": _SHARED
     | {
         "architectures": ["Qwen3MoeForCausalLM"],
