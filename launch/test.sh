@@ -6,6 +6,7 @@
 #   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
 #   launch/test.sh cluster   only those on a Slurm of two nodes, which they start themselves (as root)
 #   launch/test.sh hostile   every hostile program at every level of isolation that this machine offers
+#   launch/test.sh rehearsal sixteen processes in the layout of two nodes of eight GPUs, on a Slurm if there is one (as root)
 #   launch/test.sh nightly   the end-to-end and Slurm tests that are too long for every change
 #
 # Further arguments go to pytest: launch/test.sh fast -k sandbox
@@ -13,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 case ${1:-} in
-    fast | e2e | cluster | hostile | nightly) parts=("$1"); shift ;;
+    fast | e2e | cluster | hostile | rehearsal | nightly) parts=("$1"); shift ;;
     *) parts=(fast e2e) ;;
 esac
 ./launch/setup.sh
@@ -24,7 +25,7 @@ for part in "${parts[@]}"; do
     folder=tests options=() types=
     case $part in
         fast)
-            marker="not e2e and not nightly and not hostile and not cluster and not gpu"
+            marker="not e2e and not nightly and not hostile and not cluster and not rehearsal and not gpu"
             options=(-n 3 --dist loadfile --max-worker-restart 0) # one starts while another waits: tests/file_scheduling.py
             "${RETOOL_VENV:-.venv}/bin/python" -m mypy & types=$! ;; # beside the tests: they wait now and then
         e2e)
@@ -34,6 +35,7 @@ for part in "${parts[@]}"; do
             marker="cluster and not nightly and not gpu" folder=tests/cluster
             options=(-n 3 --dist loadfile) ;; # a Slurm a file: its tests wait for Slurm's clocks most of the time
         hostile) marker="hostile" folder=tests/sandbox/hostile ;;
+        rehearsal) marker="rehearsal" folder=tests/rehearsal options=(-s) ;; # it prints what it compares
         nightly) marker="nightly and not gpu" ;;
     esac
     echo "== tests: $part =="

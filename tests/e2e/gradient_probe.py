@@ -31,9 +31,10 @@ MASK = [1] * 6 + [0] * 5 + [1] * 4 + [0] * 3 + [1] * 5
 
 
 def build_engine(model: str, tp: int, pp: int, overrides: list[str]):
-    layout = f"parallel=cpu-{'tp2' if tp == 2 else 'pp2'}"
+    named = any(word.startswith("parallel=") for word in overrides)
+    layout = [] if named else [f"parallel=cpu-{'tp2' if tp == 2 else 'pp2'}"]
     engines.register_engines()
-    verl = compose("sft", [layout, "model.make=false", f"model.path={model}", *overrides]).verl
+    verl = compose("sft", [*layout, "model.make=false", f"model.path={model}", *overrides]).verl
     names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
     parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}
     parts["optimizer_config"].total_training_steps = 1000

@@ -162,7 +162,7 @@ def test_tests_run_in_parts(checkout):
     fast, e2e, cluster = (
         f"python -m pytest {folder} -m {marker} and not gpu{workers}"
         for folder, marker, workers in (
-            ("tests", "not e2e and not nightly and not hostile and not cluster", by_file),
+            ("tests", "not e2e and not nightly and not hostile and not cluster and not rehearsal", by_file),
             ("tests", "e2e and not nightly and not cluster", " -n 2 --dist load --maxschedchunk 1"),
             ("tests/cluster", "cluster and not nightly", " -n 3 --dist loadfile"),
         )

@@ -73,6 +73,7 @@ def _factory(make):
     def wrapped(*args, **kwargs):
         if "device" in kwargs:
             kwargs["device"] = on_cpu(kwargs["device"])
+        kwargs.pop("pin_memory", None)
         return make(*args, **kwargs)
 
     return wrapped
