@@ -3,9 +3,9 @@
 python -m benchmarks.rewards.held_back [--out grader_held_back_again]
 
 The pairs, {family: [[answer, truth, same], ...]}, are made apart from the generators that the grader was developed on
-(metamorphic.py, statements.py), from the look of the answers of college_math, CARP and Minerva: slashes with spaces, `+C`,
-solved systems, families over the integers, implicit equations. Each value is known by construction. A first result is
-an estimate; after the faults that it showed are mended, the set is a test and no estimate any more.
+(metamorphic.py, statements.py), from the look of the answers of college_math, CARP and Minerva: slashes with spaces,
+`+C`, solved systems, families over the integers, implicit equations. Each value is known by construction. A first
+result is an estimate; after the faults that it showed are mended, the set is a test and no estimate any more.
 """
 
 import argparse
