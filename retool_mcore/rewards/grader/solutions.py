@@ -27,13 +27,10 @@ def real_numbers(node: Node) -> tuple[str, Node] | None:
         return _without(name, [item.items[1] if is_same else item for item, is_same in zip(items, same, strict=True)])
     if node.join != "or" or any(item.kind != "relation" for item in items):
         return None
-    found = [_piece(item) for item in items]
-    names = {piece[0].text for piece in found if piece is not None}
-    return (
-        (*names, Node("union", node.text, tuple(p[1] for p in found)))
-        if len(names) == 1 and None not in found
-        else None
-    )
+    found = [piece for item in items if (piece := _piece(item)) is not None]
+    if len(found) < len(items) or len({unknown.text for unknown, _ in found}) > 1:
+        return None
+    return found[0][0].text, Node("union", node.text, tuple(piece for _, piece in found))
 
 
 def _piece(relation: Node) -> tuple[Node, Node] | None:
