@@ -138,7 +138,7 @@ def test_different(answer, truth):
     [
         ("|x|", "x"),
         (r"\sqrt{x^2}", "x"),
-        (r"\mathbb{R}\setminus\{0\}", r"(-\infty,0)\cup(0,\infty)"),
+        (r"\ln(3x)", r"\log(3x)"),
         ("[1,2]\\cup[2,3]", "[1,3]"),
         ("9^{9^{9^{9}}}", "5"),
     ],

@@ -22,7 +22,8 @@ class Case:
     `source` may name {token}, {secret}, {folder}, {port}, {udp}, {unix}, {abstract}, {victim}, {server} and {checkout};
     `hostile_world.World` says what they are. `open_at` maps the levels that cannot contain it to the reason. `slow`
     ones take 0.3 s or more. `neighbour` runs beside it and must print "unharmed". `strikes_all` ones hit every process they
-    see; they run only where the runner has proved that a run sees none of this host.
+    see; they run only where the runner has proved that a run sees none of this host. `late`: the neighbour begins when the
+    case has run for a while, so that all that a run begins with is needed then. `session`: the case runs in one.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Case:
     slow: bool = False
     strikes_all: bool = False
     neighbour: str | None = None
+    late: bool = False
+    session: bool = False
     timeout_s: float = 30.0
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch_files: tuple[str, ...] = ()

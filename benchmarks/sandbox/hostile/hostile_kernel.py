@@ -79,6 +79,26 @@ CALLS = [
     ("modify_ldt", 154, "0x11, ctypes.create_string_buffer(16), 16"),
     ("memfd_secret", 447, "0"),
     ("open_by_handle_at", 304, "0, ctypes.create_string_buffer(b'\\10\\0\\0\\0\\1\\0\\0\\0' + bytes(64)), 0"),
+    ("io_setup_all_of_the_host", 206, "60000, ctypes.byref(ctypes.c_ulong(0))"),
+    ("io_uring_register", 427, "-1, 24, 0, 0"),
+    ("inotify_of_shared_folders", 254, "call(294, 0), ctypes.c_char_p(b'/usr/bin'), 0x20"),
+    ("inotify_old", 253, ""),
+    ("sync_of_the_host", 162, ""),
+    ("syncfs_of_the_host", 306, "os.open('/usr', 0)"),
+    ("statmount", 457, "ctypes.create_string_buffer(24), ctypes.create_string_buffer(512), 512, 0"),
+    (
+        "listmount",
+        458,
+        "ctypes.create_string_buffer(b'\\x18' + bytes(7) + b'\\xff' * 8 + bytes(8)), ctypes.create_string_buffer(512), 8, 0",
+    ),
+    ("pidfd_getfd_of_itself", 438, "call(434, os.getpid(), 0), 1, 0"),
+    ("vmsplice", 278, "os.pipe()[1], 0, 0, 0"),
+    ("personality_without_random_addresses", 135, "0x0040000"),
+    (
+        "name_to_handle",
+        303,
+        "-100, ctypes.c_char_p(b'/'), ctypes.create_string_buffer(b'\\x80' + bytes(140)), ctypes.byref(ctypes.c_int()), 0",
+    ),
     ("clone3_new_user", 435, "ctypes.create_string_buffer((0x10000000).to_bytes(8, 'little') + bytes(80)), 88"),
 ]
 CLONE_NEW_USER = (
@@ -181,6 +201,20 @@ for name, action in (("setuid", lambda: os.setuid(0)), ("setgid", lambda: os.set
     if (os.getresuid(), os.getresgid(), os.getgroups()) != was:
         print("ESCAPED", name)
 """
+# Loads the call's number; `exit_group` and `kill` answer 0 and do nothing.
+NO_EXIT = (
+    SYSCALL
+    + """
+import struct
+lines = [(0x20, 0, 0, 0), (0x15, 1, 0, 231), (0x15, 0, 1, 60), (0x06, 0, 0, 0x50000), (0x06, 0, 0, 0x7FFF0000)]
+program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+fprog = (ctypes.c_uint64 * 2)(len(lines), ctypes.addressof(program))
+libc.prctl(38, 1, 0, 0, 0)
+if call(317, 1, 0, ctypes.byref(fprog)) < 0:
+    raise SystemExit("no filter")
+os._exit(0)
+"""
+)
 MMAP_LOW = SYSCALL + "libc.mmap.restype = ctypes.c_void_p\nfor at in (0,):\n" + \
     "    if libc.mmap(ctypes.c_void_p(at), 4096, 7, 0x32, -1, 0) == (at or None): print('ESCAPED', at)\nprint('tried')"  # fmt: skip
 OVERWRITE = (
@@ -281,6 +315,13 @@ CASES = [
         )
         for name, number, arguments in CALLS
     ],
+    # Others may not run beside it on a core then, where cores have threads.
+    Case(
+        "core_for_itself",
+        SYSCALL + "libc.prctl(62, 1, 0, 0, 0)\nprint('refused' if ctypes.get_errno() == errno.EPERM else 'ESCAPED')",
+        stdout="refused\n",
+    ),
+    Case("own_filter_without_an_exit", X86 + NO_EXIT, TIMEOUT | KILLED, timeout_s=1, slow=True),
     Case("clone_new_user", X86 + CLONE_NEW_USER, REFUSED),
     Case("nested_user_namespace", X86 + NESTED, REFUSED | ERROR),
     Case("tools_of_the_system", TOOLS, SUCCESS | KILLED, slow=True),

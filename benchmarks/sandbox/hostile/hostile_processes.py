@@ -81,6 +81,30 @@ for name in os.listdir("/proc"):
             refused("read", {number}, int(name), ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
 """
 )
+# Thirteen processes are lowered as one that runs for long is, and further; none of them gets out of that.
+REGAIN = """
+import os, time
+was, children = os.getpriority(os.PRIO_PROCESS, 0), []
+for _ in range(12):
+    children.append(os.fork())
+    if children[-1] == 0:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            pass
+        os._exit(0)
+time.sleep(0.8)
+child = children[0]
+def weight():
+    return os.getpriority(os.PRIO_PROCESS, child)
+low = weight()
+for action in (lambda: os.setpriority(os.PRIO_PROCESS, child, low - 1), lambda: os.setpriority(os.PRIO_PGRP, 0, was),
+               lambda: os.sched_setscheduler(child, os.SCHED_BATCH, os.sched_param(0)), lambda: os.sched_setscheduler(child, os.SCHED_OTHER, os.sched_param(0))):
+    try:
+        action()
+    except OSError:
+        pass
+print("kept" if low > was and weight() >= low else "ESCAPED", was, low, weight())
+"""
 NUMBERS = "1, 2, 3, 10, 12, 15, 9"
 
 
@@ -285,6 +309,10 @@ CASES = [
         "resource.prlimit({victim}, resource.RLIMIT_NOFILE)",
         open_at=OTHERS | {"landlock": "Landlock does not cover prlimit"},
     ),
+    Case("priority_regained", REGAIN, slow=True),
+    Case("priority_regained_in_a_session", REGAIN, slow=True, session=True),
+    Case("daemon_of_a_session", daemon(STAY, AGAIN), session=True, **LEFT),
+    Case("daemon_of_a_session_that_is_busy", daemon(BUSY, AGAIN), session=True, **LEFT),
     attempts(
         "own_priority_raised",
         "import os",

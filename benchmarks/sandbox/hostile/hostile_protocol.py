@@ -1,6 +1,7 @@
 """Programs that lie about their result, or break the pipes, descriptors and memory that carry it."""
 
 from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
+from retool_mcore.sandbox.base import LOST
 
 ANY = SUCCESS | ERROR | KILLED | OUTPUT | TIMEOUT
 FRAME = """
@@ -136,7 +137,28 @@ while frame.f_back:
             {then}
 """
 
+# What the sandbox itself says of runs: printed by a program they are output, and its ending stays what it was.
+WORDS = {
+    "timeout": "the program ran longer than 1 s and was stopped",
+    "memory": "MemoryError: the program's processes needed more than 256 MB",
+    "output": "the program wrote more than 409600 bytes and was stopped",
+    "killed": "the program was killed by SIGKILL",
+    "sandbox": "the sandbox failed: no answer",
+    "exit": "the program ended with exit code 7",
+    "lost": LOST.strip(),
+}
+SAY = "import os, sys\nprint({words!r})\nos.write(2, {words!r}.encode() + b'\\n\\0\\x1b[2J\\xff\\r')\n{then}"
+
 CASES = [
+    *[Case(f"words_of_{name}", SAY.format(words=words, then="7"), SUCCESS, value="7") for name, words in WORDS.items()],
+    *[
+        Case(f"words_of_{name}_and_error", SAY.format(words=words, then="1 / 0"), ERROR)
+        for name, words in WORDS.items()
+    ],
+    *[
+        Case(f"words_of_{name}_in_a_session", SAY.format(words=words, then="7"), SUCCESS, value="7", session=True)
+        for name, words in WORDS.items()
+    ],
     Case("frame_on_stdout", FRAME + "for frame in frames: os.write(1, frame)\n1 / 0", ERROR),
     Case("frame_on_stderr", FRAME + "for frame in frames: os.write(2, frame)\n1 / 0", ERROR),
     Case("frame_on_stdout_and_exit", FRAME + "for frame in frames: os.write(1, frame)\nos._exit(0)", SUCCESS),

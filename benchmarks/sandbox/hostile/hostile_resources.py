@@ -1,6 +1,16 @@
 """Programs that want all of the machine: processes, memory, disk, inodes, descriptors, output."""
 
-from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, MEMORY, OUTPUT, SUCCESS, TIMEOUT, Case, timed_out
+from benchmarks.sandbox.hostile.hostile_case import (
+    BELOW_NAMESPACES,
+    ERROR,
+    KILLED,
+    MEMORY,
+    OUTPUT,
+    SUCCESS,
+    TIMEOUT,
+    Case,
+    timed_out,
+)
 
 ANY_STOP = KILLED | TIMEOUT | MEMORY | ERROR
 PRIVATE_DISK = {
@@ -140,6 +150,46 @@ try:
 except (OSError, MemoryError) as error:
     print("stopped")
 """
+IN_FLIGHT = {
+    level: "the kernel counts descriptors in flight for a user, and all runs are one user's: other programs cannot send any"
+    for level in ("process", "landlock", "namespaces")
+}
+# Counted for a user, whose processes all runs and the server are: what one run takes may not be missing in another.
+OF_A_USER = """
+import os, socket, time
+for _ in range(20):
+    if os.fork() == 0:
+        break
+kept, end = [], time.monotonic() + 2.0
+while time.monotonic() < end:
+    try:
+        {take}
+    except OSError:
+        time.sleep(0.01)
+"""
+TAKES = {
+    "descriptors_in_flight": "kept.append(socket.socketpair()); [socket.send_fds(kept[-1][0], [b'x'], [0] * 250) for _ in range(9)]",
+    "pipes": "kept.append(os.pipe()); os.set_blocking(kept[-1][1], False); os.write(kept[-1][1], bytes(1 << 16))",
+    "pending_signals": "import signal; signal.pthread_sigmask(0, [35]); [signal.raise_signal(35) for _ in range(2000)]; time.sleep(9)",
+    "epolls": "import select; kept.append(select.epoll()); [kept[-1].register(fd) for fd in os.pipe()]",
+    "unix_sockets": "kept.append(socket.socketpair()); kept[-1][0].setblocking(False); kept[-1][0].send(bytes(1 << 17))",
+    "locks": "import fcntl; kept.append(os.open('/usr/bin/env', 0)); fcntl.flock(kept[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)",
+}
+NEEDS = """
+import os, select, signal, socket, subprocess
+a, b = socket.socketpair()
+socket.send_fds(a, [b"x"], [0, 1, 2])
+assert len(socket.recv_fds(b, 1, 3)[1]) == 3
+pipe = os.pipe()
+os.set_blocking(pipe[1], False)
+assert os.write(pipe[1], bytes(4096)) == 4096
+signal.pthread_sigmask(0, [35])
+signal.raise_signal(35)
+assert signal.sigtimedwait([35], 1)
+select.epoll().register(pipe[0])
+assert subprocess.run(["/usr/bin/env", "true"]).returncode == 0
+print("unharmed")
+"""
 SPARSE = """
 import os
 with open("sparse", "wb") as file:
@@ -196,6 +246,38 @@ CASES = [
     Case("disk_one_large_file", ONE_FILE, SUCCESS | KILLED),
     Case("disk_default_sigxfsz", "open('large', 'wb').write(bytes(200 << 20))", ERROR | KILLED),
     Case("disk_fallocate", SPARSE, SUCCESS | KILLED),
+    *[
+        Case(
+            f"of_a_user_{name}",
+            OF_A_USER.replace("{take}", take),
+            SUCCESS | ANY_STOP,
+            slow=True,
+            timeout_s=4,
+            neighbour=NEEDS,
+            late=True,
+            open_at={"descriptors_in_flight": IN_FLIGHT, "pending_signals": BELOW_NAMESPACES}.get(name, {}),
+        )
+        for name, take in TAKES.items()
+    ],
+    Case(
+        "descriptors_in_flight_of_the_sandbox",
+        OF_A_USER.replace("{take}", TAKES["descriptors_in_flight"]),
+        SUCCESS | ANY_STOP,
+        slow=True,
+        timeout_s=4,
+        neighbour="print('unharmed')",
+        late=True,
+    ),
+    Case(
+        "fork_bomb_of_a_session",
+        FORKS["fork_bomb"],
+        ANY_STOP,
+        slow=True,
+        timeout_s=1.5,
+        session=True,
+        neighbour=NEEDS,
+        late=True,
+    ),
     Case("inode_fill", INODES, SUCCESS | KILLED, slow=True, open_at=PRIVATE_DISK),
     Case(
         "directory_depth",

@@ -22,6 +22,7 @@ MEMORY_MB, OUTPUT_BYTES = 256, 4096
 KEEP_S = 0.02
 # How long a run's remains may take to be gone, and how long a run may hang past its limit, on a busy machine.
 SETTLE_S, HANG_S = 10.0, 60.0
+LATE_S = 0.4
 PR_SET_CHILD_SUBREAPER = 36
 # Prints everything that one run could have changed for the next.
 CHECK = """
@@ -134,11 +135,15 @@ class Range:
             return verdict
         started = time.monotonic()
         servers = self._servers()
-        neighbour = asyncio.create_task(self._run(case.neighbour)) if case.neighbour else None
-        if neighbour:
+        neighbour = asyncio.create_task(self._run(case.neighbour, LATE_S * case.late)) if case.neighbour else None
+        if neighbour and not case.late:
             await asyncio.sleep(0.15)
-        fetch_files = [self._aimed(path) for path in case.fetch_files]
-        result = await self._run(case.source, timeout_s=case.timeout_s, fetch_files=fetch_files)
+        options = {"timeout_s": case.timeout_s, "fetch_files": [self._aimed(path) for path in case.fetch_files]}
+        if case.session:
+            options["session"] = self.world.token
+        result = await self._run(case.source, **options)
+        if case.session:
+            await self.box.end_session(self.world.token)
         if neighbour:
             beside = await neighbour
             if (beside.status, beside.stdout) != ("success", "unharmed\n"):
@@ -189,13 +194,16 @@ class Range:
             verdict.wrong_status.append(f"{result.status} instead of {'/'.join(sorted(case.statuses))} ({last})")
         elif case.stdout is not None and not refused and result.stdout != case.stdout:
             verdict.wrong_status.append(f"printed {result.stdout[:80]!r}")
+        elif case.value is not None and result.value != case.value:
+            verdict.wrong_status.append(f"has the value {result.value!r}")
         if result.status not in ("success", "output") and not result.observation().strip():
             verdict.wrong_status.append("says nothing to the policy")
         for text in texts:
             if len(text) > OUTPUT_BYTES + 500:
                 verdict.wrong_status.append(f"a text of {len(text)} characters came back")
 
-    async def _run(self, source: str, **options) -> Result:
+    async def _run(self, source: str, after_s: float = 0.0, **options) -> Result:
+        await asyncio.sleep(after_s)
         code = self._aimed(source)
         timeout_s = options.setdefault("timeout_s", 30.0)
         try:

@@ -12,7 +12,10 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
-_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?([^|:]*[<>lg].*)", re.DOTALL)
+_CASES = re.compile(
+    r"(?:\\begin\{(?:cases|aligned)\}|\\\{ ?\\begin\{array\}\{[lcr]+\})([^<>]*=[^<>]*)\\end\{[a-z]+\}", re.DOTALL
+)
+_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?([^|:]*(?:[<>]|\\[lgn]e(?![a-z])).*)", re.DOTALL)
 _CUP = re.compile(r"\\cup")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
 _MODULUS = re.compile(
@@ -126,6 +129,8 @@ def build(text: str, nesting: int = 0) -> Node:
     text = text.strip()
     if nesting == 0:
         text = _JOIN_MARKED.sub(r" \1 ", text).strip()
+        if match := _CASES.fullmatch(text):
+            text = re.sub(r" *\\\\ *", ",", match[1].replace("&", "")).strip(" ,")
     if not text:
         raise Unreadable("empty")
     if (match := _FRENCH.fullmatch(text)) and (match[1] == "]" or match[3] == "["):
@@ -203,7 +208,10 @@ def _bracket(text: str, inner: str, ends: str, nesting: int) -> Node:
             raise Unreadable("tuple")
         if any(r"\pm" in item for item in items):
             return _signs(text, nesting)
-        return Node("bracket", text, tuple(build(item, nesting + 1) for item in items), brackets=ends)
+        nodes = tuple(build(item, nesting + 1) for item in items)
+        if all(item.operators == ("=",) for item in nodes):
+            return Node("list", text, nodes, join=",")
+        return Node("bracket", text, nodes, brackets=ends)
     node = build(inner, nesting + 1)
     if node.kind == "scalar" and ends == "[]":
         return Node("bracket", text, (node,), brackets=ends)

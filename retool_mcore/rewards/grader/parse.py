@@ -23,6 +23,7 @@ _REPEATING = re.compile(
     r"([0-9]{0,9})\.([0-9]{0,40}) ?(?:\\(?:overline|bar|dot)\{([0-9]{1,40})\}|\\(?:bar|dot) ?([0-9])|\(([0-9]{1,40})\))"
     r"(?:([0-9]{0,40})\\dot(?:\{([0-9])\}| ?([0-9])))?"
 )
+_CHOOSE = re.compile(r"C\(([0-9]{1,3}), ?([0-9]{1,3})\)")
 _CALL = re.compile(r"([fgh]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
 _FUNCTIONS = FUNCTION_NAMES
@@ -264,6 +265,9 @@ class _Parser:
         if len(letters) == 1 and (match := _CALL.match(self.text, self.at)):
             self.at = match.end()
             return self.call(match[1] + (f"^{match[2] or match[3]}" if match[2] or match[3] else ""))
+        if letters == "C" and (match := _CHOOSE.match(self.text, self.at)):
+            self.at = match.end()
+            return ("fn", "binom", *(("num", Fraction(number), None) for number in match.groups()))
         self.doubtful |= len(letters) > 1
         self.at += 1
         letter = letters[0]
@@ -348,7 +352,7 @@ class _Parser:
         if power == ("neg", ("num", Fraction(1), None)) and name in _INVERSE:
             name, power = _INVERSE[name], None
         self.in_function += 1
-        if self.peek() in ("(", "{"):
+        if self.peek() in ("(", "{", "|"):
             inner = self.atom("")
             if self.peek() == "^" and not self.text.startswith(r"^\circ", self.at):
                 self.doubtful = True

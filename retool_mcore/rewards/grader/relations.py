@@ -49,7 +49,7 @@ def member(node: Node, truth: Node | None = None) -> Node:
     first, last = node.items[at], node.items[-1]
     exact = parsed(first.text)
     if exact is not None and not exact.symbols and len(node.operators) == at + 1:
-        values = _bound(first.text), _bound(last.text)
+        values = real_value(first.text), real_value(last.text)
         if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
             return node
         return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
@@ -140,7 +140,7 @@ def proportional(a: Node, t: Node) -> bool | None:
 def interval(relation: Node) -> tuple[Node, Node] | None:
     """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
     operators, items = relation.operators, relation.items
-    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and _bound(items[1].text) is not None:
+    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and real_value(items[1].text) is not None:
         return items[0], build(rf"(-\infty,{items[1].text})\cup({items[1].text},\infty)")
     if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
         return None
@@ -159,7 +159,7 @@ def interval(relation: Node) -> tuple[Node, Node] | None:
     else:
         return None
     if (match := _ABSOLUTE.fullmatch(name.text)) and low not in ("0", r"-\infty"):
-        low_bound, high_bound = _bound(low), _bound(high)
+        low_bound, high_bound = real_value(low), real_value(high)
         if low_bound is None or high_bound is None or not 0 < low_bound < high_bound:
             return None
         turned = ("(" if ends[1] == ")" else "["), (")" if ends[0] == "(" else "]")
@@ -178,7 +178,7 @@ def apart(pieces: tuple[Node, ...]) -> bool:
     for piece in pieces:
         if piece.kind == "bracket" and len(piece.items) != 2:
             return False
-        bounds = [_bound(item.text) for item in piece.items]
+        bounds = [real_value(item.text) for item in piece.items]
         if None in bounds:
             return False
         spans += [(b, b) for b in bounds] if piece.kind == "set" else [tuple(bounds)]
@@ -189,7 +189,7 @@ def apart(pieces: tuple[Node, ...]) -> bool:
     return all(low <= high for low, high in spans) and all(a[1] < b[0] - 1e-9 for a, b in itertools.pairwise(spans))
 
 
-def _bound(text: str) -> float | None:
+def real_value(text: str) -> float | None:
     if text in (r"\infty", r"+\infty", r"-\infty"):
         return -math.inf if text[0] == "-" else math.inf
     tree = parsed(text)

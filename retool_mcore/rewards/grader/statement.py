@@ -41,7 +41,7 @@ def claims(text: str) -> Counter:
             found[token] += 1
     if text.startswith("!") or re.search(r"[0-9] +[0-9]|\.\.|/\*", text):
         found["unreadable"] += 1
-    if text.count("|") % 2 > bool(_BUILDER.match(text)) or (r"\\" in text and r"\begin" not in text):
+    if text.count("|") % 2 > bool(_BUILDER.match(text)) or (re.search(r"\\\\|&", text) and r"\begin" not in text):
         found["separator"] += 1
     if indices := re.findall(r"[0-9})\]] ?_", text):
         found["index of a number"] = len(indices)

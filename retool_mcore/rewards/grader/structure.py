@@ -7,11 +7,11 @@ nothing, and in the worker, where it is math-verify.
 import re
 from collections.abc import Callable, Iterable
 
-from retool_mcore.rewards.grader import relations
+from retool_mcore.rewards.grader import relations, solutions
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
 from retool_mcore.rewards.grader.scalar import ROUNDED, parsed, same_scalar
 from retool_mcore.rewards.grader.statement import same_claims
-from retool_mcore.rewards.grader.text import MAX_CHARS, normal_form, phrase
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, normal_form, phrase
 
 # (answer, truth), both in normal form -> verdict
 Leaf = Callable[[str, str], bool | None]
@@ -47,7 +47,8 @@ class Comparison:
 
     def texts(self, answer: str, truth: str) -> bool | None:
         """The verdict on two normal forms."""
-        if answer == truth:
+        answer, truth = solutions.family(answer, truth)
+        if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
             return True
         # A comma between digits may group thousands, set off decimals, or separate two numbers.
         for text, other, swap in ((answer, truth, False), (truth, answer, True)):
@@ -85,6 +86,10 @@ class Comparison:
         a, t = relations.member(a, t), relations.member(t)
         if a.kind == t.kind == "residue":
             return self._residues(a, t)
+        sets = [solutions.real_numbers(node) or ("", node) for node in (a, t)]
+        if sets != [("", a), ("", t)] and {node.kind for _, node in sets} <= {"union", "set", "bracket"}:
+            named = {name for name, _ in sets} - {""}
+            return len(named) < 2 and self.nodes(sets[0][1], sets[1][1])
         if a.kind == "relation" or t.kind == "relation":
             return self._relations(a, t)
         if a.kind == t.kind == "scalar":
@@ -110,7 +115,12 @@ class Comparison:
             return self.nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
         if other.kind == "bracket" and len(other.items) == 1:
             return same_scalar(*((plain, other.items[0].text) if a is scalar else (other.items[0].text, plain)))
-        if parsed(plain) is not None or phrase(plain) is not None or plain == r"\emptyset":
+        if (
+            parsed(plain) is not None
+            and not plain.endswith(other.text)
+            or phrase(plain) is not None
+            or plain == r"\emptyset"
+        ):
             return False
         # Units after a list, "4, 5 cm", or something unknown.
         return self.leaf(a.text, t.text)
@@ -129,6 +139,11 @@ class Comparison:
             return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
         if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
             return self._conditions(a, t)
+        names, others = ({re.split("[_(]", name)[0] for item in side.items if (name := _name(item))} for side in (a, t))
+        if names and others and names != others:
+            return False
+        if kinds == {"list"} and len(names) == len(others) == 1:  # `x = 1, 2` and `x_1 = 2, x_2 = 1`
+            return self._unordered(_values(a), _values(t))
         if "list" in kinds and self._order_counts(a, t):
             return self._ordered(_values(a), _values(t))
         return self._unordered(_distinct(a), _distinct(t))
@@ -265,6 +280,11 @@ class Comparison:
         if (a.join == "or") != (t.join == "or"):
             return False
         return self._unordered(a.items, t.items)
+
+
+def _said(text: str) -> str:
+    """A text that holds words, without what marks them; "" for others."""
+    return re.sub(rf"[{OPEN_TEXT}{CLOSE_TEXT} ]", "", text).lower() if re.search("[A-Za-z]{4}", text) else ""
 
 
 def _holds_value(node: Node) -> bool:

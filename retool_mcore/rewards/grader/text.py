@@ -32,6 +32,12 @@ _MULTIPLES = {"dozen": "12", "hundred": "100"} | {
     name: f"10^{{{n}}}" for name, n in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 }
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
+_BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
+_UNIT_FRACTION = re.compile(
+    rf"\\d?frac\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
+)
+_CHOOSE = re.compile(r"(?:\{ ?\})?_\{?([0-9]+)\}? ?C_\{?([0-9]+)\}?")
+_TO = re.compile(rf"^\s*([0-9.]+) *{OPEN_TEXT}?to{CLOSE_TEXT}? *([0-9.]+)\s*$")
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
 # A space between two word characters carries meaning (`3 1/2` is not `31/2`), every other one does not.
 # After a comma too: `32, 349` is two numbers, `32,349` one.
@@ -73,7 +79,7 @@ def _plain(character: str) -> str:
 
 def _words(match: re.Match) -> str:
     words = match[2].strip()
-    if words in FUNCTION_NAMES:
+    if words in FUNCTION_NAMES and not (words == "sec" and match.string[: match.start()].rstrip(" ").endswith("/")):
         return rf"\{words} "
     # Mathematics: without letters, with signs of its own (its words then stand in the open), i and e, a variable.
     single = len(words) == 1 and (words in "ije" or r"\math" in match[1] and "mathrm" not in match[1])
@@ -133,6 +139,8 @@ def normal_form(text: str) -> str:
     text = _MULTIPLE.sub(lambda m: rf"\cdot {_MULTIPLES[m[2].lower()]}{m[1]}", text)
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
+    text = _UNIT_FRACTION.sub(r"\1/\2", _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text))
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", _TO.sub(r"\1:\2", text))
     text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
     text = text.replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
     text = text.replace("!=", r"\ne ").replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")

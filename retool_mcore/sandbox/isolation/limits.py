@@ -1,5 +1,6 @@
 """Resource limits, and what a run's processes use together."""
 
+import math
 import os
 import resource
 
@@ -17,6 +18,7 @@ def set_fixed_limits(file_mb: int, max_files: int, max_processes: int) -> None:
         _set(resource.RLIMIT_MSGQUEUE, 0, 0)
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         _set(resource.RLIMIT_SIGPENDING, 1024, 1024)
+    _set(resource.RLIMIT_NICE, 0, 0)
     _set(resource.RLIMIT_NPROC, max_processes, max_processes)
 
 
@@ -35,10 +37,18 @@ def set_cpu_limit(cpu_s: int, last: bool) -> None:
     _set(resource.RLIMIT_CPU, soft, soft + 1 if last else resource.RLIM_INFINITY)
 
 
-def lower_priority(which: int, number: int) -> None:
-    """Below this process's, of a process or a process group (`os.PRIO_PROCESS`, `os.PRIO_PGRP`), and of the group of
-    tasks that the kernel makes of a session of its own accord where it does."""
-    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
+def niceness(processes: int) -> int:
+    """What lets that many together weigh as much as one that is NICER than this process, as far as 19 does.
+
+    A step of nice is a weight 1.25 times as small (the kernel's sched_prio_to_weight). SCHED_IDLE would do more; on a
+    busy machine its processes do not get even the time that ending takes.
+    """
+    return min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER + math.ceil(math.log(max(1, processes), 1.25)))
+
+
+def lower_priority(which: int, number: int, nice: int) -> None:
+    """Of a process or a process group (`os.PRIO_PROCESS`, `os.PRIO_PGRP`), and of the group of tasks that the kernel
+    makes of a session of its own accord where it does. It cannot be taken back."""
     try:
         os.setpriority(which, number, nice)
         with open(f"/proc/{number}/autogroup", "w") as file:

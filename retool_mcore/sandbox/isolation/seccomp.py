@@ -19,28 +19,16 @@ X32_BIT = 0x40000000
 # The last call this list knows: removexattrat of Linux 6.13.
 NEWEST_CALL = 466
 
-# Numbers of system calls on x86_64 and aarch64, None where the machine lacks it. Read at import: inside its namespaces
-# the server does not see this package.
-DENIED = {
-    name: tuple(None if number == "-" else int(number) for number in numbers)
-    for line in Path(__file__).with_name("denied.txt").read_text().splitlines()
-    if line and not line.startswith("#")
-    for name, *numbers in [line.split()]
-}
-# Their callers have another way, which they take when the call is unknown. A memory file would hide from the limits.
-UNKNOWN = {"clone3": (435, 435), "memfd_create": (319, 279), "memfd_secret": (447, 447)}
-# Without a pid namespace, a run is the process group that its first process leads: nobody may leave it.
-LEAVES_GROUP = {"setsid": (112, 157), "setpgid": (109, 154)}
-# Without a pid namespace these could reach the processes of the user outside of the run; value: index of the argument
-# that must be 0 (the caller itself), or None for calls that are denied altogether.
-REACHES_OTHERS = {
-    "pidfd_open": (434, 434, None), "pidfd_send_signal": (424, 424, None), "rt_sigqueueinfo": (129, 138, None),
-    "rt_tgsigqueueinfo": (297, 240, None), "prlimit64": (302, 261, 0), "setpriority": (141, 140, 1),
-    "ioprio_set": (251, 30, 1), "sched_setaffinity": (203, 122, 0), "sched_setscheduler": (144, 119, 0),
-    "sched_setparam": (142, 118, 0), "sched_setattr": (314, 274, 0),
+# {kind: {name: numbers on x86_64 and aarch64, None where the machine lacks it[, index of an argument]}}. Read at
+# import: inside its namespaces the server does not see this package.
+_CALLS = {
+    kind: {name: tuple(None if number == "-" else int(number) for number in numbers)
+           for line in lines.splitlines() if line and line[0] != "#" for name, *numbers in [line.split()]}
+    for section in Path(__file__).with_name("denied.txt").read_text().split("\n== ")[1:]
+    for kind, _, lines in [section.partition(" ==\n")]
 }  # fmt: skip
-KILLS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
-CLONE, IOCTL, FCNTL = (56, 220), (16, 29), (72, 25)
+DENIED, UNKNOWN, LEAVES_GROUP, REACHES_OTHERS, KILLS = _CALLS.values()
+CLONE, IOCTL, FCNTL, PRCTL = (56, 220), (16, 29), (72, 25), (157, 167)
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 NAMESPACE_FLAGS = 0x7E020000 | 0x80
 AF_UNIX = 1
@@ -48,6 +36,8 @@ TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's 
 # Naming who gets the signal when a descriptor is ready: it is sent without a call of its own.
 SIGNAL_OWNER_FCNTL = (8, 15)  # F_SETOWN, F_SETOWN_EX
 SIGNAL_OWNER_IOCTL = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP
+
+PR_SCHED_CORE = 62  # nobody else may run on the same core then
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -85,6 +75,7 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
             body += [(test, 0, 1, value & 0xFFFFFFFF), *refuse(number)]
         return [*body, (_RETURN, 0, 0, ALLOW)]
 
+    on_call(PRCTL, refuse_if(0, _JUMP_EQUAL, [PR_SCHED_CORE], errno.EPERM))
     on_call(CLONE, refuse_if(0, _JUMP_ANY_BIT, [NAMESPACE_FLAGS], errno.EPERM))
     ioctls = TERMINAL_INPUT if own_pid_namespace else TERMINAL_INPUT + SIGNAL_OWNER_IOCTL
     on_call(IOCTL, refuse_if(1, _JUMP_EQUAL, ioctls, errno.EPERM))

@@ -16,7 +16,7 @@ from retool_mcore.sandbox.local.loop import Loop, Timer
 from retool_mcore.sandbox.local.place import Slot
 from retool_mcore.sandbox.local.run import Run
 from retool_mcore.sandbox.local.sessions import Sessions
-from retool_mcore.sandbox.local.watch import WATCH_S, Watch
+from retool_mcore.sandbox.local.watch import SOON_S, WATCH_S, Watch, look_soon
 from retool_mcore.sandbox.local.wire import encode_reply, frame
 
 PARENT_CHECK_S = 1.0
@@ -219,6 +219,7 @@ class Dispatcher:
         self.loop.watch(place.control.fileno(), lambda _: self._on_word(place))
         reason = f"the program ran longer than {run.timeout_s:g} s and was stopped"
         run.timer = self.loop.after(run.timeout_s, lambda: self._stop(run, Status.TIMEOUT, reason))
+        self.loop.after(SOON_S, lambda: look_soon(run))
         try:
             place.hand_over(run.raw, run.stdin.encode("utf-8", "replace"))
         except OSError:

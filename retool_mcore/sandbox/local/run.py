@@ -44,6 +44,8 @@ class Run:
         self.new_session = False
         self.timer: Timer | None = None
         self.started = time.monotonic()
+        # As of `watch.give_way`, and the processes that have it.
+        self.nice, self.lowered = -20, set[int]()
 
     @property
     def is_over(self) -> bool:

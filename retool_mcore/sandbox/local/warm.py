@@ -9,32 +9,15 @@ import gc
 import io
 import sys
 import traceback
+from pathlib import Path
 
 from retool_mcore.sandbox.isolation.syscalls import collapse_into_huge_pages
 
-# Not here: scipy's parts, numpy.random, and sympy.lambdify, which imports the former. Every shared library makes each
-# fork dearer, of programs without it too.
+# {module: program}
 FIRST_USES = {
-    "numpy": """
-import numpy as np
-a = np.arange(6.0).reshape(2, 3)
-str(a), repr(a), a @ a.T, a.sum(), a.mean(0), np.linalg.det(a[:, :2]), np.linalg.solve(a[:, :2], a[0, :2])
-np.linalg.eigvals(a[:, :2]), np.roots([1, -3, 2]), np.polyfit([0, 1, 2], [0, 1, 4], 1)
-np.sort(a), np.unique(a), np.gcd(4, 6), np.prod([1, 2]), a[a > 1]
-""",
-    "sympy": """
-import sympy as sp
-x, y = sp.symbols("x y")
-n = sp.symbols("n", integer=True, positive=True)
-str(sp.factor(x**2 - 1)), str(sp.expand((x + y) ** 3)), sp.simplify((x**2 - 1) / (x - 1)), sp.sympify("2*x + 1/3")
-sp.solve(x**2 - 2, x), sp.solve([x + y - 3, x - y - 1], [x, y]), sp.diff(x**2, x), sp.integrate(x * sp.exp(x), x)
-sp.limit(sp.sin(x) / x, x, 0), sp.series(sp.cos(x), x, 0, 4), sp.summation(n, (n, 1, 10)), sp.Rational(1, 3) + 1
-sp.Matrix([[1, 2], [3, 4]]).det(), sp.Matrix([[1, 2], [3, 4]]).inv(), sp.Matrix([[2, 1], [1, 2]]).eigenvals()
-sp.sqrt(8), sp.N(sp.pi, 20), sp.nsimplify(0.5), sp.factorint(360), sp.isprime(97), sp.divisors(28), sp.gcd(12, 18)
-sp.binomial(5, 2), sp.latex(x**2 / 2), sp.Eq(x, 1), sp.trigsimp(sp.sin(x) ** 2 + sp.cos(x) ** 2), (x**2).subs(x, 3)
-sp.Poly(x**2 - 1, x).all_roots(), sp.apart(1 / (x**2 - 1))
-sp.solveset(x**2 - 1, x, sp.S.Reals), sp.floor(sp.Rational(7, 2)), sp.radsimp(1 / (1 + sp.sqrt(2)))
-""",
+    name: program
+    for section in Path(__file__).with_name("first_uses.txt").read_text().split("\n## ")[1:]
+    for name, _, program in [section.partition("\n")]
 }
 
 

@@ -11,9 +11,8 @@ from retool_mcore.sandbox.local.run import Run
 WATCH_S = 0.1
 # Runs younger than this are left alone: most end earlier, and looking costs more than they do.
 GRACE_S = 0.2
-# Whoever runs longer gives way to what is short and to the server; not a session's process, which could not be raised
-# again.
-LONG_S = 0.03
+# Whoever runs longer gives way to what is short and to the server, and whoever has made processes by then at once.
+LONG_S, SOON_S = 0.03, 0.01
 
 
 class Watch:
@@ -26,23 +25,19 @@ class Watch:
 
     def look(self, runs: list[Run]) -> list[Run]:
         """Those of `runs` that are now stopped because they use too much."""
-        now = time.monotonic()
-        for run in runs:
-            if now - run.started > LONG_S and run.session is None:
-                limits.lower_priority(os.PRIO_PGRP, run.place.program)
-        grace_s = GRACE_S if self.has_namespaces else 0.0
-        grown = [run for run in runs if now - run.started > grace_s and run.stopped is None and not run.is_over]
-        if not grown:
-            return []
-        of_zygote = [] if self.has_namespaces else limits.descendants(self.zygote)
+        now, grace_s = time.monotonic(), GRACE_S if self.has_namespaces else 0.0
+        old = now - min(grace_s, LONG_S)
+        grown = [run for run in runs if run.started < old and run.stopped is None and not run.is_over]
+        of_zygote = [] if self.has_namespaces or not grown else limits.descendants(self.zygote)
         for run in grown:
-            self._check(run, of_zygote)
+            processes = run.place.processes(of_zygote)
+            if now - run.started > LONG_S:
+                give_way(run, processes)
+            if now - run.started > grace_s:
+                self._check(run, processes)
         return [run for run in grown if run.stopped is not None]
 
-    def _check(self, run: Run, of_zygote: list[int]) -> None:
-        processes = run.place.processes(of_zygote)
-        for pid in processes if run.session is None else ():
-            limits.lower_priority(os.PRIO_PROCESS, pid)
+    def _check(self, run: Run, processes: list[int]) -> None:
         if len(processes) > MAX_PROCESSES:
             run.stop(Status.KILLED, f"the program started more than {MAX_PROCESSES} processes and was stopped")
             return
@@ -57,3 +52,25 @@ class Watch:
             if size > FOLDER_MB * 2**20 or entries > FOLDER_FILES:
                 limit_text = f"{FOLDER_MB} MB or {FOLDER_FILES} files"
                 run.stop(Status.KILLED, f"the program's folder grew beyond {limit_text} and was stopped")
+
+
+def look_soon(run: Run) -> None:
+    """Call SOON_S after its begin: a run that has made processes by then gives way."""
+    if not run.is_over and len(processes := [run.place.program, *limits.descendants(run.place.program)]) > 1:
+        give_way(run, processes)
+
+
+def give_way(run: Run, processes: list[int]) -> None:
+    """Lower the priority of a run's `processes`, the program's own first, so far that all do not weigh more than one.
+
+    Each is lowered once. The program of a session is not, since no later run could raise it again.
+    """
+    nice = limits.niceness(len(processes))
+    if nice > run.nice:
+        run.nice, run.lowered = nice, set()
+        if run.session is None:
+            limits.lower_priority(os.PRIO_PGRP, run.place.program, nice)
+    for pid in processes if run.session is None else processes[1:]:
+        if pid not in run.lowered:
+            limits.lower_priority(os.PRIO_PROCESS, pid, run.nice)
+    run.lowered.update(processes)
