@@ -7,14 +7,13 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 
 from retool_mcore.data.formats import Format
-from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
-from retool_mcore.environments.gym import ABILITY as ACTED
-from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.verdict import CALLS, ENVIRONMENT, TESTS
+from retool_mcore.tables import yaml_beside
+
+KINDS = yaml_beside(__file__)  # of what a recipe grades
 
 
 def listed(paths: str | Iterable[str]) -> list[Path]:
@@ -75,35 +74,20 @@ def check_template(template: str, rollout_format: str, where: str = "data.prompt
 
 
 def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
-    """A recipe that grades function calls needs rows whose ground truth is calls, and every other recipe others.
+    """A recipe that grades calls, a repository's tests or an environment needs such rows, every other recipe others.
 
     `recipe` is the configuration's section. Only the first row of each file is read.
     """
-    calls = recipe["answer"] == CALLS
+    asked = recipe["answer"] if recipe["answer"] in KINDS else "other"
     for file in files:
         batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1, columns=["ability"]))
         ability = batch["ability"][0].as_py()
-        if calls and ability != ABILITY:
+        found = next((name for name, kind in KINDS.items() if kind.get("ability") == ability), "other")
+        if found != asked:
+            advice = KINDS[found]["with"] if asked == "other" else KINDS[asked]["take"]
             raise UserError(
-                f"recipe={recipe['name']} grades function calls, and the ground truth of {file} is none (ability "
-                f"{ability!r}): take function-calling data, as data=functions or data=xlam."
-            )
-        if not calls and ability == ABILITY:
-            raise UserError(
-                f"the ground truth of {file} is function calls, and recipe={recipe['name']} grades answers: take "
-                "recipe=tool_n1 or recipe=toolrl, or set recipe.answer=calls."
-            )
-        tests, repository = recipe["answer"] == TESTS, ability == REPOSITORY
-        if tests != repository:
-            raise UserError(
-                f"recipe={recipe['name']} grades {'' if tests else 'no '}tests of a repository, and the rows of {file} "
-                f"are {'' if repository else 'no '}repository tasks (ability {ability!r}): recipe=skyrl goes with "
-                "data=repo_bugs, and with no other."
-            )
-        if (recipe["answer"] == ENVIRONMENT) != (ability == ACTED):
-            raise UserError(
-                f"recipe.answer={recipe['answer']} does not fit {file} (ability {ability!r}): rows of an environment "
-                "(environments/gym.py::write_rows) go with recipe.answer=environment, and with no other."
+                f"recipe={recipe['name']} grades {KINDS[asked]['graded']} (recipe.answer={recipe['answer']}), and the "
+                f"rows of {file} are {KINDS[found]['graded']} (ability {ability!r}): {advice}."
             )
 
 

@@ -41,16 +41,17 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")
 
 
-def beside(pipeline: Mapping) -> int:
-    """Nodes that a job has for rollout engines of their own, beside the trainer's."""
+def beside(config: Mapping) -> int:
+    """Nodes that a job has for rollout engines of their own, beside the trainer's; of RL alone."""
+    pipeline = config.get("pipeline") or {"hybrid": True}
     return 0 if pipeline["hybrid"] else pipeline["rollout_nodes"]
 
 
-def check_slurm(pipeline: Mapping, gpus_per_node: int) -> None:
+def check_slurm(config: Mapping) -> None:
     """Refuse rollout engines that the nodes of a Slurm job, which are all alike, cannot hold. Raises UserError."""
-    if beside(pipeline) and pipeline["rollout_gpus"] > gpus_per_node:
+    if beside(config) and (pipeline := config["pipeline"])["rollout_gpus"] > config["parallel"]["gpus_per_node"]:
         raise UserError(
             f"pipeline={pipeline['name']}: pipeline.rollout_gpus={pipeline['rollout_gpus']} on each of "
-            f"{pipeline['rollout_nodes']} node(s), but a job's nodes have parallel.gpus_per_node={gpus_per_node}: "
-            "lower it, or parallel.rollout_tp, and raise pipeline.rollout_nodes."
+            f"{pipeline['rollout_nodes']} node(s), but a job's nodes have parallel.gpus_per_node="
+            f"{config['parallel']['gpus_per_node']}: lower it, or parallel.rollout_tp, and raise rollout_nodes."
         )
