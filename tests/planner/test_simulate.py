@@ -28,13 +28,13 @@ def made(*words, batch=None, cache=None, **order):
     return config, problem, plan, replace(scale.order_of(config, problem, plan), **order)
 
 
-def simulation(*words, tools=scale.Tools(), seed=1, **changes):
+def simulation(*words, tools=(3.0, 1.0), seed=1, **changes):
     """And all that it was given, which grows as it takes more."""
     config, problem, plan, order = made(*words, **changes)
     given: list[list[Trajectory]] = []
 
     def noted():
-        for group in scale.drawn(problem, config.train.n, config.rollout.max_turns, seed, tools):
+        for group in scale.drawn(config, problem, seed, *tools):
             given.append(group)
             yield group
 
@@ -109,16 +109,16 @@ def test_without_tools_and_with_room_generation_takes_what_the_planner_says():
 
 
 def test_more_slots_are_never_slower_and_few_make_it_wait():
-    tools = scale.Tools(calls=4, seconds=20)
+    tools = (4.0, 20.0)
     took = [simulation(tools=tools, slots=slots)[0].step() for slots in (1, 4, 16, 10**6)]
     assert all(less.waited >= more.waited for less, more in itertools.pairwise(took))
     assert took[0].waited > 2 * took[-1].waited and took[0].spent["tools"] > took[-1].spent["tools"]
 
 
 def test_slower_tools_and_smaller_caches_take_longer():
-    base = simulation(tools=scale.Tools(4, 0))[0].step()
-    assert simulation(tools=scale.Tools(4, 60))[0].step().waited > base.waited + 60
-    assert simulation(tools=scale.Tools(4, 0), cache=150_000, live=128)[0].step().waited > base.waited
+    base = simulation(tools=(4, 0))[0].step()
+    assert simulation(tools=(4, 60))[0].step().waited > base.waited + 60
+    assert simulation(tools=(4, 0), cache=150_000, live=128)[0].step().waited > base.waited
 
 
 def test_the_same_seed_gives_the_same_step_and_another_another():
@@ -170,7 +170,7 @@ def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
     out = capsys.readouterr().out
     rows = json.loads(file.read_text())
     assert [row["gpus"] for row in rows] == [16, 32] and rows[0]["speed"] == 1 < rows[1]["speed"]
-    assert f"{rows[0]['step']:,.1f}" in out and "Nothing here was measured" in out
+    assert f"{rows[0]['step']:,.1f}" in out and "Simulated, not measured" in out
     assert {path.suffix for path in tmp_path.glob("drawn.*")} == {".png", ".svg", ".csv"}
     assert main.main(["simulate", *words[:-4], "--gpus", "many"]) == 2
     assert "--gpus many: expected numbers" in capsys.readouterr().err
