@@ -1,7 +1,7 @@
 """`retool simulate`: a run's steps on more GPUs, in events over the planner's costs."""
 
 import json
-from collections import Counter
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,12 +71,13 @@ def simulate(
         curves = {"simulated": [row.speed / rows[0].speed for row in rows], "as the GPUs": [of / x[0] for of in x]}
         parts = {name: [row.parts[name] for row in rows] for name in rows[0].parts}
         panels = {"speed": curves, "seconds of a step": parts}
-        write(plot, {title: [(name, x, y) for name, y in of.items()] for title, of in panels.items()}, x="GPUs")
+        write(plot, {title: [(name, x, y) for name, y in of.items()] for title, of in panels.items()}, over="GPUs")
 
 
 def turns_of(record: dict) -> "Turns":
     """A trajectory as it was recorded: what each turn read in and sampled, and the seconds of its calls."""
-    turns, given, spent = [], len(record["prompt_ids"]), Counter()
+    given, spent = len(record["prompt_ids"]), defaultdict(float)
+    turns: list[tuple[float, float]] = []
     for span in record["spans"]:
         size = span["end"] - span["start"]
         if span["kind"] == "policy":

@@ -3,7 +3,6 @@
 import copy
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,8 +43,8 @@ def gpus_of(config: DictConfig) -> int:
 
 
 def order_of(config: DictConfig, problem: Problem, plan: Plan, partial: float = 0.0) -> Order:
-    """How the run's generation and training take turns. partial: with GPUs that take turns, by which share of a batch
-    more prompts are at work than a step needs; what is unfinished goes on in the next step, which no configuration has."""
+    """How the run's generation and training take turns. partial: by which share of a batch more prompts are at work
+    than a step of pipeline=sync needs; what is unfinished goes on in the next step, which no configuration has."""
     pipeline, shape, own = config.pipeline, problem.shape, problem.own_gpus
     slots = derived.sizes(config, ASSUMED["cores_a_node"])
     phases = {name: took for name, took in plan.seconds.items() if name not in ("generation", "push")}
@@ -129,7 +128,7 @@ def row(
     gpus, engines = problem.world + problem.own_gpus, (problem.own_gpus or problem.world) // plan.rollout.tp
     simulation = Simulation(problem, plan, order, engines, groups)
     found = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
-    spent = sum((step.spent for step in found), Counter())
+    spent = {name: sum(step.spent[name] for step in found) for name in found[0].spent}
     waited, step_s = (
         sum(seconds) / steps for seconds in zip(*((step.waited, step.seconds) for step in found), strict=True)
     )
