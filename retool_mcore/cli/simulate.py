@@ -41,6 +41,7 @@ def simulate(
     from rich.table import Table
 
     from retool_mcore.planner import run, scale
+    from retool_mcore.planner.search import refusal
     from retool_mcore.planner.table import WIDTH, numbers
 
     config, shape, card = asked("rl", overrides or [], gpu, gpu_memory)
@@ -53,6 +54,8 @@ def simulate(
         sized = scale.resized(config, count, scale_batch=scale_batch)
         problem, told = problem_of(sized, shape, card, lengths_of, mean_length)
         plan = run.present(sized, problem)
+        if why := refusal(problem, plan):
+            raise UserError(f"{count} GPUs do not hold this run: {why}; `retool plan` says what to change.")
         order = scale.order_of(sized, problem, plan, partial)
         groups = scale.drawn(sized, problem, seed, calls, tool_seconds, turns)
         rows.append(scale.row(sized, problem, plan, order, groups, steps, seed))
