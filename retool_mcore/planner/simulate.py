@@ -10,7 +10,6 @@ import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 
 from retool_mcore.planner.rollout import PUSH_S, Costs
@@ -64,13 +63,15 @@ class Simulation:
         self.live = Live(engine.cache_tokens * engines, problem.batch.longest, sequences, order.live)
         self.batch = sequences // order.group  # groups
         self.queue: deque[Trajectory] = deque()
-        self.tools: deque[tuple[float, Trajectory]] = deque()
+        self.free = [
+            0.0
+        ] * order.slots  # when each slot of the sandboxes is free: the first that is takes the next call
         self.places: OrderedDict[Trajectory, Engine] = OrderedDict()  # the router's memory
         self.groups: list[list[Trajectory]] = []  # by number, those of each that have finished
         self.issued: list[int] = []  # by number, the step
         self.unfinished: Counter[int] = Counter()  # groups by that step
         self.ready: list[int] = []  # numbers of whole groups, the oldest first
-        self.at_work = self.programs = self.version = 0
+        self.at_work = self.version = 0
 
     def step(self) -> Step:
         """Plays one step of the trainer."""
@@ -124,8 +125,9 @@ class Simulation:
             self._place(trajectory).submit(trajectory, given, sampled)
             yield
             if number < len(trajectory.waits):
-                self.tools.append((trajectory.waits[number], trajectory))
-                self._begin_programs()
+                ended = max(self.clock.now, self.free[0]) + trajectory.waits[number]
+                heapq.heapreplace(self.free, ended)
+                self.clock.after(ended - self.clock.now, trajectory.go_on)
                 yield
         self._place(trajectory).members -= 1
         del self.places[trajectory]
@@ -147,14 +149,3 @@ class Simulation:
         if len(self.places) > self.order.sticky:
             self.places.popitem(last=False)[1].members -= 1
         return found
-
-    def _begin_programs(self) -> None:
-        while self.tools and self.programs < self.order.slots:
-            seconds, trajectory = self.tools.popleft()
-            self.programs += 1
-            self.clock.after(seconds, partial(self._end_program, trajectory))
-
-    def _end_program(self, trajectory: Trajectory) -> None:
-        self.programs -= 1
-        self._begin_programs()
-        trajectory.go_on()
