@@ -23,28 +23,26 @@ if TYPE_CHECKING:
 
 STEPS = 5  # the last of a run, whose lengths are taken
 
+Words = Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")]
+Gpu = Annotated[str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")]
+GpuMemory = Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")]
+Mean = Annotated[int | None, Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)]
+LengthsOf = Annotated[Path | None, Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")]
+
 
 def plan(
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
-    ] = None,
+    overrides: Words = None,
     model: Annotated[
         str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
     ] = None,
     gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
-    gpu_memory: Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
+    gpu_memory: GpuMemory = None,
     max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
-    gpu: Annotated[
-        str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
-    ] = None,
+    gpu: Gpu = None,
     sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
     updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
-    mean_length: Annotated[
-        int | None, Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)
-    ] = None,
-    lengths_of: Annotated[
-        Path | None, Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")
-    ] = None,
+    mean_length: Mean = None,
+    lengths_of: LengthsOf = None,
     sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
     top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
     write: Annotated[
@@ -90,21 +88,14 @@ def plan(
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
 
 
-def judge(
-    stage: str,
-    overrides: list[str],
-    lengths_of: Path | None,
-    mean_length: int | None,
-    gpu: str | None,
-    gpu_memory: float | None,
-) -> None:
+def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, gpu: str | None, gib: float | None):
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight import machine, memory
 
-    config, shape, card = asked(stage, overrides, gpu, gpu_memory)
-    problem, told = problem_of(config, shape, card, lengths_of, mean_length)
+    config, shape, card = asked(stage, words, gpu, gib)
+    problem, told = problem_of(config, shape, card, run_of, mean)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
@@ -117,16 +108,14 @@ def judge(
     verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 
-def asked(
-    stage: str, overrides: list[str], gpu: str | None, gpu_memory: float | None
-) -> tuple[DictConfig, "Shape", "Machine"]:
+def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> tuple[DictConfig, "Shape", "Machine"]:
     """The run, its model and its GPU. Raises UserError for what the planner does not know."""
     from retool_mcore.planner import run
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight.machine import gpu_names
 
-    config = compose(stage, overrides)
+    config = compose(stage, words)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
         raise UserError(
@@ -134,23 +123,23 @@ def asked(
             "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
         )
     card = run.machine_of(config, gpu_names())
-    if gpu or gpu_memory:
-        card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
+    if gpu or gib:
+        card = find_machine(gpu or card.name.partition("-")[0], gib or card.memory / GIB)
     return config, shape, replace(card, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def problem_of(
-    config: DictConfig, shape: "Shape", card: "Machine", lengths_of: Path | None, mean_length: int | None
+    config: DictConfig, shape: "Shape", card: "Machine", run_of: Path | None, mean: int | None
 ) -> tuple["Problem", str]:
     """The run before the planner, and where its lengths are from."""
     from retool_mcore.planner import Batch, run
 
     problem = run.read(config, shape, card)
-    if lengths_of is not None:
-        return run.read(config, shape, card, measured(lengths_of)), f"those of {lengths_of}"
-    if mean_length is None:
+    if run_of is not None:
+        return run.read(config, shape, card, measured(run_of)), f"those of {run_of}"
+    if mean is None:
         return problem, "a third of the limit; --lengths-of RUN takes a run's own"
-    known = Batch.spread(len(problem.batch.lengths), problem.batch.longest, mean_length)
+    known = Batch.spread(len(problem.batch.lengths), problem.batch.longest, mean)
     return run.read(config, shape, card, known), "--mean-length"
 
 
