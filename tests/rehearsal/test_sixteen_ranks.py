@@ -199,6 +199,7 @@ def test_a_checkpoint_goes_on_in_another_layout(flagship, tmp_path, other):
 def test_a_grpo_update_from_recorded_trajectories_equals_that_of_one_process(flagship, tmp_path):
     found = {}
     for name, chosen in (("sixteen", ONE_MACHINE), ("one", ONE_PROCESS)):
+        shutil.copytree(flagship.sixteen / "t/data", tmp_path / name / "t/data")
         metrics = replay(tmp_path / name / "t", flagship.record(f"grpo {name}"), flagship.given, layout(chosen))
         found[name] = metrics, read(flagship.record(f"grpo {name}"), "update_1")
     (metrics, update), (wanted, reference) = found["sixteen"], found["one"]
