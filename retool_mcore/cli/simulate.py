@@ -27,7 +27,6 @@ def simulate(
     mean_length: Mean = None,
     calls: Annotated[float, Option(metavar="N", help="Mean calls of a trajectory, without a run.", min=0)] = 3.0,
     tool_seconds: Annotated[float, Option(metavar="S", help="Mean seconds of a call, without a run.", min=0)] = 1.0,
-    partial: Annotated[float, Option(metavar="SHARE", help="Hypothetical: more of a batch begun.", min=0, max=1)] = 0.0,
     steps: Annotated[int, Option(metavar="N", help="Steps to play, after those that fill the queue.", min=1)] = 2,
     seed: Annotated[int, Option(metavar="N", help="The same seed gives the same figures.")] = 1,
     gpu: Gpu = None,
@@ -56,7 +55,7 @@ def simulate(
         plan = run.present(sized, problem)
         if why := refusal(problem, plan):
             raise UserError(f"{count} GPUs do not hold this run: {why}; `retool plan` says what to change.")
-        order = scale.order_of(sized, problem, plan, partial)
+        order = scale.order_of(sized, problem, plan)
         groups = scale.drawn(sized, problem, seed, calls, tool_seconds, turns)
         rows.append(scale.row(sized, problem, plan, order, groups, steps, seed))
         table.add_row(*cells(rows[-1], rows[0]))

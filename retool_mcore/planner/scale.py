@@ -42,16 +42,15 @@ def gpus_of(config: DictConfig) -> int:
     return config.parallel.nodes * config.parallel.gpus_per_node + own
 
 
-def order_of(config: DictConfig, problem: Problem, plan: Plan, partial: float = 0.0) -> Order:
-    """How the run's generation and training take turns. partial: by which share of a batch more prompts are at work
-    than a step of pipeline=sync needs; what is unfinished goes on in the next step, which no configuration has."""
+def order_of(config: DictConfig, problem: Problem, plan: Plan) -> Order:
+    """How the run's generation and training take turns."""
     pipeline, shape, own = config.pipeline, problem.shape, problem.own_gpus
     slots = derived.sizes(config, ASSUMED["cores_a_node"])
     phases = {name: took for name, took in plan.seconds.items() if name not in ("generation", "push")}
     train = sum(phases.values()) + (ASSUMED["log_probs"] - 1) * phases["log-probs"] + ASSUMED["rest_s"]
-    ahead, push = partial, PUSH_S
+    push = PUSH_S
     if own:
-        ahead, size = pipeline.staleness, BF16 * shape.parameters
+        size = BF16 * shape.parameters
         links = math.ceil(math.log2(1 + own)) / ASSUMED["host_bytes_s"]
         push = size * (links if pipeline.transport == "host" else 1 / (problem.machine.network * ASSUMED["nccl_share"]))
         # verl puts the weights of the step's beginning back for each later mini-batch's log-probabilities.
@@ -63,8 +62,8 @@ def order_of(config: DictConfig, problem: Problem, plan: Plan, partial: float = 
         train_s=train,
         push_s=push,
         updates=pipeline.updates,
-        ahead=ahead,
-        bound=math.ceil(ahead),
+        ahead=pipeline.staleness,
+        bound=pipeline.staleness,
         colocated=own == 0,
         live=config.rollout.live,
     )
