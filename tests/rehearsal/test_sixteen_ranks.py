@@ -172,7 +172,7 @@ def test_only_keys_of_kernels_differ(tmp_path):
     """Whatever else the layout of GPUs asks for is asked for here."""
     for stage in ("sft", "rl"):
         found = different_keys(stage, "name=t", f"runs_dir={tmp_path}", f"model.path={tmp_path}", "model.make=false")
-        print(f"\nretool {stage}: {len(found)} keys differ from parallel={LAYOUT}")
+        print(f"\n{stage}: {len(found)} keys differ from parallel={LAYOUT}")
         for name in (*KERNELS, *THIN):
             print(f"  {name:80} {found[name][0]!s:9} {found[name][1]}")
         assert found.keys() == KERNELS.keys() | THIN.keys()
