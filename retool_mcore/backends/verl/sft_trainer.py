@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -49,11 +50,18 @@ class MarkingHandler(CheckpointHandler):
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
         if self.resume_global_step % len(self.train_dataloader):
-            own = self.dp_rank
-            # All ranks have read as many batches: one that the saving layout had not goes on where its first stood.
-            self.dp_rank = own if Path(checkpoint_path, f"data_{own}.pt").exists() else 0
-            super()._load_dataloader_state(checkpoint_path)
-            self.dp_rank = own
+            # All ranks have read as many batches, and the first rank's file is there in every layout.
+            state = torch.load(Path(checkpoint_path, "data_0.pt"), map_location="cpu", weights_only=False)
+            _recount(state, self.train_dataloader.batch_size)
+            self.train_dataloader.load_state_dict(state)
+
+
+def _recount(state: Any, batch: int) -> None:
+    """Let every sampler in a StatefulDataLoader's state stand behind as many batches as before, of `batch` examples."""
+    for part in state.values() if isinstance(state, dict) else ():
+        _recount(part, batch)
+    if isinstance(state, dict) and (sampler := state.get("_sampler_iter_state")):
+        sampler["samples_yielded"] = state["_sampler_iter_yielded"] * batch
 
 
 class ColdStart(SFTTrainer):
