@@ -66,10 +66,11 @@ def _of_a_family(key: str) -> bool:
     return key.startswith("val/") and key.endswith("/accuracy") and key.count("/") == 2
 
 
-def judge(plan, runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]:
+def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool = True) -> list[dict]:
     """One row a claim: the differences in points of its pairs, their mean with a 95 % t-interval, and the verdict.
 
-    hung: runs that count as if they had not come to their end; no calls are cut in a pair of theirs.
+    hung: runs that count as if they had not come to their end; no calls are cut in a pair of theirs. judged: False
+    gives the pairs, without a verdict, of the claims for which not every run was begun.
     """
     starts, value = {}, {}
     for name, run in runs.items():
@@ -93,11 +94,12 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]
     found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in plan.arms}
     for name, claim in plan.claims.items():
         needed = {plan.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
-        if any(arms[arm] < len(plan.bases) * len(plan.seeds) for arm in needed):
+        if judged == any(arms[arm] < len(plan.bases) * len(plan.seeds) for arm in needed):
             continue
         pairs = []
         for base, arm, seed in value:
-            if arm != claim.better:
+            others = [other for other in claim.worse if other not in plan.before]
+            if arm != claim.better or any((base, other, seed) not in value for other in others):
                 continue
             if claim.of == "accuracy":
                 pairs.append(value[base, arm, seed] - max(accuracy(base, other, seed) for other in claim.worse))
@@ -106,6 +108,9 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = ()) -> list[dict]
                 cuts = [cut(base, seed, claim, family) for family in families]
                 pairs.append(cuts[0] - (cuts[1] if len(cuts) > 1 else 0))
         pairs = [round(100 * pair, 2) for pair in pairs]
+        if not judged:
+            found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs})
+            continue
         mean = statistics.mean(pairs)
         half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
         met = {
@@ -225,8 +230,11 @@ def main() -> None:
         provenance.write(out, head, {"runs": runs, "hung": arguments.hung, "claims": claims})
     told = json.loads(out.read_text())
     print(table(told["claims"]))
-    if unjudged := plan.claims.keys() - {row["claim"] for row in told["claims"]}:
-        print(f"not judged, since not every run was begun: {', '.join(sorted(unjudged))}")
+    for row in judge(plan, told["runs"], judged=False):
+        if row["claim"] in {own["claim"] for own in told["claims"]}:
+            continue
+        pairs, wanted = ", ".join(f"{d:+.1f}" for d in row["pairs"]), len(plan.bases) * len(plan.seeds)
+        print(f"not judged: {row['claim']}, {row['criterion']}: {len(row['pairs'])} of {wanted} pairs {pairs}".rstrip())
     if any("early" in run for run in told["runs"].values()):
         print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
     if arguments.plot:

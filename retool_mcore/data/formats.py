@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retool_mcore.data.function_schema import argument_error, function_schema
-from retool_mcore.data.untrusted import read_json, read_json_lines
+from retool_mcore.data.untrusted import json_or_none, read_json
 from retool_mcore.errors import UserError
 
 TOOL_NAME = "code_interpreter"
@@ -253,7 +253,7 @@ def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: 
     try:
         found = read_json(body)
     except ValueError as error:
-        found = read_json_lines(body) if several else None
+        found = json_or_none(body, lines=True) if several else None
         if not found:
             return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
     if not (several and isinstance(found, list) and found):

@@ -9,10 +9,10 @@ MAX_CHARACTERS = 200_000  # whoever reads or compares more holds all other threa
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
-def read_json_lines(text: str) -> list | None:
-    """The values of the lines that are not empty; None when one is no JSON."""
+def json_or_none(text: str, lines: bool = False) -> Any:
+    """The value of `text`, or with `lines` those of its lines that are not empty, a list; None when it is no JSON."""
     try:
-        return [read_json(line) for line in text.splitlines() if line.strip()]
+        return [read_json(line) for line in text.splitlines() if line.strip()] if lines else read_json(text)
     except ValueError:
         return None
 
@@ -23,11 +23,11 @@ def same_json(first: Any, second: Any) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """The value of `text`. Raises ValueError for no JSON, more than MAX_CHARACTERS, or more than MAX_DEPTH levels."""
+    """The value of `text`. Raises ValueError for no JSON, a key twice, and above MAX_CHARACTERS or MAX_DEPTH levels."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
@@ -38,3 +38,10 @@ def read_json(text: str) -> Any:
         if level:
             raise ValueError(_TOO_DEEP)
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # readers differ in which value counts, and a reward would take either for the call
+        raise ValueError("an object has a key twice")
+    return found

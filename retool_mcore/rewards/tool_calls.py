@@ -3,9 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from retool_mcore.data.untrusted import read_json, read_json_lines
+from retool_mcore.data.untrusted import json_or_none
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
@@ -18,7 +17,7 @@ def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
     blocks = _blocks(text)
     if not blocks or lines:
         return parse_lines(blocks[-1]) if blocks else None
-    calls = _json(blocks[-1])
+    calls = json_or_none(blocks[-1])
     return calls if is_calls(calls) else None
 
 
@@ -29,7 +28,7 @@ def written_calls(text: str) -> list[dict] | None:
     """
     calls: list[dict] = []
     for block in _blocks(text):
-        found = _json(block)
+        found = json_or_none(block)
         found = parse_lines(block) if found is None else found if isinstance(found, list) else [found]
         if not is_calls(found):
             return None
@@ -39,15 +38,8 @@ def written_calls(text: str) -> list[dict] | None:
 
 def parse_lines(block: str) -> list[dict] | None:
     """Calls written one JSON object {"name", "arguments"} a line; None when any line is something else."""
-    calls = read_json_lines(block)
+    calls = json_or_none(block, lines=True)
     return calls if is_calls(calls) else None
-
-
-def _json(text: str) -> Any:  # None is no call either
-    try:
-        return read_json(text)
-    except ValueError:
-        return None
 
 
 def first_thought(text: str) -> str | None:

@@ -88,6 +88,7 @@ def text(calls, thought="one two"):
         (text([]), {}, 1.0 - 3.0),
         (text(TRUTH).replace("<think>", ""), {}, 0.0 - 3.0),
         (text(TRUTH).replace("}", "", 1), {}, 1.0 - 3.0),
+        (text(TRUTH).replace('"arguments"', '"name": "f", "arguments"', 1), {}, 1.0 - 3.0),  # a key twice
         (text(TRUTH) + " and so on", {}, 0.0 - 3.0),
     ],
 )

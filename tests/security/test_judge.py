@@ -96,6 +96,10 @@ def test_bounded_json():
     for text in ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), '{"a":' * 65 + "1" + "}" * 65, "[" * 10**6):
         with pytest.raises(ValueError, match="nested deeper|longer than 200,000 characters"):
             read_json(text)
+    assert read_json('[{"a": 1}, {"a": {"a": 1}}]')
+    for text in ('{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'):
+        with pytest.raises(ValueError, match="key twice"):
+            read_json(text)
     assert read_json(f'"{"x" * (MAX_CHARACTERS - 2)}"')
     with pytest.raises(ValueError, match="longer than 200,000"):
         read_json(f'"{"x" * MAX_CHARACTERS}"')
