@@ -8,10 +8,9 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
-from typer import Argument, Option
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
@@ -25,31 +24,19 @@ STEPS = 5  # the last of a run, whose lengths are taken
 
 
 def plan(
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
-    ] = None,
-    model: Annotated[
-        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
-    ] = None,
-    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
-    gpu_memory: Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
-    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
-    gpu: Annotated[
-        str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")
-    ] = None,
-    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
-    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
-    mean_length: Annotated[
-        int | None, Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)
-    ] = None,
-    lengths_of: Annotated[
-        Path | None, Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")
-    ] = None,
-    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
-    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
-    write: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
-    ] = None,
+    overrides: list[str] | None = None,
+    model: str | None = None,
+    gpus: str | None = None,
+    gpu_memory: float | None = None,
+    max_length: int | None = None,
+    gpu: str | None = None,
+    sequences: int = 512,
+    updates: int = 1,
+    mean_length: int | None = None,
+    lengths_of: Path | None = None,
+    sft: bool = False,
+    top: int = 10,
+    write: Path | None = None,
 ) -> None:
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
     --model and --gpus, rank all layouts of a model on a cluster."""

@@ -4,9 +4,7 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING
 
 from retool_mcore.cli.plan import asked, problem_of, recorded
 from retool_mcore.errors import UserError
@@ -19,34 +17,23 @@ HEADINGS += "|sent again,\ncomputed %|staleness\nmean, most|ETTR"
 
 
 def simulate(
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
-    ] = None,
-    gpus: Annotated[
-        str | None, Option(metavar="N,...", help="Numbers of GPUs, as in 16,64,1024; default: the run's own.")
-    ] = None,
-    scale_batch: Annotated[
-        bool, Option("--scale-batch", help="Batch and mini-batch grow with the GPUs; default: they stay.")
-    ] = False,
-    lengths_of: Annotated[
-        Path | None, Option(metavar="RUN", help="Lengths, turns and tools' seconds of that run's last trajectories.")
-    ] = None,
-    mean_length: Annotated[int | None, Option(metavar="TOKENS", help="Mean length, without a run.", min=1)] = None,
-    calls: Annotated[float, Option(metavar="N", help="Mean calls of a trajectory, without a run.", min=0)] = 3.0,
-    tool_seconds: Annotated[float, Option(metavar="S", help="Mean seconds of a call, without a run.", min=0)] = 1.0,
-    partial: Annotated[
-        float,
-        Option(metavar="SHARE", help="Hypothetical: so much more of a batch begun; the rest goes on.", min=0, max=1),
-    ] = 0.0,
-    steps: Annotated[int, Option(metavar="N", help="Steps to play, after those that fill the queue.", min=1)] = 2,
-    seed: Annotated[int, Option(metavar="N", help="The same seed gives the same figures.")] = 1,
-    gpu: Annotated[str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the layout's.")] = None,
-    gpu_memory: Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")] = None,
-    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write the figures there.")] = None,
-    plot: Annotated[Path | None, Option(metavar="NAME", help="Draw NAME.png and NAME.svg.")] = None,
+    overrides: list[str] | None = None,
+    gpus: str | None = None,
+    scale_batch: bool = False,
+    lengths_of: Path | None = None,
+    mean_length: int | None = None,
+    calls: float = 3.0,
+    tool_seconds: float = 1.0,
+    partial: float = 0.0,
+    steps: int = 2,
+    seed: int = 1,
+    gpu: str | None = None,
+    gpu_memory: float | None = None,
+    json_file: Path | None = None,
+    plot: Path | None = None,
 ) -> None:
-    """Play whole steps of a run on other numbers of GPUs: seconds, tokens/s, what bounds it, staleness, and the share of
-    the time that failures leave (ETTR)."""
+    """Play whole steps of a run on other numbers of GPUs: seconds, tokens/s, what bounds it, staleness, and the share
+    of the time that failures leave (ETTR)."""
     from rich.console import Console
     from rich.table import Table
 
