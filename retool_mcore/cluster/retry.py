@@ -12,16 +12,10 @@ from pathlib import Path
 
 from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.state.progress import attempt_files, read_steps
+from retool_mcore.tables import yaml_beside
 
 FAILURES = "failures.jsonl"
-# What differs between two occurrences of one error, most specific first.
-_VARYING = (
-    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "<address>"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
-    (re.compile(r"(?<![\w/])~?/[^\s'\":,;()\[\]]+"), "<path>"),
-    (re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-?[0-9a-f]{4,}){0,4}\b"), "<id>"),
-    (re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"), "<n>"),
-)
+_VARYING = yaml_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ def error_signature(message: str) -> str:
     lines = message.strip().splitlines()
     text = lines[0].strip() if lines else ""
     for pattern, name in _VARYING:
-        text = pattern.sub(name, text)
+        text = re.sub(pattern, name, text)
     return text
 
 

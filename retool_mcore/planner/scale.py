@@ -48,7 +48,8 @@ def resized(config: DictConfig, gpus: int, *, scale_batch: bool = False) -> Dict
 
 def order_of(config: DictConfig, problem: Problem, plan: Plan, partial: float = 0.0) -> Order:
     """How the run's generation and training take turns. partial: with GPUs that take turns, by which share of a batch
-    more prompts are at work than a step needs; what is unfinished goes on in the next step, which no configuration has."""
+    more prompts are at work than a step needs; what is unfinished goes on in the next step, which no configuration
+    has."""
     pipeline, shape, own = config.pipeline, problem.shape, problem.own_gpus
     slots = derived.sizes(config, ASSUMED["cores_a_node"])
     phases = {name: took for name, took in plan.seconds.items() if name not in ("generation", "push")}

@@ -14,7 +14,9 @@ from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB, Memory, memory, models, staying
 from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
+from retool_mcore.tables import yaml_beside
 
+KINDS: dict[str, str] = yaml_beside(__file__)
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512
@@ -142,7 +144,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
             dp = parallel.check_layout(problem.shape, **world, **sizes, sequence_parallel=sizes["tp"] > 1)
             problem.update_batch.share(dp)
         except UserError as error:
-            refused[_kind(str(error))] += 1
+            refused[next((kind for part, kind in KINDS.items() if part in str(error)), str(error))] += 1
             continue
         for vpp in _chunks(problem.shape.layers, sizes["pp"]):
             for layout in _variants(problem, replace(problem.base, **sizes, vpp=vpp, dp=dp)):
@@ -239,19 +241,6 @@ def planned(problem: Problem, layout: Layout, held: Memory, engine: rollout.Roll
 def model_tflops(problem: Problem, plan: Plan) -> float:
     """Model TFLOP/s a GPU of the update."""
     return flops.model_flops(problem.shape, problem.batch.lengths) / problem.world / plan.seconds["update"] / 1e12
-
-
-def _kind(message: str) -> str:
-    """A refusal without its numbers, to be counted."""
-    kinds = {
-        "attention heads": "tp does not divide the attention heads",
-        "key/value heads": "tp does not fit the key/value heads",
-        "vocabulary": "tp does not divide the vocabulary",
-        "experts": "ep does not divide the experts or the ranks",
-        "layers": "pp does not divide the layers",
-        "data-parallel": "fewer sequences than data-parallel ranks",
-    }
-    return next((kind for part, kind in kinds.items() if part in message), message)
 
 
 def _nothing_fits(problem: Problem, found: Found) -> str:

@@ -1,9 +1,9 @@
 """A rollout engine in events: continuous batching over a KV cache that fills, evicts and preempts.
 
-Between two events nothing of an engine changes but how many tokens each running trajectory has, the same number for all;
-so no decode step is played alone. The cache is vLLM's (v1/core/kv_cache_manager.py, v1/core/sched): what a turn leaves
-stays until others need the room, the longest unused first; a turn is admitted when its context has room; when the running
-ones fill the cache, the last that was admitted goes back to the head of the queue.
+Between two events nothing of an engine changes but how many tokens each running trajectory has, the same number for
+all; so no decode step is played alone. The cache is vLLM's (v1/core/kv_cache_manager.py, v1/core/sched): what a turn
+leaves stays until others need the room, the longest unused first; a turn is admitted when its context has room; when
+the running ones fill the cache, the last that was admitted goes back to the head of the queue.
 """
 
 import heapq

@@ -1,9 +1,9 @@
 """Whole steps of a run in events, over the planner's costs: `retool simulate`.
 
 The trainer's phases take what the planner says; generation is played (serving.py): trajectories with turns and tools
-through engines whose caches fill. The order is that of verl's trainers: prompts of so many batches ahead are at work; the
-trainer waits for a mini-batch of whole groups, and as long as one is unfinished that would become too old; after the step's
-updates it pushes the weights, at which unfinished trajectories wait and are then read in anew.
+through engines whose caches fill. The order is that of verl's trainers: prompts of so many batches ahead are at work;
+the trainer waits for a mini-batch of whole groups, and as long as one is unfinished that would become too old; after
+the step's updates it pushes the weights, at which unfinished trajectories wait and are then read in anew.
 """
 
 import heapq
@@ -138,7 +138,7 @@ class Simulation:
         self._start()
 
     def _place(self, trajectory: Trajectory) -> Engine:
-        """verl's router: the engine where the trajectory was, if that is remembered, or the one with the fewest turns."""
+        """verl's router: the trajectory's engine, where that is remembered, else the one with the fewest turns."""
         if (found := self.places.pop(trajectory, None)) is None:
             found = min(self.engines, key=LOAD)
             found.members += 1
