@@ -34,9 +34,8 @@ def masked(text: bytes) -> bytes:
 def environment() -> str:
     """Versions, machine and GPUs, a line each."""
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}, key=str.lower)
-    memory = (
-        f"{os.cpu_count()} processors, {machine.available_memory_bytes() / machine.GIB:.1f} GiB of memory available"
-    )
+    free = machine.available_memory_bytes() / machine.GIB
+    memory = f"{os.cpu_count()} processors, {free:.1f} GiB of memory available"
     return "\n".join(
         [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names(), *packages, ""]
     )

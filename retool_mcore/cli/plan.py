@@ -43,7 +43,7 @@ def plan(
     searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
     given = [name for name, value in searches.items() if value is not None]
     if not given and write is None:
-        judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
+        judge("sft" if sft else "rl", overrides or [], (lengths_of, mean_length), gpu, gpu_memory)
         return
     if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
         raise UserError(
@@ -77,21 +77,15 @@ def plan(
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
 
 
-def judge(
-    stage: str,
-    overrides: list[str],
-    lengths_of: Path | None,
-    mean_length: int | None,
-    gpu: str | None,
-    gpu_memory: float | None,
-) -> None:
-    """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
+def judge(stage: str, overrides: list[str], lengths: tuple, gpu: str | None, gpu_memory: float | None) -> None:
+    """Prints what the run needs, how long it takes and what to change first; `lengths`: as the last of `problem_of`.
+    Raises UserError."""
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight import machine, memory
 
     config, shape, card = asked(stage, overrides, gpu, gpu_memory)
-    problem, told = problem_of(config, shape, card, lengths_of, mean_length)
+    problem, told = problem_of(config, shape, card, *lengths)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])

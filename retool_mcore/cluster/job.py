@@ -234,10 +234,8 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         check(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
-        # A link that hangs or is slow is named before a training stands still.
-        all_nodes = {
-            "parallel": {**config.parallel, "nodes": len(allocation.nodes)}
-        }  # weights go to rollout nodes, too
+        # A link that hangs or is slow is named before a training stands still; weights go to rollout nodes, too.
+        all_nodes = {"parallel": {**config.parallel, "nodes": len(allocation.nodes)}}
         if linked and not nccl_check.passes(all_nodes, srun, address=address, port=port):
             raise ClusterFailed(nccl_check.FAILED)
         command = None

@@ -102,8 +102,7 @@ def played(
     problem: Problem, plan: Plan, order: Order, groups: Iterator[list[Trajectory]], steps: int = 2
 ) -> list[Step]:
     """So many steps, after those in which the trajectories ahead are not yet what they will be."""
-    engines = (problem.own_gpus or problem.world) // plan.rollout.tp
-    simulation = Simulation(problem, plan, order, engines, groups)
+    simulation = Simulation(problem, plan, order, problem.engine_gpus // plan.rollout.tp, groups)
     return [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
 
 
@@ -114,9 +113,7 @@ class Row:
     gpus: int
     sequences: int
     step: float  # saves included
-    parts: dict[
-        str, float
-    ]  # generation that the trainer waits for, training, push, save; tools: in which only they ran
+    parts: dict[str, float]  # generation that is waited for, training, push, save; tools: in which only they ran
     tokens: float  # a second and GPU
     again: float  # share of the tokens that turns send again and that are computed again
     staleness: tuple[float, int]  # mean, most
@@ -131,7 +128,7 @@ class Row:
 
 def row(config: DictConfig, problem: Problem, plan: Plan, order: Order, steps: Sequence[Step], seed: int) -> Row:
     gpus, count = problem.world + problem.own_gpus, len(steps)
-    engines = (problem.own_gpus or problem.world) // plan.rollout.tp
+    engines = problem.engine_gpus // plan.rollout.tp
     seconds = sum(step.seconds for step in steps) / count
     spent = sum((step.spent for step in steps), Counter())
     save = run.save_seconds(problem, plan.layout)

@@ -53,6 +53,10 @@ class Problem:
     def world(self) -> int:
         return self.nodes * self.machine.gpus_per_node
 
+    @property
+    def engine_gpus(self) -> int:
+        return self.own_gpus or self.world
+
     @cached_property
     def engine_sizes(self) -> list[int]:
         """Tensor-parallel sizes of a vLLM replica that the checks accept and that the batch keeps busy."""
@@ -62,7 +66,7 @@ class Problem:
                 parallel.check_rollout_layout(self.shape, gpus_per_node=self.machine.gpus_per_node, rollout_tp=tp)
             except UserError:
                 return False
-            return (self.own_gpus or self.world) // tp <= len(self.batch.lengths)
+            return self.engine_gpus // tp <= len(self.batch.lengths)
 
         return [tp for tp in range(1, self.machine.gpus_per_node + 1) if accepted(tp)]
 
@@ -205,8 +209,8 @@ def quickest(problem: Problem, layout: Layout, held: Memory) -> Plan | None:
 
 def generation(problem: Problem, engine: rollout.Rollout, batch: Batch | None = None) -> float:
     """Seconds, of a step's batch or another."""
-    world, batch = problem.own_gpus or problem.world, batch or problem.batch
-    return rollout.generation_seconds(problem.shape, engine, batch, problem.machine, world=world)
+    given = problem.shape, engine, batch or problem.batch, problem.machine
+    return rollout.generation_seconds(*given, world=problem.engine_gpus)
 
 
 def refusal(problem: Problem, plan: Plan) -> str | None:
