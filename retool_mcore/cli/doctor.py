@@ -134,7 +134,5 @@ def adapters(env: Mapping[str, str]) -> list[Finding]:
         return [Finding("adapters", reason, False, advice)]
     # The libraries print to stdout as they are imported; the answer is the last line.
     found = json.loads(process.stdout.strip().splitlines()[-1])
-    return [
-        Finding(f"adapter {name}", purpose if active else "did not take effect", active, advice)
-        for name, active, purpose in found
-    ]
+    none = "did not take effect"
+    return [Finding(f"adapter {name}", purpose if works else none, works, advice) for name, works, purpose in found]

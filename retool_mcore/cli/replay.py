@@ -135,9 +135,8 @@ def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
     Console().print(table)
     both = [name for name in recorded if name in replayed and not name.startswith(CLOCKS)]
     other = [name for name in both if not math.isclose(recorded[name], replayed[name], rel_tol=SAME, abs_tol=1e-6)]
-    print(
-        f"{len(both) - len(other)} of {len(both)} metrics that measure no time equal the recorded ones within {SAME:g}"
-    )
+    same = f"{len(both) - len(other)} of {len(both)}"
+    print(f"{same} metrics that measure no time equal the recorded ones within {SAME:g}")
     if other:
         print("  others: " + ", ".join(other[:12]) + (", ..." if len(other) > 12 else ""))
     print(f"all of them: {folder / 'metrics.json'}")

@@ -24,9 +24,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """
     if not run.is_dir():
         raise no_run(run)
-    scores = {
-        name: _read_eval(run / "eval" / name / "metrics.json") for name in (row["folder"] for row in ROWS.values())
-    }
+    scores = {row["folder"]: _read_eval(run / "eval" / row["folder"] / "metrics.json") for row in ROWS.values()}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []

@@ -42,10 +42,8 @@ Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
 Texts = list[Text]
-Interval = Annotated[
-    list[float],
-    _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1"),
-]
+_INTERVAL = _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1")
+Interval = Annotated[list[float], _INTERVAL]
 Weights = Annotated[dict[str, float], _must(lambda w: any(w.values()) and min(w.values()) >= 0, "0 or more, one above")]
 PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]

@@ -8,9 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
 from retool_mcore.tables import yaml_beside
 
-TOKEN_BYTES, EPISODES_A_WORKER, GRADINGS_A_WORKER, STORAGE_UNIT_BYTES, CORES_A_GPU, PLACES = yaml_beside(
-    __file__
-).values()
+_TABLES = yaml_beside(__file__)
+TOKEN_BYTES, EPISODES_A_WORKER, GRADINGS_A_WORKER, STORAGE_UNIT_BYTES, CORES_A_GPU, PLACES = _TABLES.values()
 
 
 def sizes(config: DictConfig, cores: int) -> dict[str, int]:

@@ -50,9 +50,8 @@ def check_layout(
     world = nodes * gpus_per_node
     if cp < 1 or world % (tp * pp * cp):
         context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
-        raise refused(
-            "devices", tp=tp, pp=pp, context=context, ranks=tp * pp * cp, nodes=nodes, gpus=gpus_per_node, all=world
-        )
+        found = {"ranks": tp * pp * cp, "nodes": nodes, "gpus": gpus_per_node, "all": world}
+        raise refused("devices", tp=tp, pp=pp, context=context, **found)
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
     if isinstance(model, Shape) and model.lora % tp:
@@ -108,9 +107,8 @@ def check_lengths(*, max_prompt_tokens: int, max_response_tokens: int, max_posit
     """All in tokens; `max_positions` is the model's max_position_embeddings. Prompt and response share the context."""
     whole = max_prompt_tokens + max_response_tokens
     if whole > max_positions:
-        raise refused(
-            "positions", prompt=max_prompt_tokens, response=max_response_tokens, whole=whole, limit=max_positions
-        )
+        given = {"prompt": max_prompt_tokens, "response": max_response_tokens}
+        raise refused("positions", **given, whole=whole, limit=max_positions)
 
 
 def check_sft_length(*, max_length: int, max_positions: int) -> None:

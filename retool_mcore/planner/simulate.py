@@ -66,8 +66,7 @@ class Simulation:
         self.tools: deque[tuple[float, Trajectory]] = deque()
         self.places: OrderedDict[Trajectory, Engine] = OrderedDict()  # the router's memory
         self.groups: list[list[Trajectory]] = []  # by number, those of each that have finished
-        self.issued: list[int] = []  # by number, the step
-        self.unfinished: Counter[int] = Counter()  # groups by that step
+        self.unfinished: dict[int, int] = {}  # by number, oldest first: the step in which they were begun
         self.ready: list[int] = []  # numbers of whole groups, the oldest first
         self.at_work = self.programs = self.version = 0
 
@@ -94,7 +93,7 @@ class Simulation:
 
     def _enough(self) -> bool:
         """A mini-batch is whole, and no group that would become too old is unfinished."""
-        old = any(count for step, count in self.unfinished.items() if step <= self.version - self.order.bound)
+        old = next(iter(self.unfinished.values()), self.version + 1) <= self.version - self.order.bound
         return len(self.ready) >= self.batch // self.order.updates and not old
 
     def _each(self, act) -> None:
@@ -107,9 +106,8 @@ class Simulation:
     def _issue(self, group: list[Trajectory]) -> None:
         for trajectory in group:
             trajectory.group, trajectory.process = len(self.groups), self._play(trajectory)
+        self.unfinished[len(self.groups)] = self.version
         self.groups.append([])
-        self.issued.append(self.version)
-        self.unfinished[self.version] += 1
         self.queue.extend(group)
 
     def _start(self) -> None:
@@ -133,7 +131,7 @@ class Simulation:
         group = self.groups[trajectory.group]
         group.append(trajectory)
         if len(group) == self.order.group:
-            self.unfinished[self.issued[trajectory.group]] -= 1
+            del self.unfinished[trajectory.group]
             heapq.heappush(self.ready, trajectory.group)
         self._start()
 

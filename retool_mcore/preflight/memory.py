@@ -15,16 +15,13 @@ from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters,
 from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import Shape, known
 from retool_mcore.preflight import machine
+from retool_mcore.tables import yaml_beside
 
-refused = refusals(__file__)
+refused, SAID = refusals(__file__), yaml_beside(__file__)
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
 PIECES = 8  # sequences that fill a micro-batch
-OFFLOAD = (
-    "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
-    "more GPUs"
-)
 
 
 def check_update(
@@ -62,13 +59,13 @@ def check_update(
     if needed > gpu_bytes * (1 + TOLERANCE):
         parts = held.parts | beside
         most = max(parts, key=parts.get)
-        advice = OFFLOAD if most in beside else "`retool plan` lists the layouts that fit"
+        advice = SAID["offload" if most in beside else "plan"]
         sizes = {"needed": needed / GIB, "gpu": gpu_bytes / GIB, "largest": parts[most] / GIB}
         raise refused("update", layout=layout, **sizes, beside=_told(beside), most=most, advice=advice)
     there = stays["policy"] + sum(beside.values()) + held.outside
     if engine and there + parallel.gpu_memory_utilization * gpu_bytes > gpu_bytes * (1 + TOLERANCE):
         sizes = {"gpu": gpu_bytes / GIB, "there": there / GIB}
-        raise refused("engine", parallel=parallel, **sizes, beside=_told(beside), offload=OFFLOAD)
+        raise refused("engine", parallel=parallel, **sizes, beside=_told(beside), offload=SAID["offload"])
     return needed
 
 

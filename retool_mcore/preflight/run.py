@@ -38,11 +38,9 @@ def check(stage: str, config: DictConfig) -> None:
     if stage == "prepare":
         return
     check_loggers(OmegaConf.select(config, "train.loggers") or ())
-    machine.check_devices(
-        config.parallel.device,
-        gpus_per_node=config.parallel.gpus_per_node,
-        gpus_found=len(machine.gpu_memory_bytes()) if config.parallel.device == "cuda" else 0,
-    )
+    device, gpus = config.parallel.device, config.parallel.gpus_per_node
+    found = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
+    machine.check_devices(device, gpus_per_node=gpus, gpus_found=found)
     if config.parallel.device == "cpu":
         machine.check_memory(machine.available_memory_bytes())
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
@@ -54,10 +52,8 @@ def check(stage: str, config: DictConfig) -> None:
 def check_sft_stage(config: DictConfig) -> None:
     train, rollout = config.train, config.rollout
     data.check_template(config.data.prompt, rollout.format)
-    files = {
-        key: data.check_files(f"data.{key}", config.data[key], check_sft)
-        for key in ("sft_train_files", "sft_validation_files")
-    }
+    keys = ("sft_train_files", "sft_validation_files")
+    files = {key: data.check_files(f"data.{key}", config.data[key], check_sft) for key in keys}
     for key, paths in files.items():
         data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
         data.check_prepared_template(paths, rollout.format)
@@ -82,13 +78,8 @@ def check_rl_stage(config: DictConfig) -> None:
     check_trace(config.trace.backend)
     log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
     check_correction(config.correction, config.recipe, log_probs=log_probs)
-    check_pipeline(
-        config.pipeline,
-        batch=train.batch,
-        mini_batch=train.mini_batch,
-        rollout_tp=config.parallel.rollout_tp,
-        eval_every=train.eval_every,
-    )
+    sizes = {name: train[name] for name in ("batch", "mini_batch", "eval_every")}
+    check_pipeline(config.pipeline, **sizes, rollout_tp=config.parallel.rollout_tp)
     check_rollout_devices(config)
     # A run of an older version, replayed, has none held back.
     files = check_prompts(config, tuple(key for key in ("train_files", "held_back_files") if key in config.data))
@@ -105,21 +96,16 @@ def check_rl_stage(config: DictConfig) -> None:
         raise UserError(
             f"model.init={config.model.init} is for measurements and keeps no checkpoint: add train.save_every=-1."
         )
-    model = read_policy(
-        config.init_from,
-        "init_from",
-        config.rollout,
-        advice="run `retool sft` first, or give a folder",
-        weights=reads_weights(config) or critic,  # verl's engine of a critic knows no other start
-    )
+    weights = reads_weights(config) or critic  # verl's engine of a critic knows no other start
+    advice = "run `retool sft` first, or give a folder"
+    model = read_policy(config.init_from, "init_from", config.rollout, advice, weights)
     dp = check_trainer_layout(config, model)
     parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
-    check_gpu_memory(
-        config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=bool(config.pipeline.hybrid)
-    )
+    shared = bool(config.pipeline.hybrid)
+    check_gpu_memory(config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=shared)
     check_checkpoints(config, model, critic)
     tell_plan(config, model)
     check_prompt_lengths(config, model, files, check_tools(config))
@@ -244,16 +230,11 @@ def tell_plan(config: DictConfig, model: Model) -> None:
 def check_rollout(config: DictConfig, model: Model) -> None:
     """Token limits and the engine's layout."""
     rollout, layout = config.rollout, config.parallel
-    parallel.check_lengths(
-        max_prompt_tokens=rollout.max_prompt_tokens,
-        max_response_tokens=rollout.max_response_tokens,
-        max_positions=model.max_positions,
-    )
-    parallel.check_engine_batch(
-        longest=rollout.max_prompt_tokens + rollout.max_response_tokens,
-        max_num_batched_tokens=layout.rollout.max_num_batched_tokens,
-        chunked_prefill=layout.rollout.enable_chunked_prefill,
-    )
+    limits = {name: rollout[name] for name in ("max_prompt_tokens", "max_response_tokens")}
+    parallel.check_lengths(**limits, max_positions=model.max_positions)
+    at_once, chunked = layout.rollout.max_num_batched_tokens, layout.rollout.enable_chunked_prefill
+    longest = sum(limits.values())
+    parallel.check_engine_batch(longest=longest, max_num_batched_tokens=at_once, chunked_prefill=chunked)
     parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
 
 

@@ -74,10 +74,8 @@ def order_correlation(numbers: Sequence[int], records: Sequence[Mapping]) -> dic
         "calls": [len(record["calls"]) for record in records],
         "finished": [record["started"] + record["generate_s"] + record["tool_s"] for record in records],
     }
-    found = {
-        name: float(spearmanr(numbers, values).statistic) if len(set(values)) > 1 else 0.0
-        for name, values in columns.items()
-    }
+    apart = {name: values for name, values in columns.items() if len(set(values)) > 1}
+    found = dict.fromkeys(columns, 0.0) | {name: float(spearmanr(numbers, v).statistic) for name, v in apart.items()}
     return {"batch/order_correlation": max(found.values(), key=abs)} | {
         f"batch/order_correlation/{name}": value for name, value in found.items()
     }
