@@ -36,9 +36,8 @@ def environment() -> str:
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}, key=str.lower)
     free = machine.available_memory_bytes() / machine.GIB
     memory = f"{os.cpu_count()} processors, {free:.1f} GiB of memory available"
-    return "\n".join(
-        [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names(), *packages, ""]
-    )
+    about = [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names()]
+    return "\n".join([*about, *packages, ""])
 
 
 def parts(run: Path) -> Iterator[tuple[str, bytes]]:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.config import CONFIG_DIR, compose
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.files import write_atomically
 
 if TYPE_CHECKING:
     from retool_mcore.planner import Batch, Machine, Shape
     from retool_mcore.planner.search import Problem
 
+refused = refusals(__file__)
 STEPS = 5  # the last of a run, whose lengths are taken
 
 
@@ -46,10 +47,7 @@ def plan(
         judge("sft" if sft else "rl", overrides or [], (lengths_of, mean_length), gpu, gpu_memory)
         return
     if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
-        raise UserError(
-            "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
-            "--lengths-of; without the first four the layout of a run is judged."
-        )
+        raise refused("search")
     from retool_mcore.planner import Batch, Layout, shape, table
     from retool_mcore.planner import search as tried
     from retool_mcore.planner.machine import find_machine
@@ -110,10 +108,7 @@ def asked(
     config = compose(stage, overrides)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
-        raise UserError(
-            "The planner knows training on GPUs, of a model of our names or whose folder is here: "
-            "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
-        )
+        raise refused("unknown")
     card = run.machine_of(config, gpu_names())
     if gpu or gpu_memory:
         card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
@@ -149,9 +144,7 @@ def recorded(folder: Path, columns: list[str]) -> list[dict]:
 
     files = list(step_files(folder / "rl" / "trajectories").values())[-STEPS:]
     if not files:
-        raise UserError(
-            f"--lengths-of {folder}: there are no trajectories in it; give a run whose RL has ended a step."
-        )
+        raise refused("no_trajectories", folder=folder)
     return [record for file in files for record in read_step(file, columns=columns)]
 
 

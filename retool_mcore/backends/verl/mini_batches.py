@@ -85,10 +85,9 @@ def _drawn(batch, seed: int, step: int) -> list[int]:
     """All rows in a random order that does not depend on the order in which they stand."""
     places = {key: place for place, key in enumerate(batch.keys)}
     keys = real_keys(batch)
-    data = transfer_queue.kv_batch_get(
-        keys=keys, partition_id=batch.partition_id, select_fields=["data_source", "index"]
-    )
-    prompts = zip(*(unwrap(data[name]) for name in ("data_source", "index")), strict=True)
+    fields = ["data_source", "index"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+    prompts = zip(*(unwrap(data[name]) for name in fields), strict=True)
     # The key's first part is verl's random id of the prompt, the others number its samples.
     named = sorted(
         (str(source), int(index), *map(int, key.split("_")[1:]), places[key])
