@@ -26,7 +26,7 @@ EDGES = {
     "cluster": "backends config preflight recipes runner state",
     "runner": "backends config preflight state train",
     "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
-    "preflight": "config data environments planner recipes rewards sandbox tools",
+    "preflight": "config data planner recipes rewards sandbox tools",
     "backends": "config data environments metrics planner recipes rewards rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
     "rewards": "data rollout",

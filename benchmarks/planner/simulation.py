@@ -1,12 +1,12 @@
-"""Simulated steps beside measured ones: every whole step of RL that was measured on GPUs, and the cache of `rollout.live`.
+"""Simulated steps beside measured ones: all whole steps of RL that were measured on GPUs, and `rollout.live`'s cache.
 
     python -m benchmarks.planner.simulation
 
-Rows are in benchmarks/results (rl_step*, plan_baseline, live), but the step that was too small for plan_baseline and the
-whole seconds of the other two, which stand here with their source. The first step of a run compiles kernels and is left
-out. Trajectories are drawn as the scripted policy draws them (benchmarks/rollout/scripted_policy.py), as many tokens as
-were measured. Two constants of retool_mcore/planner/scale.yaml are fitted, to the rows marked so: `log_probs`
-to the passes of stock verl on 4 x H200, `rest_s` to what is left of one step.
+Rows are in benchmarks/results (rl_step*, live), but for whole steps of stock verl on four GPUs, which stand here with
+their source. The first step of a run compiles kernels and is left out. Trajectories are drawn as the scripted policy
+draws them (benchmarks/rollout/scripted_policy.py), as many tokens as were measured. Two constants of
+retool_mcore/planner/scale.yaml are fitted, to the rows marked so: `log_probs` to the passes of stock verl on 4 x H200,
+`rest_s` to what is left of one step.
 """
 
 import argparse
@@ -32,8 +32,9 @@ OURS = STOCK | {"fused_swiglu": True, "fused_rope": True, "fused_log_probs": "in
 FULL = OURS | {"micro_batch_tokens": 16384, "packed": True, "overlap": True, "half_logits": True}
 FILES = {"rl_step": OURS, "rl_step_again": OURS, "rl_step_overlap": FULL, "rl_step_stock": STOCK}
 FITTED = ("qwen2.5-7b 4 GPUs stock", "qwen2.5-32b x32 4 GPUs stock", "rl_step_again step 3")
-# Stock verl 0.9.1 on 4 x H200, sync: seconds of a whole step; sequences, tokens of one, layout, vLLM's TP. The stack was
-# torch 2.11, vllm 0.24.0, megatron-core 0.18.2; prompts of 18 to 30 tokens, all responses of full length, no tools.
+# Stock verl 0.9.1 on 4 x H200, sync: seconds of a whole step; sequences, tokens of one, layout, vLLM's TP. With torch
+# 2.11, vllm 0.24.0, megatron-core 0.18.2; prompts of 18 to 30 tokens, all responses of full length, no tools. Phases
+# and memory of the two large ones: benchmarks/results/plan_baseline.json.
 TINY = Shape(4, 512, 1024, 8, 2, 64, 512, False)
 SEVEN, THIRTY = SHAPES["qwen2.5-7b"], SHAPES["qwen2.5-32b"]
 HALF = Shape(**{**THIRTY.__dict__, "layers": 32})
@@ -46,7 +47,7 @@ FOUR = {
 
 def chain(calls: bool, tokens: int, count: int) -> list[scale.Turns]:
     """`count` trajectories of `tokens` altogether, as the scripted policy's chain makes them: a response ends at 2,048
-    tokens, or after a turn with probability 1 / 3.5; turns of about 400 tokens, so many that the sum is right. With calls
+    tokens, or after a turn with probability 1 / 3.5; turns of about 400 tokens, so that the sum is right. With calls
     an observation of 120 tokens (63,505 of 530 calls) follows each but the last turn; a prompt has 55."""
 
     def drawn(mean: float) -> list[scale.Turns]:

@@ -75,15 +75,14 @@ def plan(
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
 
 
-def judge(stage: str, overrides: list[str], lengths: tuple, gpu: str | None, gpu_memory: float | None) -> None:
-    """Prints what the run needs, how long it takes and what to change first; `lengths`: as the last of `problem_of`.
-    Raises UserError."""
+def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, gpu: str | None, gib: float | None):
+    """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight import machine, memory
 
-    config, shape, card = asked(stage, overrides, gpu, gpu_memory)
-    problem, told = problem_of(config, shape, card, *lengths)
+    config, shape, card = asked(stage, words, gpu, gib)
+    problem, told = problem_of(config, shape, card, run_of, mean)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     needs = memory.needs_of(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
@@ -96,37 +95,35 @@ def judge(stage: str, overrides: list[str], lengths: tuple, gpu: str | None, gpu
     verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 
-def asked(
-    stage: str, overrides: list[str], gpu: str | None, gpu_memory: float | None
-) -> tuple[DictConfig, "Shape", "Machine"]:
+def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> tuple[DictConfig, "Shape", "Machine"]:
     """The run, its model and its GPU. Raises UserError for what the planner does not know."""
     from retool_mcore.planner import run
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight.machine import gpu_names
 
-    config = compose(stage, overrides)
+    config = compose(stage, words)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
         raise refused("unknown")
     card = run.machine_of(config, gpu_names())
-    if gpu or gpu_memory:
-        card = find_machine(gpu or card.name.partition("-")[0], gpu_memory or card.memory / GIB)
+    if gpu or gib:
+        card = find_machine(gpu or card.name.partition("-")[0], gib or card.memory / GIB)
     return config, shape, replace(card, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def problem_of(
-    config: DictConfig, shape: "Shape", card: "Machine", lengths_of: Path | None, mean_length: int | None
+    config: DictConfig, shape: "Shape", card: "Machine", run_of: Path | None, mean: int | None
 ) -> tuple["Problem", str]:
     """The run before the planner, and where its lengths are from."""
     from retool_mcore.planner import Batch, run
 
     problem = run.read(config, shape, card)
-    if lengths_of is not None:
-        return run.read(config, shape, card, measured(lengths_of)), f"those of {lengths_of}"
-    if mean_length is None:
+    if run_of is not None:
+        return run.read(config, shape, card, measured(run_of)), f"those of {run_of}"
+    if mean is None:
         return problem, "a third of the limit; --lengths-of RUN takes a run's own"
-    known = Batch.spread(len(problem.batch.lengths), problem.batch.longest, mean_length)
+    known = Batch.spread(len(problem.batch.lengths), problem.batch.longest, mean)
     return run.read(config, shape, card, known), "--mean-length"
 
 

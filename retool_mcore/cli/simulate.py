@@ -1,7 +1,7 @@
 """`retool simulate`: a run's steps on more GPUs, in events over the planner's costs."""
 
 import json
-from collections import Counter
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 HEADINGS = "GPUs|sequences|step\ns|tokens/s\na GPU|speed|gene-\nration %|tools\n%|train-\ning %|push\n%|save\n%"
 HEADINGS += "|sent again,\ncomputed %|staleness\nmean, most|ETTR"
+COLUMNS = ["prompt_ids", "spans", "calls"]
 
 
 def simulate(
     overrides: list[str] | None = None,
-    gpus: str | None = None,
+    gpus: str = "",
     scale_batch: bool = False,
     lengths_of: Path | None = None,
     mean_length: int | None = None,
     calls: float = 3.0,
     tool_seconds: float = 1.0,
-    partial: float = 0.0,
     steps: int = 2,
     seed: int = 1,
     gpu: str | None = None,
@@ -38,65 +38,58 @@ def simulate(
     from rich.table import Table
 
     from retool_mcore.planner import run, scale
+    from retool_mcore.planner.search import refusal
     from retool_mcore.planner.table import WIDTH, numbers
 
     config, shape, card = asked("rl", overrides or [], gpu, gpu_memory)
-    own = config.pipeline.rollout_nodes * config.pipeline.rollout_gpus + config.parallel.nodes * card.gpus_per_node
+    if not all(part.isdecimal() for part in gpus.split(",") if gpus):
+        raise UserError(f"--gpus {gpus}: expected numbers of GPUs, as in 16,64,1024.")
     turns = [turns_of(record) for record in recorded(lengths_of, COLUMNS)] if lengths_of else []
     rows: list[Row] = []
     table = Table(*numbers(*HEADINGS.split("|")), "bound by", padding=(0, 0))
-    for count in sizes(gpus) if gpus else [own]:
+    for count in map(int, (gpus or str(scale.gpus_of(config))).split(",")):
         sized = scale.resized(config, count, scale_batch=scale_batch)
         problem, told = problem_of(sized, shape, card, lengths_of, mean_length)
         plan = run.present(sized, problem)
-        order = scale.order_of(sized, problem, plan, partial)
-        tools = scale.Tools(calls, tool_seconds)
-        groups = scale.drawn(problem, sized.train.n, sized.rollout.max_turns, seed, tools, turns)
-        rows.append(scale.row(sized, problem, plan, order, scale.played(problem, plan, order, groups, steps), seed))
+        if why := refusal(problem, plan):
+            raise UserError(f"{count} GPUs do not hold this run: {why}; `retool plan` says what to change.")
+        order = scale.order_of(sized, problem, plan)
+        groups = scale.drawn(sized, problem, seed, calls, tool_seconds, turns)
+        rows.append(scale.row(sized, problem, plan, order, groups, steps, seed))
         table.add_row(*cells(rows[-1], rows[0]))
     batch = "grow with the GPUs" if scale_batch else "stay as the run has them"
     of_tools = "turns and tools are that run's" if turns else f"{calls:g} calls of {tool_seconds:g} s on average"
     console = Console(width=WIDTH, highlight=False)
-    console.print(
-        f"Batch and mini-batch {batch}; lengths: {told}; {of_tools}. Nothing here was measured on so many GPUs."
-    )
+    console.print(f"Batch and mini-batch {batch}; lengths: {told}; {of_tools}. Simulated, not measured.")
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps([asdict(row) | {"speed": row.speed / rows[0].speed} for row in rows], indent=1))
     if plot:
         from retool_mcore.cli.figures import write
 
-        count = [row.gpus for row in rows]
-        speed = [("simulated", count, [row.speed / rows[0].speed for row in rows])]
-        speed += [("as the GPUs", count, [number / count[0] for number in count])]
-        parts = [(name, count, [row.parts[name] for row in rows]) for name in rows[0].parts]
-        write(plot, {"speed": speed, "seconds of a step": parts}, x="GPUs")
-
-
-COLUMNS = ["prompt_ids", "spans", "calls"]
-
-
-def sizes(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise UserError(f"--gpus {text}: expected numbers of GPUs, as in 16,64,1024.")
-    return [int(part) for part in parts]
+        x = [row.gpus for row in rows]
+        curves = {"simulated": [row.speed / rows[0].speed for row in rows], "as the GPUs": [of / x[0] for of in x]}
+        parts = {name: [row.parts[name] for row in rows] for name in rows[0].parts}
+        panels = {"speed": curves, "seconds of a step": parts}
+        write(plot, {title: [(name, x, y) for name, y in of.items()] for title, of in panels.items()}, over="GPUs")
 
 
 def turns_of(record: dict) -> "Turns":
     """A trajectory as it was recorded: what each turn read in and sampled, and the seconds of its calls."""
-    turns, given, spent = [], len(record["prompt_ids"]), Counter()
+    given, spent = len(record["prompt_ids"]), defaultdict(float)
+    turns: list[tuple[float, float]] = []
     for span in record["spans"]:
+        size = span["end"] - span["start"]
         if span["kind"] == "policy":
-            turns.append((given, span["end"] - span["start"]))
-        given = 0 if span["kind"] == "policy" else given + span["end"] - span["start"]
+            turns.append((given, size))
+        given = 0 if span["kind"] == "policy" else given + size
     for call in record["calls"] or ():
         spent[call["turn"]] += call["duration_s"]
     return turns, [spent[number] for number in range(len(turns) - 1)]
 
 
 def cells(row: "Row", first: "Row") -> list[str]:
-    shares = (f"{100 * row.parts[name] / row.step:.1f}" for name in ("generation", "tools", "training", "push", "save"))
     found = [f"{row.gpus:,}", f"{row.sequences:,}", f"{row.step:,.1f}", f"{row.tokens:,.0f}"]
-    found += [f"{row.speed / first.speed:.1f}", *shares, f"{100 * row.again:.1f}"]
-    return [*found, f"{row.staleness[0]:.1f}, {row.staleness[1]}", f"{row.ettr:.3f}", row.bound]
+    names = ("generation", "tools", "training", "push", "save")
+    found += [f"{row.speed / first.speed:.1f}", *(f"{100 * row.parts[name] / row.step:.1f}" for name in names)]
+    return [*found, f"{100 * row.again:.1f}", f"{row.age[0]:.1f}, {row.age[1]}", f"{row.ettr:.3f}", row.bound]

@@ -94,12 +94,11 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
         UserError: the user asked for others, or the job has none left beside rollout engines', or as `compose`.
     """
     config = compose(stage, overrides)
-    ahead = beside(config.pipeline) if stage == "rl" else 0
-    given = {"parallel.nodes": len(allocation.nodes) - ahead}
+    given = {"parallel.nodes": len(allocation.nodes) - beside(config)}
     if given["parallel.nodes"] < 1:
         raise UserError(
-            f"pipeline={config.pipeline.name} has {ahead} node(s) for rollouts beside the trainer's, but the job has "
-            f"{len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
+            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts beside the trainer's, but the "
+            f"job has {len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
         )
     if config.parallel.device == "cuda":
         if allocation.gpus_per_node is None:
@@ -112,10 +111,8 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
         if any(override.lstrip("+").startswith(f"{key}=") for override in overrides):
             asked = OmegaConf.select(config, key)
             raise UserError(f"{key}={asked}, but the job has {value}: submit it with as many, or leave {key} out.")
-    if differ:
-        config = compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())])
-    if stage == "rl":
-        check_slurm(config.pipeline, config.parallel.gpus_per_node)
+    config = compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())]) if differ else config
+    check_slurm(config)
     return config
 
 

@@ -26,8 +26,7 @@ class JobState:
 
 def program(name: str) -> str:
     """A command of Slurm: in a container the stand-in for the host's (slurm/host_slurm.py)."""
-    folder = os.environ.get("RETOOL_HOST_SLURM")
-    return f"{folder}/{name}" if folder else name
+    return os.path.join(os.environ.get("RETOOL_HOST_SLURM", ""), name)
 
 
 def hostnames(nodelist: str) -> list[str]:

@@ -6,9 +6,10 @@ been there. Works for a run on a laptop too, where processes tell whether a stag
 
 import statistics
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -27,21 +28,15 @@ from retool_mcore.state.progress import attempt_files, metric, read_steps
 RECENT_STEPS = 10  # over which speeds are taken
 ERROR_LENGTH = 200  # characters of a failure in the table
 PIPED_WIDTH = 160  # columns when the output is no terminal
+# One stage as strings, in the order of TITLES; "-" for what there is not.
+Row = namedtuple("Row", "stage state step last step_s tokens_per_s checkpoint attempt now")
 TITLES = ("stage", "state", "step", "last", "s/step", "tokens/s", "last checkpoint", "attempt", "now")
-
-
-class Row(NamedTuple):
-    """One stage as strings, in the order of TITLES; "-" for what there is not."""
-
-    stage: str
-    state: str
-    step: str
-    last: str
-    step_s: str
-    tokens_per_s: str
-    checkpoint: str
-    attempt: str
-    now: str
+REASONS = {  # Slurm's, of a job that waits
+    "Dependency": "waits for job {after} to end well",
+    "Resources": "waits for free nodes (Slurm: Resources)",
+    "Priority": "waits for free nodes (Slurm: Priority)",
+    "BeginTime": "sent back to the queue, starts again soon (Slurm: BeginTime)",
+}
 
 
 def print_table(run: Path, console: Console | None = None) -> None:
@@ -156,14 +151,8 @@ def _from_files(folder: Path, steps: dict, open_attempt: bool, outcome: str | No
 def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
     if state.state != "PENDING":
         return state.state.lower(), f"Slurm: {state.reason or state.state}"
-    match state.reason:
-        case "Dependency":
-            return "queued", f"waits for job {job.get('after')} to end well"
-        case "Resources" | "Priority":
-            return "queued", f"waits for free nodes (Slurm: {state.reason})"
-        case "BeginTime":
-            return "queued", "sent back to the queue, starts again soon (Slurm: BeginTime)"
-    return "queued", f"Slurm: {state.reason or 'no reason given yet'}"
+    reason = f"Slurm: {state.reason or 'no reason given yet'}"
+    return "queued", REASONS.get(state.reason, reason).format(after=job.get("after"))
 
 
 def _doing(folder: Path, steps: dict, now_s: float) -> str:

@@ -125,9 +125,7 @@ def check_stages(stages: Sequence[str]) -> None:
 
 
 def asked_nodes(stage: str, config: DictConfig) -> int:
-    if stage == "eval":
-        return 1  # its engine stays inside one node
-    return config.parallel.nodes + (beside(config.pipeline) if stage == "rl" else 0)
+    return 1 if stage == "eval" else config.parallel.nodes + beside(config)  # an evaluation's engine has one node
 
 
 def asked_gpus(config: DictConfig, site: Site) -> int:
@@ -160,12 +158,10 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
     try:
         config = compose(stage, overrides)
         if site.nodes and not chosen and stage != "eval":  # as cluster/job.py does with the nodes that it finds
-            own = site.nodes - (beside(config.pipeline) if stage == "rl" else 0)
-            config = compose(stage, [*overrides, f"parallel.nodes={own}"])
+            config = compose(stage, [*overrides, f"parallel.nodes={site.nodes - beside(config)}"])
     except UserError as error:
         raise UserError(f"{stage}: {error}") from error
-    if stage == "rl":
-        check_slurm(config.pipeline, config.parallel.gpus_per_node)
+    check_slurm(config)
     check_size(stage, config, site)
     return config
 
@@ -177,8 +173,7 @@ def summary(job: Job) -> str:
     if job.stage in STAGES:
         layout = config.parallel
         gpus = asked_gpus(config, job.site)
-        ahead = beside(config.pipeline) if job.stage == "rl" else 0
-        nodes = f"{layout.nodes} + {ahead} for rollouts" if ahead else asked_nodes(job.stage, config)
+        nodes = f"{layout.nodes} + {n} for rollouts" if (n := beside(config)) else asked_nodes(job.stage, config)
         lines.append(f"# nodes: {nodes}, GPUs on each: {gpus}, device: {layout.device}")
         lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
         if train := config.get("train"):

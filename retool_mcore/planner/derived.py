@@ -19,11 +19,13 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
     """
     parallel, train = config.parallel, config.train
     trajectories = train.batch * train.n
-    tokens = trajectories * (config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
+    held = trajectories * (1 + config.pipeline.staleness)  # of as many batches ahead, too
+    tokens = held * (config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
     left = cores - CORES_A_GPU * parallel.gpus_per_node * (parallel.device == "cuda")
     # verl deals whole prompts to the agent workers; they share with the programs the cores that are left.
     most = max(1, min(train.batch, parallel.nodes * left // 2))
-    agents = parallel.agent_workers or min(most, math.ceil(trajectories / EPISODES_A_WORKER))
+    # One a node at least where there are more nodes: programs run beside them.
+    agents = parallel.agent_workers or min(most, max(parallel.nodes, math.ceil(trajectories / EPISODES_A_WORKER)))
     return {
         "parallel.agent_workers": agents,
         "parallel.reward_workers": math.ceil(trajectories / GRADINGS_A_WORKER),

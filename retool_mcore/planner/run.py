@@ -54,6 +54,7 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
         beside=tuple(name for name, there in others.items() if there),
         own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,
         max_num_seqs=config.parallel.max_num_seqs,
+        log_probs_every=config.correction.log_probs_every,
     )
 
 

@@ -37,6 +37,7 @@ class Problem:
     updates: int = 1  # optimizer steps, which share the batch
     beside: tuple[str, ...] = ()  # models beside the policy: critic, reference
     max_num_seqs: int = 256  # trajectories that a replica of vLLM works at
+    log_probs_every: int = 1  # steps from one pass for old log-probabilities to the next
     own_gpus: int = 0  # of vLLM, which generates beside the training; 0: they take turns on the trainer's
 
     @cached_property
@@ -233,7 +234,7 @@ def planned(problem: Problem, layout: Layout, held: Memory, engine: rollout.Roll
     if engine is None:
         return Plan(layout, held, update, None, {"update": update.step * problem.updates}, on_gpu)
     forward = log_prob_seconds(shape, layout, batch, machine) * problem.updates
-    phases = {"generation": generation(problem, engine), "log-probs": forward}
+    phases = {"generation": generation(problem, engine), "log-probs": forward / problem.log_probs_every}
     phases |= {"reference": forward} if "reference" in problem.beside else {}
     trained = update.step * problem.updates
     phases |= {"critic": forward + trained} if "critic" in problem.beside else {}

@@ -9,13 +9,15 @@ the running ones fill the cache, the last that was admitted goes back to the hea
 import heapq
 import itertools
 import math
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from retool_mcore.planner.rollout import Costs
 
 NEARLY = 1e-6  # tokens
+# Seconds with nothing to do (tools: but for programs of its trajectories), trajectories' seconds, tokens, preemptions.
+SPENT = ("tools", "empty", "running", "sampled", "read_in", "sent", "missed", "preempted")
 BLOCK = 16  # tokens of the cache that are found again whole or not at all
 
 
@@ -73,11 +75,10 @@ class Engine:
         self.admitted = self.planned = 0
         self.load = self.members = 0  # turns that are waiting or running, trajectories that are not finished
         self.open = True
-        self.spent: Counter[str] = Counter()  # seconds, trajectories' seconds, tokens
+        self.spent = dict.fromkeys(SPENT, 0.0)
 
     def submit(self, trajectory: Trajectory, given: float, sampled: float) -> None:
         """The next turn: `given` new tokens and all before them are sent."""
-        self._advance()
         trajectory.again, trajectory.left = trajectory.known, sampled
         trajectory.known += given
         self.load += 1
@@ -120,8 +121,12 @@ class Engine:
         self.spent["sampled"] += steps * count
         self.spent["running"] += passed * count
 
-    def _go_on(self) -> None:
-        """Ends what has its tokens, preempts or admits, and says when to look again."""
+    def _go_on(self, planned: int | None = None) -> None:
+        """Ends what has its tokens, preempts or admits, and says when to look again. planned: as which number that was
+        said, which is nothing to go by where something has happened since."""
+        if planned is not None and planned != self.planned:
+            return
+        self._advance()
         finished = []
         while self.ends:
             end, number, trajectory = self.ends[0]
@@ -182,7 +187,8 @@ class Engine:
         return held
 
     def _plan(self) -> None:
-        self.planned, planned, count = self.planned + 1, self.planned + 1, len(self.running)
+        self.planned += 1
+        planned, count = self.planned, len(self.running)
         if not count:
             return
         first, more = self._rates()
@@ -191,9 +197,4 @@ class Engine:
             most = (self.costs.token * count - self.costs.weights) / self.costs.context
             steps = min(steps, (most - self.context) / count + NEARLY)
         steps = max(steps, NEARLY)
-        self.clock.after(self.stall + steps * (first + more * steps / 2), lambda: self._wake(planned))
-
-    def _wake(self, planned: int) -> None:
-        if planned == self.planned:  # nothing has happened since
-            self._advance()
-            self._go_on()
+        self.clock.after(self.stall + steps * (first + more * steps / 2), lambda: self._go_on(planned))

@@ -2,19 +2,19 @@
 
 The trainer's phases take what the planner says; generation is played (serving.py): trajectories with turns and tools
 through engines whose caches fill. The order is that of verl's trainers: prompts of so many batches ahead are at work;
-the trainer waits for a mini-batch of whole groups, and as long as one is unfinished that would become too old; after
-the step's updates it pushes the weights, at which unfinished trajectories wait and are then read in anew.
+the trainer waits for a mini-batch of whole groups, and as long as one of `bound` steps ago is unfinished; after the
+step's updates it pushes the weights, at which unfinished trajectories wait and are then read in anew.
 """
 
 import heapq
 from collections import Counter, OrderedDict, deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from retool_mcore.planner.rollout import PUSH_S, Costs
 from retool_mcore.planner.search import Plan, Problem
-from retool_mcore.planner.serving import Clock, Engine, Trajectory
+from retool_mcore.planner.serving import SPENT, Clock, Engine, Trajectory
 from retool_mcore.rollout.live import Live
 
 LOAD = attrgetter("load")
@@ -30,7 +30,7 @@ class Order:
     push_s: float = PUSH_S
     updates: int = 1  # of a step, which need not wait for each other's groups
     ahead: float = 0.0  # batches at work beyond the one that is trained
-    bound: int = 0  # updates of the weights that may lie between a trajectory's first token and its training
+    bound: int = 0  # pushes after which a group is waited for; where others went first it is trained one later
     colocated: bool = True  # on the same GPUs
     live: int | None = None  # trajectories at work at once; None: by the caches, as `retool rl` does
     sticky: int = 10_000  # trajectories whose engine verl's router remembers (workers/rollout/router.py)
@@ -45,7 +45,7 @@ class Step:
     pushed: float = 0.0
     tokens: float = 0.0
     staleness: list[int] = field(default_factory=list)  # of each trajectory
-    spent: Counter[str] = field(default_factory=Counter)  # by all engines in this step: Engine.spent
+    spent: Mapping[str, float] = field(default_factory=dict)  # by all engines in this step: Engine.spent
 
     @property
     def seconds(self) -> float:
@@ -63,12 +63,15 @@ class Simulation:
         self.live = Live(engine.cache_tokens * engines, problem.batch.longest, sequences, order.live)
         self.batch = sequences // order.group  # groups
         self.queue: deque[Trajectory] = deque()
-        self.tools: deque[tuple[float, Trajectory]] = deque()
+        self.free = [
+            0.0
+        ] * order.slots  # when each slot of the sandboxes is free: the first that is takes the next call
         self.places: OrderedDict[Trajectory, Engine] = OrderedDict()  # the router's memory
         self.groups: list[list[Trajectory]] = []  # by number, those of each that have finished
-        self.unfinished: dict[int, int] = {}  # by number, oldest first: the step in which they were begun
+        self.issued: list[int] = []  # by number, the step
+        self.unfinished: Counter[int] = Counter()  # groups by that step
         self.ready: list[int] = []  # numbers of whole groups, the oldest first
-        self.at_work = self.programs = self.version = 0
+        self.at_work = self.version = 0
 
     def step(self) -> Step:
         """Plays one step of the trainer."""
@@ -88,26 +91,27 @@ class Simulation:
         found.pushed = self.clock.run(seconds=order.push_s)
         self.version += 1
         self._each(Engine.resume)
-        found.spent = self._spent() - before
+        found.spent = {name: now - before.get(name, 0.0) for name, now in self._spent().items()}
         return found
 
     def _enough(self) -> bool:
         """A mini-batch is whole, and no group that would become too old is unfinished."""
-        old = next(iter(self.unfinished.values()), self.version + 1) <= self.version - self.order.bound
+        old = any(count for step, count in self.unfinished.items() if step <= self.version - self.order.bound)
         return len(self.ready) >= self.batch // self.order.updates and not old
 
-    def _each(self, act) -> None:
+    def _each(self, act: Callable[[Engine], None]) -> None:
         for engine in self.engines:
             act(engine)
 
-    def _spent(self) -> Counter[str]:
-        return sum((engine.spent for engine in self.engines), Counter())
+    def _spent(self) -> dict[str, float]:
+        return {name: sum(engine.spent[name] for engine in self.engines) for name in SPENT}
 
     def _issue(self, group: list[Trajectory]) -> None:
         for trajectory in group:
             trajectory.group, trajectory.process = len(self.groups), self._play(trajectory)
-        self.unfinished[len(self.groups)] = self.version
         self.groups.append([])
+        self.issued.append(self.version)
+        self.unfinished[self.version] += 1
         self.queue.extend(group)
 
     def _start(self) -> None:
@@ -121,22 +125,23 @@ class Simulation:
             self._place(trajectory).submit(trajectory, given, sampled)
             yield
             if number < len(trajectory.waits):
-                self.tools.append((trajectory.waits[number], trajectory))
-                self._begin_programs()
+                ended = max(self.clock.now, self.free[0]) + trajectory.waits[number]
+                heapq.heapreplace(self.free, ended)
+                self.clock.after(ended - self.clock.now, trajectory.go_on)
                 yield
         self._place(trajectory).members -= 1
         del self.places[trajectory]
         self.at_work -= 1
-        self.live.ended(trajectory.tokens)
+        self.live.ended(round(trajectory.tokens))
         group = self.groups[trajectory.group]
         group.append(trajectory)
         if len(group) == self.order.group:
-            del self.unfinished[trajectory.group]
+            self.unfinished[self.issued[trajectory.group]] -= 1
             heapq.heappush(self.ready, trajectory.group)
         self._start()
 
     def _place(self, trajectory: Trajectory) -> Engine:
-        """verl's router: the trajectory's engine, where that is remembered, else the one with the fewest turns."""
+        """verl's router: the engine where the trajectory was, if it is remembered, or the one with the fewest turns."""
         if (found := self.places.pop(trajectory, None)) is None:
             found = min(self.engines, key=LOAD)
             found.members += 1
@@ -144,14 +149,3 @@ class Simulation:
         if len(self.places) > self.order.sticky:
             self.places.popitem(last=False)[1].members -= 1
         return found
-
-    def _begin_programs(self) -> None:
-        while self.tools and self.programs < self.order.slots:
-            seconds, trajectory = self.tools.popleft()
-            self.programs += 1
-            self.clock.after(seconds, lambda trajectory=trajectory: self._end_program(trajectory))
-
-    def _end_program(self, trajectory: Trajectory) -> None:
-        self.programs -= 1
-        self._begin_programs()
-        trajectory.go_on()

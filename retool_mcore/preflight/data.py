@@ -7,16 +7,14 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 
 from retool_mcore.data.formats import Format
-from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
-from retool_mcore.environments.gym import ABILITY as ACTED
-from retool_mcore.environments.prepare import ABILITY as REPOSITORY
 from retool_mcore.errors import refusals
-from retool_mcore.rewards.verdict import CALLS, ENVIRONMENT, TESTS
+from retool_mcore.tables import yaml_beside
 
 refused = refusals(__file__)
+KINDS = yaml_beside(__file__, "kinds.yaml")  # of what a recipe grades
 
 
 def listed(paths: str | Iterable[str]) -> list[Path]:
@@ -67,24 +65,19 @@ def check_template(template: str, rollout_format: str, where: str = "data.prompt
 
 
 def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
-    """A recipe that grades function calls needs rows whose ground truth is calls, and every other recipe others.
+    """A recipe that grades calls, a repository's tests or an environment needs such rows, every other recipe others.
 
     `recipe` is the configuration's section. Only the first row of each file is read.
     """
-    calls = recipe["answer"] == CALLS
+    asked = recipe["answer"] if recipe["answer"] in KINDS else "other"
     for file in files:
         batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1, columns=["ability"]))
         ability = batch["ability"][0].as_py()
-        if calls and ability != ABILITY:
-            raise refused("calls_wanted", recipe=recipe, file=file, ability=ability)
-        if not calls and ability == ABILITY:
-            raise refused("calls_given", file=file, recipe=recipe)
-        tests, repository = recipe["answer"] == TESTS, ability == REPOSITORY
-        if tests != repository:
-            no = {True: "", False: "no "}
-            raise refused("tests", recipe=recipe, graded=no[tests], file=file, given=no[repository], ability=ability)
-        if (recipe["answer"] == ENVIRONMENT) != (ability == ACTED):
-            raise refused("acted", recipe=recipe, file=file, ability=ability)
+        found = next((name for name, kind in KINDS.items() if kind.get("ability") == ability), "other")
+        if found != asked:
+            advice = KINDS[found]["with"] if asked == "other" else KINDS[asked]["take"]
+            of = {"asked": KINDS[asked]["graded"], "found": KINDS[found]["graded"], "advice": advice}
+            raise refused("grades", recipe=recipe, file=file, ability=ability, **of)
 
 
 def check_call_style(template: str, recipe: Mapping) -> None:

@@ -62,20 +62,22 @@ def gpus() -> list[dict[str, Any]]:
     return found
 
 
-def gpu_memory_bytes() -> list[int | None]:
-    """Of each GPU of this node, None where it does not tell; [] without a driver that works."""
+def gpus_if_any() -> list[dict[str, Any]]:
+    """`gpus`; [] without a driver that works."""
     try:
-        return [gpu["memory_mb"] and gpu["memory_mb"] * 2**20 for gpu in gpus()]
+        return gpus()
     except OSError:
         return []
+
+
+def gpu_memory_bytes() -> list[int | None]:
+    """Of each GPU of this node, None where it does not tell; [] without a driver that works."""
+    return [gpu["memory_mb"] and gpu["memory_mb"] * 2**20 for gpu in gpus_if_any()]
 
 
 def gpu_names() -> list[str]:
     """Of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a driver that works."""
-    try:
-        return [gpu["name"] for gpu in gpus()]
-    except OSError:
-        return []
+    return [gpu["name"] for gpu in gpus_if_any()]
 
 
 def compute_capabilities() -> list[float]:

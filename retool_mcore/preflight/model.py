@@ -102,21 +102,15 @@ def check_lora(config: Mapping[str, Any], model: Model) -> None:
 def weight_bytes(folder: Path) -> int:
     """Size of all weight files in bytes. Raises UserError naming a file that is missing or empty."""
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        if not names:
-            raise UserError(f"{index} names no weight file: copy the model again.")
-    else:
-        names = ["model.safetensors"]
-    total = 0
-    for name in names:
-        path = folder / name
-        if not path.is_file():
-            raise UserError(f"{folder} has no {name}: its weights are incomplete, copy or export the model again.")
-        if path.stat().st_size == 0:
-            raise UserError(f"{path} is empty (0 bytes): its weights are incomplete, copy or export the model again.")
-        total += path.stat().st_size
-    return total
+    listed = read_json(index).get("weight_map", {}).values() if index.is_file() else ["model.safetensors"]
+    if not listed:
+        raise UserError(f"{index} names no weight file: copy the model again.")
+    paths = [folder / name for name in sorted({*listed})]
+    for path in paths:
+        if not (path.is_file() and path.stat().st_size):
+            what = f"{path} is empty (0 bytes)" if path.is_file() else f"{folder} has no {path.relative_to(folder)}"
+            raise UserError(f"{what}: its weights are incomplete, copy or export the model again.")
+    return sum(path.stat().st_size for path in paths)
 
 
 def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:

@@ -198,8 +198,8 @@ def check_attention(layout: DictConfig) -> None:
 
 def check_rollout_devices(config: DictConfig) -> None:
     layout = config.parallel
-    # The second is set in a job of Slurm (cluster/job.py), which has counted its nodes.
-    if "RAY_ADDRESS" in os.environ or os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") == "1":
+    in_a_job = os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") == "1"  # cluster/job.py has counted its nodes
+    if "RAY_ADDRESS" in os.environ or in_a_job:
         devices, source = None, "Ray"
     elif layout.device == "cuda":
         devices, source = layout.nodes * len(machine.gpu_memory_bytes()), "nvidia-smi lists"

@@ -35,12 +35,13 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")
 
 
-def beside(pipeline: Mapping) -> int:
-    """Nodes that a job has for rollout engines of their own, beside the trainer's."""
+def beside(config: Mapping) -> int:
+    """Nodes that a job has for rollout engines of their own, beside the trainer's; of RL alone."""
+    pipeline = config.get("pipeline") or {"hybrid": True}
     return 0 if pipeline["hybrid"] else pipeline["rollout_nodes"]
 
 
-def check_slurm(pipeline: Mapping, gpus_per_node: int) -> None:
+def check_slurm(config: Mapping) -> None:
     """Refuse rollout engines that the nodes of a Slurm job, which are all alike, cannot hold. Raises UserError."""
-    if beside(pipeline) and pipeline["rollout_gpus"] > gpus_per_node:
-        raise refused("nodes", pipeline=pipeline, gpus_per_node=gpus_per_node)
+    if beside(config) and (pipeline := config["pipeline"])["rollout_gpus"] > config["parallel"]["gpus_per_node"]:
+        raise refused("nodes", pipeline=pipeline, parallel=config["parallel"])

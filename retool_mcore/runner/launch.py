@@ -294,9 +294,9 @@ def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, s
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
     (folder / "stacks").mkdir(exist_ok=True)  # NCCL's last operations, rank by rank, when one of them times out
-    env.setdefault(FLIGHT_RECORDER, str((folder / "stacks" / "nccl_rank_").absolute()))
-    env.setdefault("TENSORBOARD_DIR", str((folder / "tensorboard").absolute()))
-    env.setdefault("WANDB_DIR", str(folder.absolute()))  # offline runs: RUN/STAGE/wandb, for `wandb sync`
+    # Offline runs of W&B: RUN/STAGE/wandb, for `wandb sync`.
+    for name, path in {FLIGHT_RECORDER: "stacks/nccl_rank_", "TENSORBOARD_DIR": "tensorboard", "WANDB_DIR": ""}.items():
+        env.setdefault(name, str((folder / path).absolute()))
     if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own
         env.setdefault("MLFLOW_TRACKING_URI", (folder / "mlflow").absolute().as_uri())
         env.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -136,14 +136,13 @@ def _dump(py_spy: str | None, pid: int, path: Path) -> None:
         status = Path(f"/proc/{pid}/status").read_text()
         told = dict(line.split(":\t", 1) for line in status.splitlines())
         text, listens = f"{words}\nState:\t{told['State']}\n\n", int(told["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
+    said = reason = ""
     try:
         command = [py_spy or "py-spy", "dump", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
         said, reason = done.stdout if done.returncode == 0 else "", done.stderr
-    except subprocess.TimeoutExpired:
-        said, reason = "", f"py-spy was not done after {DUMP_TIMEOUT_S:.0f} s\n"
-    except OSError as error:
-        said, reason = "", f"py-spy is not installed ({error})\n"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = f"{error}\n"
     if not said:
         said = f"no stacks: {reason}"
         with suppress(ProcessLookupError, PermissionError):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
 STAGES = ["prepare", "sft", "rl", "eval", "export", "doctor"]
 
 
-@pytest.mark.parametrize("stage", [*STAGES, "summary", "submit", "status"])
+@pytest.mark.parametrize("stage", [*STAGES, "summary", "submit", "status", "simulate"])
 def test_help_explains_and_gives_two_examples(stage, capsys):
     assert main.main([stage, "--help"]) == 0
     out = capsys.readouterr().out

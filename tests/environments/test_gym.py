@@ -101,7 +101,9 @@ def test_an_episode_in_the_agent_loop_and_its_reward(page, tmp_path):
     assert (lost["score"], lost["acc"]) == (0.0, 0.0)
     file = [tmp_path / "guess/train.parquet"]
     check_ability(file, recipe)
-    with pytest.raises(UserError, match="recipe.answer=boxed does not fit .* go with recipe.answer=environment"):
+    with pytest.raises(
+        UserError, match="recipe.answer=boxed.* are episodes of an environment .* go with recipe.answer=environment"
+    ):
         check_ability(file, compose("rl").recipe)
 
 

@@ -35,6 +35,15 @@ def test_two_nodes_of_eight_gpus_follow_from_8192_trajectories_and_their_cores()
     assert filled(8, *large).parallel.agent_workers == 1
 
 
+def test_on_1024_gpus_every_node_has_an_agent_worker_and_its_cores_run_programs():
+    large = compose("rl", ["parallel=2x8-80g", "data=math", "model=qwen2.5-32b", "parallel.nodes=128"])
+    found = derived.sizes(large, 112)
+    assert found["parallel.agent_workers"] == 128 and found["sandbox.workers"] == 112 - 24
+    assert found["parallel.storage_units"] == 11
+    ahead = compose("rl", ["parallel=2x8-80g", "data=math", "model=qwen2.5-32b", "pipeline=async"])
+    assert derived.sizes(ahead, 112)["parallel.storage_units"] == 31  # three batches are held
+
+
 def test_a_number_wins_and_the_rest_is_said(capsys):
     config = filled(64, "parallel.agent_workers=3", "sandbox.workers=7", "data.rl.batch=640")
     assert config.parallel.agent_workers == config.verl.actor_rollout_ref.rollout.agent.num_workers == 3

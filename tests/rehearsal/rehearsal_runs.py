@@ -67,7 +67,7 @@ FOLLOWS = (  # (keys of verl, the key of the layout that they are set by)
 )
 ONE_MACHINE = {"parallel.nodes": "1", "parallel.gpus_per_node": "16"}
 ONE_PROCESS = {
-    **{f"parallel.{name}": "1" for name in ("nodes", "gpus_per_node", "tp", "pp", "ep")},
+    **{f"parallel.{name}": "1" for name in ("nodes", "gpus_per_node", "tp", "pp", "ep", "rollout_tp")},
     "parallel.sequence_parallel": "false",
     "parallel.ray.num_gpus": "1",
 }

@@ -20,6 +20,7 @@ def test_processes_together_weigh_no_more_than_one(server, monkeypatch):
 @pytest.mark.parametrize(("session", "first"), [(None, ["group", 10, 11, 12]), ("s", [11, 12])])
 def test_a_process_is_lowered_once(session, first, monkeypatch):
     lowered = []
+    monkeypatch.setattr(limits.os, "getpriority", lambda *_: 0)
     monkeypatch.setattr(
         limits, "lower_priority", lambda which, pid, nice: lowered.append("group" if which == 1 else pid)
     )

@@ -1,6 +1,7 @@
 """Where an engine beats (heartbeat.py): at every micro-batch, on rank 0."""
 
 import os
+import time
 from collections.abc import Iterator
 
 from verl.utils import tensordict_utils
@@ -13,9 +14,10 @@ class MicroBatches:
 
     def __init__(self) -> None:
         self.updates = self.done = 0
+        self.began = 0.0  # the newest, perf_counter
 
     def begin(self, forward_only: bool) -> None:
-        self.done = 0
+        self.done, self.began = 0, time.perf_counter()
         self.updates += not forward_only
 
     def taken(self, batches: Iterator) -> Iterator:

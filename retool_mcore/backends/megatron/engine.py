@@ -22,11 +22,12 @@ from types import SimpleNamespace
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.module import Float16Module
+from megatron.core.utils import get_model_config
 from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
-from retool_mcore.backends.megatron import beats, bridges, micro_batches, packed_layout  # noqa: F401  registers
+from retool_mcore.backends.megatron import beats, bridges, micro_batches, pace, packed_layout  # noqa: F401  registers
 from retool_mcore.backends.megatron.adapters import AdapterCheckpoints
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
@@ -38,6 +39,12 @@ class _Packs(GuardedUpdate):
     @functools.cached_property
     def _beats(self):
         return beats.MicroBatches()
+
+    def _build_optimizer(self):
+        optimizer = super()._build_optimizer()  # registers the functions that Megatron calls in an update
+        config = get_model_config(self.module[0])
+        config.finalize_model_grads_func = pace.watched(config.finalize_model_grads_func, lambda: self._beats.began)
+        return optimizer
 
     def save_checkpoint(self, local_path, *arguments, **named):
         super().save_checkpoint(local_path, *arguments, **named)

@@ -49,7 +49,11 @@ class MarkingHandler(CheckpointHandler):
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
         if self.resume_global_step % len(self.train_dataloader):
+            own = self.dp_rank
+            # All ranks have read as many batches: one that the saving layout had not goes on where its first stood.
+            self.dp_rank = own if Path(checkpoint_path, f"data_{own}.pt").exists() else 0
             super()._load_dataloader_state(checkpoint_path)
+            self.dp_rank = own
 
 
 class ColdStart(SFTTrainer):

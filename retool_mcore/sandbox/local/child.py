@@ -12,7 +12,7 @@ import socket
 from retool_mcore.sandbox.isolation import limits
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import die_with_parent
-from retool_mcore.sandbox.local.program import VALUE_FD, Interpreter
+from retool_mcore.sandbox.local.program import VALUE_FD, Interpreter, write_all
 from retool_mcore.sandbox.local.wire import LENGTHS, frame, unpack_files
 
 CONTROL_FD = 3
@@ -100,9 +100,4 @@ def _prepare(received: list[int], mapped_bytes: int) -> dict:
 
 
 def _send(fd: int, report: dict) -> None:
-    data = memoryview(frame(report))
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:
-        return
+    write_all(fd, frame(report))

@@ -68,9 +68,9 @@ class Interpreter:
         vars(builtins).update(self.builtins)
         _flush()
         if problem:
-            _write(2, problem)
+            write_all(2, problem.encode("utf-8", "replace"))
         elif exit_code == 0 and self.shown and os.getpid() == self.process:
-            _write(VALUE_FD, self.shown[0])
+            write_all(VALUE_FD, self.shown[0].encode("utf-8", "replace"))
         return exit_code
 
     def _display(self, value: object) -> None:
@@ -113,13 +113,14 @@ def _finish() -> None:
     _flush()
 
 
-def _write(fd: int, text: str) -> None:
-    data = memoryview(text.encode("utf-8", "replace"))
+def write_all(fd: int, content: bytes) -> None:
+    """Write it, however little the descriptor takes at a time; what nobody reads any more is dropped."""
+    data = memoryview(content)
     try:
         while data:
             data = data[os.write(fd, data) :]
     except OSError:
-        return  # The program closed it.
+        return
 
 
 def _flush() -> None:

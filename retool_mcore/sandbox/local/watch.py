@@ -31,10 +31,10 @@ class Watch:
         of_zygote = [] if self.has_namespaces or not grown else limits.descendants(self.zygote)
         for run in grown:
             processes = run.place.processes(of_zygote)
-            if now - run.started > LONG_S:
-                give_way(run, processes)
             if now - run.started > grace_s:
                 self._check(run, processes)
+            if now - run.started > LONG_S and run.stopped is None:
+                give_way(run, processes)
         return [run for run in grown if run.stopped is not None]
 
     def _check(self, run: Run, processes: list[int]) -> None:
