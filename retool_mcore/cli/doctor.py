@@ -100,10 +100,8 @@ def cpu_libraries() -> list[Finding]:
     mend = f"builds for CUDA break every transformers import: pip uninstall {' '.join(harmful)}"
     there = f"no {', '.join(compilers)}" if compilers else "gcc, g++"
     get = f"vLLM on CPU compiles kernels: apt-get install {' '.join(compilers)}"
-    return [
-        Finding("torchvision and its kin", found, not harmful, mend),
-        Finding("C and C++ compiler", there, not compilers, get),
-    ]
+    libraries = Finding("torchvision and its kin", found, not harmful, mend)
+    return [libraries, Finding("C and C++ compiler", there, not compilers, get)]
 
 
 def gpu_libraries() -> list[Finding]:
