@@ -16,6 +16,7 @@ setup(
         "retool_mcore.metrics": ["*.json", "*.yaml"],
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
         "retool_mcore.preflight": ["*.yaml"],
+        "retool_mcore.recipes": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.runner": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],

@@ -1,6 +1,9 @@
 """The one exception that means: the user can mend this."""
 
+from collections.abc import Callable
 from typing import Any
+
+from retool_mcore.tables import yaml_beside
 
 
 class UserError(Exception):
@@ -9,6 +12,13 @@ class UserError(Exception):
     The message is one or two plain sentences: what was wrong, what was expected, what to do. The command line prints it
     without a traceback and exits with code 2.
     """
+
+
+def refusals(module: str) -> Callable[..., UserError]:
+    """Makes the errors of a module (its `__file__`) of the sentences in the YAML file beside it: by a sentence's name,
+    and by name what it mentions."""
+    sentences = yaml_beside(module)
+    return lambda sentence, **told: UserError(sentences[sentence].format(**told))
 
 
 def no_run(folder: Any) -> UserError:

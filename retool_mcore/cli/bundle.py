@@ -12,27 +12,13 @@ from pathlib import Path
 from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import tail
 from retool_mcore.preflight import machine
+from retool_mcore.tables import yaml_beside
 
-# Of a stage's folder, of the jobs that Slurm ran, and of evaluations; paths below the run's folder.
-KEPT = (
-    "*/config*.yaml", "*/agent_loop.yaml", "*/attempts.jsonl", "*/failures.jsonl", "*/silences.json",
-    "*/heartbeat/*.json", "*/metrics/*.jsonl", "*/log.txt", "*/stacks/**/*", "*/COMPLETE", "*/STOPPED",
-    "*/checkpoints/*/COMPLETE", "eval/*/config*.yaml", "eval/*/log.txt", "eval/*/*.json", "slurm/*.out",
-    "slurm/*.yaml", "slurm/*.log", "slurm/*-ray/**/*",
-)  # fmt: skip
+_TABLES = yaml_beside(__file__)
+KEPT: list[str] = _TABLES["kept"]
 MOST = 4 << 20  # bytes of one file, its last
-_NAMES = "key|token|secret|password|passwd|credentials?|authorization"
-_VARIABLE = re.compile(rf"({_NAMES})(_|$)", re.IGNORECASE)
-# What is called a secret, credentials of a URL, and tokens that tell by their beginning.
-_SHOWN = (
-    (
-        rb"""(?i)\b(\w*(?:%s)["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;)\]}]{6,}""" % _NAMES.encode(),
-        rb"\1***",
-    ),
-    (rb"(?i)\b(bearer\s+)[\w.~+/=-]{6,}", rb"\1***"),
-    (rb"://[^/\s@\"']{1,200}@", rb"://***@"),
-    (rb"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA)[\w-]{12,}", rb"***"),
-)
+_VARIABLE = re.compile(rf"({_TABLES['names']})(_|$)", re.IGNORECASE)
+_SHOWN = [[text.replace("NAMES", _TABLES["names"]).encode() for text in pair] for pair in _TABLES["shown"]]
 
 
 def masked(text: bytes) -> bytes:
@@ -48,12 +34,10 @@ def masked(text: bytes) -> bytes:
 def environment() -> str:
     """Versions, machine and GPUs, a line each."""
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}, key=str.lower)
-    memory = (
-        f"{os.cpu_count()} processors, {machine.available_memory_bytes() / machine.GIB:.1f} GiB of memory available"
-    )
-    return "\n".join(
-        [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names(), *packages, ""]
-    )
+    free = machine.available_memory_bytes() / machine.GIB
+    memory = f"{os.cpu_count()} processors, {free:.1f} GiB of memory available"
+    about = [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names()]
+    return "\n".join([*about, *packages, ""])
 
 
 def parts(run: Path) -> Iterator[tuple[str, bytes]]:

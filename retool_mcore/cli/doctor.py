@@ -100,10 +100,8 @@ def cpu_libraries() -> list[Finding]:
     mend = f"builds for CUDA break every transformers import: pip uninstall {' '.join(harmful)}"
     there = f"no {', '.join(compilers)}" if compilers else "gcc, g++"
     get = f"vLLM on CPU compiles kernels: apt-get install {' '.join(compilers)}"
-    return [
-        Finding("torchvision and its kin", found, not harmful, mend),
-        Finding("C and C++ compiler", there, not compilers, get),
-    ]
+    libraries = Finding("torchvision and its kin", found, not harmful, mend)
+    return [libraries, Finding("C and C++ compiler", there, not compilers, get)]
 
 
 def gpu_libraries() -> list[Finding]:
@@ -134,7 +132,5 @@ def adapters(env: Mapping[str, str]) -> list[Finding]:
         return [Finding("adapters", reason, False, advice)]
     # The libraries print to stdout as they are imported; the answer is the last line.
     found = json.loads(process.stdout.strip().splitlines()[-1])
-    return [
-        Finding(f"adapter {name}", purpose if active else "did not take effect", active, advice)
-        for name, active, purpose in found
-    ]
+    none = "did not take effect"
+    return [Finding(f"adapter {name}", purpose if works else none, works, advice) for name, works, purpose in found]

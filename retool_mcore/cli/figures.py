@@ -31,9 +31,8 @@ def draw(runs: Sequence[Path], out: Path) -> list[Path]:
         figure: {title: _over(names, steps[panel["stage"]], panel["curves"]) for title, panel in panels.items()}
         for figure, panels in FIGURES.items()
     }
-    found["calls"] = {
-        "share of calls": [curve for run, name in zip(runs, names, strict=True) for curve in _calls(run, name)]
-    }
+    calls = [curve for run, name in zip(runs, names, strict=True) for curve in _calls(run, name)]
+    found["calls"] = {"share of calls": calls}
     if not any(any(panels.values()) for panels in found.values()):
         raise UserError(f"nothing to draw in {', '.join(map(str, runs))}: neither sft nor rl has finished a step.")
     out.mkdir(parents=True, exist_ok=True)

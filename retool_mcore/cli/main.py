@@ -51,27 +51,29 @@ def options(
     pass
 
 
-Overrides = Annotated[
-    list[str] | None,
-    Argument(metavar="[KEY=VALUE]...", help="Hydra-style overrides and group choices, as in recipe=dapo."),
-]
-Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]
-Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")]
-Host = Annotated[str, Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")]
-Full = Annotated[bool, Option("--full", help="Print the whole resolved configuration; start nothing.")]
-
-
 def _command(words: str, group: typer.Typer = app, **settings: Any) -> Callable[[Callable], Callable]:
     """Makes a function `retool WORDS`, with its examples below the help."""
     examples = "\n".join(f"  {example}" for example in _COMMANDS["examples"][words])
-    return group.command(words.split()[-1], epilog=f"\b\nExamples:\n{examples}", **settings)
+    make = group.command(words.split()[-1], epilog=f"\b\nExamples:\n{examples}", **settings)
+    return lambda function: make(_described(function, words))
+
+
+def _described(function: Callable, words: str) -> Callable:
+    """The function of the command `words`, whose parameters are what commands.yaml says of them."""
+    for kind, info in (("arguments", Argument), ("options", Option)):
+        table = _COMMANDS[kind]
+        for name, said in (table["any"] | table.get(words, {})).items():
+            if name in function.__annotations__:
+                flags = [said["flag"]] if "flag" in said else []
+                given = {key: value for key, value in said.items() if key != "flag"}
+                function.__annotations__[name] = Annotated[function.__annotations__[name], info(*flags, **given)]
+    return function
 
 
 def _runner(stage: str) -> Callable:
     """What `retool STAGE` does: compose a configuration, and tell of it or carry it out."""
 
-    def run(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
+    def run(overrides: list[str] | None = None, dry_run: bool = False, full: bool = False) -> None:
         config = compose(stage, overrides or ())
         if dry_run or full:
             from retool_mcore.cli.dry_run import lines, whole
@@ -92,7 +94,7 @@ for _stage, _about in _COMMANDS["stages"].items():
 
 
 @_command("doctor")
-def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
+def doctor(overrides: list[str] | None = None, dry_run: bool = False) -> int:
     """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
     Exits with 1 when something is missing that a run needs."""
     from retool_mcore.cli import doctor as examination
@@ -106,7 +108,7 @@ def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
 
 
 @_command("summary")
-def summary(run: Run) -> None:
+def summary(run: Path) -> None:
     """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
     minutes."""
     from retool_mcore.cli import summary as report
@@ -115,10 +117,7 @@ def summary(run: Run) -> None:
 
 
 @_command("figures")
-def figures(
-    runs: Runs,
-    out: Annotated[Path | None, Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
-) -> None:
+def figures(runs: list[Path], out: Path | None = None) -> None:
     """Draw a paper's figures, runs over each other: loss, reward and accuracy over the steps, ReTool's six behaviour
     metrics, the places of calls; as PNG, SVG and the numbers as CSV."""
     from retool_mcore.cli import figures as drawing
@@ -131,23 +130,7 @@ _command("simulate")(simulate)
 
 
 @_command("submit")
-def submit(
-    words: Annotated[
-        list[str],
-        Argument(
-            metavar="STAGE... [KEY=VALUE]...",
-            help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
-            "Overrides go to every stage.",
-        ),
-    ],
-    after: Annotated[
-        str | None, Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
-    ] = None,
-    site: Annotated[
-        str | None, Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
-    ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
-) -> None:
+def submit(words: list[str], after: str | None = None, site: str | None = None, dry_run: bool = False) -> None:
     """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
     back to the queue and on from its last whole checkpoint."""
     from retool_mcore.cluster import submit as submission
@@ -156,7 +139,7 @@ def submit(
 
 
 @_command("status")
-def status(run: Run) -> None:
+def status(run: Path) -> None:
     """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
     for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
     from retool_mcore.cluster import status as report
@@ -165,9 +148,7 @@ def status(run: Run) -> None:
 
 
 @_command("bundle")
-def bundle(
-    run: Run, out: Annotated[Path | None, Option(metavar="FILE", help="Default: bundle-RUN.tar.gz, here.")] = None
-) -> None:
+def bundle(run: Path, out: Path | None = None) -> None:
     """Pack what a report of a bug needs: configurations, logs, metrics, stacks and versions, with secrets masked; no
     weights, data or trajectories."""
     from retool_mcore.cli import bundle as pack
@@ -177,13 +158,11 @@ def bundle(
 
 @_command("view")
 def view(
-    runs: Runs,
-    host: Host = "127.0.0.1",
-    port: Annotated[int, Option(metavar="PORT", min=1, max=65535, help="TCP port.")] = 8008,
-    evaluation: Annotated[
-        str | None, Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
-    ] = None,
-    audit: Annotated[bool, Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
+    runs: list[Path],
+    host: str = "127.0.0.1",
+    port: int = 8008,
+    evaluation: str | None = None,
+    audit: bool = False,
 ) -> None:
     """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
     tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
@@ -195,18 +174,12 @@ def view(
 
 @_command("replay")
 def replay(
-    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
-    step: Annotated[int, Option(metavar="N", min=1, help="Which step.")],
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
-    ] = None,
-    rollout: Annotated[
-        bool, Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
-    ] = False,
-    policy_step: Annotated[
-        int | None, Option(metavar="K", min=0, help="Policy to begin with; default: that of step N-1.")
-    ] = None,
-    dry_run: DryRun = False,
+    run: Path,
+    step: int,
+    overrides: list[str] | None = None,
+    rollout: bool = False,
+    policy_step: int | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
     recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
@@ -221,20 +194,13 @@ app.add_typer(services)
 
 @_command("sandbox serve", services)
 def serve(
-    overrides: Overrides = None,
-    host: Host = "127.0.0.1",
-    port: Annotated[int, Option(metavar="PORT", min=0, max=65535, help="TCP port; 0: a free one.")] = 8080,
-    workers: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Programs at once; default: sandbox.workers, or 64 and one a core."),
-    ] = None,
-    queue: Annotated[int, Option(metavar="N", min=0, help="Runs that may wait; more are told to come back.")] = 1024,
-    register: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
-    ] = None,
-    advertise: Annotated[
-        str | None, Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
-    ] = None,
+    overrides: list[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    workers: int | None = None,
+    queue: int = 1024,
+    register: Path | None = None,
+    advertise: str | None = None,
 ) -> None:
     """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
     machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
@@ -246,9 +212,7 @@ def serve(
 
 
 @_command("sandbox probe", services)
-def probe_service(
-    url: Annotated[str, Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
-) -> None:
+def probe_service(url: str) -> None:
     """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
     from retool_mcore.sandbox.service.serve import probe_url
 
@@ -257,14 +221,10 @@ def probe_service(
 
 coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
 app.add_typer(coldstart)
-ColdstartConfig = Annotated[Path, Argument(metavar="FILE", help="As those in configs/coldstart/.")]
-ColdstartOverrides = Annotated[
-    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
-]
 
 
 @_command("coldstart run", coldstart)
-def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None) -> None:
+def run_coldstart(config: Path, overrides: list[str] | None = None) -> None:
     """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
     for `retool sft` with a report. A second start goes on after the last finished row and model call."""
     from retool_mcore.coldstart import command
@@ -275,12 +235,10 @@ def run_coldstart(config: ColdstartConfig, overrides: ColdstartOverrides = None)
 @_command("coldstart serve", coldstart, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve_coldstart(
     context: typer.Context,
-    config: ColdstartConfig,
-    purpose: Annotated[str, Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
-    checkpoint: Annotated[
-        str | None, Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
-    ] = None,
-    show: Annotated[bool, Option("--print", help="Print the command; start nothing.")] = False,
+    config: Path,
+    purpose: str = "rewrite",
+    checkpoint: str | None = None,
+    show: bool = False,
 ) -> None:
     """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
     to `vllm serve`."""

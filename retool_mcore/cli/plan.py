@@ -8,59 +8,46 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
-from typer import Argument, Option
 
 from retool_mcore.config import CONFIG_DIR, compose
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.files import write_atomically
 
 if TYPE_CHECKING:
     from retool_mcore.planner import Batch, Machine, Shape
     from retool_mcore.planner.search import Problem
 
+refused = refusals(__file__)
 STEPS = 5  # the last of a run, whose lengths are taken
-
-Words = Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")]
-Gpu = Annotated[str | None, Option(metavar="H100|H200|A100", help="Speeds; default: the one whose memory is nearest.")]
-GpuMemory = Annotated[float | None, Option(metavar="GIB", help="Of one GPU, as it is sold: 80, 141.")]
-Mean = Annotated[int | None, Option(metavar="TOKENS", help="Mean length; default: a third of the longest.", min=1)]
-LengthsOf = Annotated[Path | None, Option(metavar="RUN", help="Lengths of that run's last trajectories instead.")]
 
 
 def plan(
-    overrides: Words = None,
-    model: Annotated[
-        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
-    ] = None,
-    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
-    gpu_memory: GpuMemory = None,
-    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
-    gpu: Gpu = None,
-    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
-    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
-    mean_length: Mean = None,
-    lengths_of: LengthsOf = None,
-    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
-    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
-    write: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
-    ] = None,
+    overrides: list[str] | None = None,
+    model: str | None = None,
+    gpus: str | None = None,
+    gpu_memory: float | None = None,
+    max_length: int | None = None,
+    gpu: str | None = None,
+    sequences: int = 512,
+    updates: int = 1,
+    mean_length: int | None = None,
+    lengths_of: Path | None = None,
+    sft: bool = False,
+    top: int = 10,
+    write: Path | None = None,
 ) -> None:
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
     --model and --gpus, rank all layouts of a model on a cluster."""
     searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
     given = [name for name, value in searches.items() if value is not None]
     if not given and write is None:
-        judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
+        judge("sft" if sft else "rl", overrides or [], (lengths_of, mean_length), gpu, gpu_memory)
         return
     if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
-        raise UserError(
-            "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
-            "--lengths-of; without the first four the layout of a run is judged."
-        )
+        raise refused("search")
     from retool_mcore.planner import Batch, Layout, shape, table
     from retool_mcore.planner import search as tried
     from retool_mcore.planner.machine import find_machine
@@ -118,10 +105,7 @@ def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> t
     config = compose(stage, words)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
-        raise UserError(
-            "The planner knows training on GPUs, of a model of our names or whose folder is here: "
-            "add model=NAME or model.path=FOLDER, and a layout such as parallel=2x8-80g."
-        )
+        raise refused("unknown")
     card = run.machine_of(config, gpu_names())
     if gpu or gib:
         card = find_machine(gpu or card.name.partition("-")[0], gib or card.memory / GIB)
@@ -157,9 +141,7 @@ def recorded(folder: Path, columns: list[str]) -> list[dict]:
 
     files = list(step_files(folder / "rl" / "trajectories").values())[-STEPS:]
     if not files:
-        raise UserError(
-            f"--lengths-of {folder}: there are no trajectories in it; give a run whose RL has ended a step."
-        )
+        raise refused("no_trajectories", folder=folder)
     return [record for file in files for record in read_step(file, columns=columns)]
 
 

@@ -24,15 +24,10 @@ from retool_mcore.metrics.rollout_diff import RESULT
 from retool_mcore.runner.launch import run_attempt, stage_dir
 from retool_mcore.state import checkpoints
 from retool_mcore.state.progress import read_steps
+from retool_mcore.tables import yaml_beside
 from retool_mcore.tools.toolbox import CODE
 
-# Shown beside the recorded ones; metrics.json has all.
-SHOWN = (
-    "actor/pg_loss", "actor/grad_norm", "actor/ppo_kl", "actor/pg_clipfrac", "actor/entropy", "actor/lr",
-    "critic/score/mean", "critic/advantages/max", "mismatch/mean", "mismatch/max", "mismatch/kl",
-    "audit/policy_tokens", "audit/gradient_tokens", "response_length/mean",
-    "timing_s/old_log_prob", "timing_s/update_actor",
-)  # fmt: skip
+SHOWN: list[str] = yaml_beside(__file__)
 CLOCKS = ("timing", "perf/", "sandbox/")  # of the machine, not of the computation
 SAME = 1e-4  # relative; two runs of one step on the same machine, threads and reduction order included
 
@@ -140,9 +135,8 @@ def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
     Console().print(table)
     both = [name for name in recorded if name in replayed and not name.startswith(CLOCKS)]
     other = [name for name in both if not math.isclose(recorded[name], replayed[name], rel_tol=SAME, abs_tol=1e-6)]
-    print(
-        f"{len(both) - len(other)} of {len(both)} metrics that measure no time equal the recorded ones within {SAME:g}"
-    )
+    same = f"{len(both) - len(other)} of {len(both)}"
+    print(f"{same} metrics that measure no time equal the recorded ones within {SAME:g}")
     if other:
         print("  others: " + ", ".join(other[:12]) + (", ..." if len(other) > 12 else ""))
     print(f"all of them: {folder / 'metrics.json'}")

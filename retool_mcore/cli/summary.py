@@ -11,16 +11,9 @@ from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
 from retool_mcore.state.progress import read_steps
+from retool_mcore.tables import yaml_beside
 
-# Row, folder of its evaluation, stage that led there.
-ROWS = (
-    ("before SFT", "init", None),
-    ("after SFT", "sft", "sft"),
-    ("best of SFT", "sft-best", None),
-    ("after RL", "rl", "rl"),
-    ("best of RL", "rl-best", None),
-)
-OPTIONAL = ("sft-best", "rl-best")  # rows that are left out where there was no such evaluation
+ROWS: dict[str, dict] = yaml_beside(__file__)
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
@@ -31,12 +24,13 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """
     if not run.is_dir():
         raise no_run(run)
-    scores = {name: _read_eval(run / "eval" / name / "metrics.json") for _, name, _ in ROWS}
+    scores = {row["folder"]: _read_eval(run / "eval" / row["folder"] / "metrics.json") for row in ROWS.values()}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []
-    for title, name, stage in ROWS:
-        if name in OPTIONAL and not scores[name]:
+    for title, row in ROWS.items():
+        name, stage = row["folder"], row.get("stage")
+        if row.get("optional") and not scores[name]:
             continue
         attempts = read_json_lines(run / stage / "attempts.jsonl") if stage else []
         minutes = sum(attempt["seconds"] for attempt in attempts) / 60

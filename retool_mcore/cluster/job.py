@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -40,18 +41,8 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.preflight.machine import gpu_memory_bytes
 from retool_mcore.recipes.pipeline import beside, check_slurm
-from retool_mcore.runner import template
-from retool_mcore.runner.launch import (
-    TORCHRUN,
-    AlarmStop,
-    Paused,
-    StageFailed,
-    Stopped,
-    WentBack,
-    is_complete,
-    run_attempt,
-    stage_dir,
-)
+from retool_mcore.runner import launch, template
+from retool_mcore.runner.launch import TORCHRUN, Paused, StageFailed, Stopped, is_complete, run_attempt, stage_dir
 from retool_mcore.state.stop import EXIT_CODE, JOB_END
 
 say = partial(print, flush=True)
@@ -150,17 +141,9 @@ def run(stage: str, overrides: Sequence[str]) -> int:
             crash_marker.end(folder)
             return 1
     crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
-    with guarded(
-        partial(step, site),
-        job_id=allocation.job_id,
-        pid=os.getpid(),
-        stage=stage,
-        folder=folder,
-        mark=allocation.mark,
-        max_attempts=site.max_attempts,
-        node=allocation.nodes[0],
-        log=os.path.realpath("/proc/self/fd/1"),
-    ):
+    told: dict[str, Any] = {"stage": stage, "folder": folder, "mark": allocation.mark, "job_id": allocation.job_id}
+    told |= {"max_attempts": site.max_attempts, "log": os.path.realpath("/proc/self/fd/1")}
+    with guarded(partial(step, site), pid=os.getpid(), node=allocation.nodes[0], **told):
         return run_attempt_on_nodes(stage, config, allocation, site, signals, folder)
 
 
@@ -177,9 +160,9 @@ def run_attempt_on_nodes(
             sweep(allocation, site)
     except Paused as paused:
         return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
-    except WentBack as back:
+    except launch.WentBack as back:
         return back_to_queue(allocation, str(back), EXIT_CODE)
-    except AlarmStop as error:
+    except launch.AlarmStop as error:
         return finish(f"retool: {error}\n{stage}: not started again: another start would meet the alarm again.", 1)
     except Stopped as stopped:
         if stopped.signum == signal.SIGUSR1 or (
@@ -231,10 +214,8 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         check(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
-        # A link that hangs or is slow is named before a training stands still.
-        all_nodes = {
-            "parallel": {**config.parallel, "nodes": len(allocation.nodes)}
-        }  # weights go to rollout nodes, too
+        # A link that hangs or is slow is named before a training stands still; weights go to rollout nodes, too.
+        all_nodes = {"parallel": {**config.parallel, "nodes": len(allocation.nodes)}}
         if linked and not nccl_check.passes(all_nodes, srun, address=address, port=port):
             raise ClusterFailed(nccl_check.FAILED)
         command = None
@@ -248,14 +229,8 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
             command = partial(torchrun_command, stage, allocation, srun, address)
         stack.callback(signals.ignore)
         signals.running = True
-        run_attempt(
-            stage,
-            config,
-            command,
-            stage_id=allocation.mark,
-            stop_asked=lambda: signals.asked,
-            dump_others=partial(dump_nodes, allocation, srun),
-        )
+        dump = partial(dump_nodes, allocation, srun)
+        run_attempt(stage, config, command, allocation.mark, stop_asked=lambda: signals.asked, dump_others=dump)
 
 
 def choose_port(allocation: Allocation, places: Sequence[int]) -> int:

@@ -103,13 +103,8 @@ def ray_cluster(
     secret = job_secret()  # not a token in somebody's home folder
     cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
     log.parent.mkdir(parents=True, exist_ok=True)
-    common = {
-        "mark": mark,
-        "base_port": base_port,
-        "resources": {**resources},
-        "places": [*places],
-        "logs": str(log.with_suffix("")),
-    }
+    common = {"mark": mark, "base_port": base_port, "resources": {**resources}, "places": [*places]}
+    common["logs"] = str(log.with_suffix(""))
     env = {name: value for name, value in env.items() if name not in (processes.STAGE_ID, "RAY_ADDRESS")} | secret
     env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # on SIGTERM nothing is left to drain: the stage is over
     deadline = time.monotonic() + deadline_s

@@ -12,16 +12,10 @@ from pathlib import Path
 
 from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.state.progress import attempt_files, read_steps
+from retool_mcore.tables import yaml_beside
 
 FAILURES = "failures.jsonl"
-# What differs between two occurrences of one error, most specific first.
-_VARYING = (
-    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "<address>"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<address>"),
-    (re.compile(r"(?<![\w/])~?/[^\s'\":,;()\[\]]+"), "<path>"),
-    (re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-?[0-9a-f]{4,}){0,4}\b"), "<id>"),
-    (re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"), "<n>"),
-)
+_VARYING = yaml_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ def error_signature(message: str) -> str:
     lines = message.strip().splitlines()
     text = lines[0].strip() if lines else ""
     for pattern, name in _VARYING:
-        text = pattern.sub(name, text)
+        text = re.sub(pattern, name, text)
     return text
 
 
@@ -68,12 +62,10 @@ def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, ma
     stage_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in [*before, failure]))
     if before and all(before[-1].get(key) == failure[key] for key in ("step", "fingerprint")):
-        return Decision(
-            False, f"not started again: the same error came twice in a row after step {step}: {failure['fingerprint']}"
-        )
+        same = f"the same error came twice in a row after step {step}: {failure['fingerprint']}"
+        return Decision(False, f"not started again: {same}")
     failed = sum(entry.get("job") == failure["job"] for entry in [*before, failure])
     if failed >= max_attempts:
-        return Decision(
-            False, f"not started again: {failed} attempts of this job failed, and {max_attempts} are allowed."
-        )
+        many = f"{failed} attempts of this job failed, and {max_attempts} are allowed."
+        return Decision(False, f"not started again: {many}")
     return Decision(True, f"to be started again: failure {failed} of at most {max_attempts}, after step {step}.")

@@ -31,9 +31,8 @@ def program(name: str) -> str:
 
 def hostnames(nodelist: str) -> list[str]:
     """The nodes of a list in Slurm's notation, n[1-3]. Raises UserError where scontrol does not tell."""
-    done = subprocess.run(
-        [program("scontrol"), "show", "hostnames", nodelist], capture_output=True, text=True, check=False
-    )
+    asked = [program("scontrol"), "show", "hostnames", nodelist]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.split():
         raise UserError(f"scontrol does not tell the nodes of this job: {done.stderr.strip() or 'no answer'}.")
     return done.stdout.split()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.tables import yaml_beside
 
 
@@ -24,6 +24,7 @@ def _must(hold: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
+refused = refusals(__file__)
 _SOURCE = r"([\w.-]+/)?"
 _BEST = (
     rf"^(val/{_SOURCE}accuracy|reward/{_SOURCE}accuracy|reward/tool_productivity|critic/(score|rewards)/(mean|max|min)"
@@ -42,10 +43,8 @@ Name = Annotated[str, Field(pattern=_NAME)]
 Best = Annotated[str, Field(pattern=_BEST)]
 Text = Annotated[str, Field(min_length=1)]
 Texts = list[Text]
-Interval = Annotated[
-    list[float],
-    _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1"),
-]
+_INTERVAL = _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1")
+Interval = Annotated[list[float], _INTERVAL]
 Weights = Annotated[dict[str, float], _must(lambda w: any(w.values()) and min(w.values()) >= 0, "0 or more, one above")]
 PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
@@ -116,9 +115,7 @@ def check(config: Mapping[str, Any]) -> None:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")
     loss, aggregation = (next(_at(config, f"recipe.{key}"), None) for key in ("policy_loss", "loss_aggregation"))
     if (own := LOSS_AGGREGATIONS.get(loss, aggregation)) != aggregation:
-        raise UserError(
-            f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
-        )
+        raise refused("aggregation", loss=loss, own=own, aggregation=aggregation)
     curriculum = next(_at(config, "data.curriculum"), {})
     if curriculum.get("keep") and not curriculum["pass_rates"]:
         raise UserError(f"data.curriculum.keep={curriculum['keep']} is of data.curriculum.pass_rates: give that, too.")
@@ -155,10 +152,7 @@ def _check_rollout(rollout: Mapping) -> None:
     most = f"rollout.max_response_tokens={rollout['max_response_tokens']}"
     observation, turn = rollout["max_observation_tokens"], rollout["max_turn_tokens"]
     if observation >= rollout["max_response_tokens"]:
-        raise UserError(
-            f"rollout.max_observation_tokens={observation} must be below {most}: one observation would fill the whole "
-            "response."
-        )
+        raise refused("observation", observation=observation, most=most)
     if turn > rollout["max_response_tokens"]:
         raise UserError(f"rollout.max_turn_tokens={turn} exceeds {most}: lower it.")
 
@@ -166,10 +160,7 @@ def _check_rollout(rollout: Mapping) -> None:
 def _check_train(train: Mapping) -> None:
     batch, mini_batch, steps, every = (train.get(key) for key in ("batch", "mini_batch", "steps", "eval_every"))
     if mini_batch and batch % mini_batch:
-        raise UserError(
-            f"train.batch={batch} is not a multiple of train.mini_batch={mini_batch} (both count prompts): change "
-            "one of them, here or in data.rl."
-        )
+        raise refused("mini_batch", batch=batch, mini_batch=mini_batch)
     if steps and train["warmup_steps"] >= steps:
         raise UserError(f"train.warmup_steps={train['warmup_steps']} must be below the run's {steps} steps.")
     best, patience = train.get("keep_best"), train.get("stop_after_worse")

@@ -5,28 +5,11 @@ import os
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.planner.memory import GIB
 from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
+from retool_mcore.tables import yaml_beside
 
-# One token of a trajectory in TransferQueue: six columns of int64 (ids, masks, positions), six of float32.
-TOKEN_BYTES = 6 * 8 + 6 * 4
-# An agent worker is one asyncio process on one core: episodes wait for the engine and for programs, and what a turn
-# costs it (rendering, parsing, sending) must not keep the others waiting.
-EPISODES_A_WORKER = 256
-# A grading takes 1.5 ms at the 99th percentile (docs/grader.md): all of a reward worker's come to 2 s of one core.
-GRADINGS_A_WORKER = 1024
-# A storage unit is one process that copies every byte it is given and asked for, at about 1 GB/s: seconds a step.
-STORAGE_UNIT_BYTES = GIB
-# Beside the GPUs' own processes (a trainer's rank, an engine's worker, a share of its scheduler) nothing else may run.
-CORES_A_GPU = 3
-
-# The key that may be null, and where verl reads it.
-PLACES = {
-    "parallel.agent_workers": "verl.actor_rollout_ref.rollout.agent.num_workers",
-    "parallel.reward_workers": "verl.reward.num_workers",
-    "parallel.storage_units": "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units",
-    "sandbox.workers": None,
-}
+_TABLES = yaml_beside(__file__)
+TOKEN_BYTES, EPISODES_A_WORKER, GRADINGS_A_WORKER, STORAGE_UNIT_BYTES, CORES_A_GPU, PLACES = _TABLES.values()
 
 
 def sizes(config: DictConfig, cores: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.memory import GIB
+from retool_mcore.tables import yaml_beside
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,11 @@ class Machine:
     constants: Constants = field(default_factory=Constants)
 
 
-# On A100, which we have not: FlashAttention-2 (arXiv 2307.08691) reports attention forward and backward at 187 to 203
-# TFLOP/s, and training that counts 225 with attention's whole square, of which 187 are computed: products at 0.70.
-AMPERE = Constants(matmul=0.70, attention=0.60)
-# NVIDIA's data sheets: H100 SXM5 80 GB (989 TFLOP/s dense bf16, 3.35 TB/s, NVLink 900 GB/s both ways), H200 SXM (141
-# GB, 4.8 TB/s), A100 SXM 80 GB (312 TFLOP/s, 2.04 TB/s, 600 GB/s). Network: one 400 Gb/s adapter a GPU (DGX H100,
-# H200), 200 Gb/s (DGX A100). PCIe 5 x16 and PCIe 4 x16, of which pinned copies reach some 85 %.
+_TABLES = yaml_beside(__file__)
+_MEASURED = {name: Constants(**others) for name, others in _TABLES["constants"].items()}
 MACHINES = {
-    "H100-80": Machine("H100-80", 80 * GIB, 989e12, 3.35e12, 450e9, 50e9, 55e9),
-    "H200-141": Machine("H200-141", 140.4 * GIB, 989e12, 4.8e12, 450e9, 50e9, 55e9),
-    "A100-80": Machine("A100-80", 80 * GIB, 312e12, 2.04e12, 300e9, 25e9, 27e9, constants=AMPERE),
+    name: Machine(name, found.pop("gib") * GIB, constants=_MEASURED.get(name, Constants()), **found)
+    for name, found in _TABLES["machines"].items()
 }
 GPUS = {name.partition("-")[0]: machine for name, machine in MACHINES.items()}
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.shape import Shape
+from retool_mcore.tables import yaml_beside
 
 GIB = 2**30
 
@@ -24,14 +25,7 @@ LOGIT_PEAK_IN_PLACE = FP32 + BF16  # fused_log_probs.py: the gradient over the l
 LOGIT_PEAK_HALF = BF16  # the same without the float32 copy: the logits, later the gradient over them
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
-# Workspaces of cuBLAS (32 MiB on Hopper) and Transformer Engine, and what is too small to be named.
-WORKSPACES = 256 * 2**20
-# Outside torch's allocator: CUDA context and modules, NCCL's channels (a communicator of each group), cuDNN's graphs.
-# Not measured yet; a CUDA context alone is 0.5 GB on H100 and NCCL takes some 0.5-1 GB for a handful of communicators.
-CONTEXT = 1.0 * GIB
-NCCL_GROUP = 0.35 * GIB
-# vLLM asleep: its process keeps a context, CUDA graphs' private pools and its own NCCL.
-ENGINE_ASLEEP = 1.6 * GIB
+WORKSPACES, CONTEXT, NCCL_GROUP, ENGINE_ASLEEP = (GIB * size for size in yaml_beside(__file__).values())
 # What torch's allocator holds beyond what is allocated, as a share; expandable segments keep it small.
 FRAGMENTATION = 0.03
 

@@ -14,19 +14,10 @@ from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import BF16, GIB, Memory, models, stage_parameters, staying
 from retool_mcore.planner.shape import Shape
+from retool_mcore.tables import yaml_beside
 
-# vLLM awake beside weights and KV cache: context, NCCL, activations of a prefill chunk, CUDA graphs. Not measured yet.
-ENGINE_OVERHEAD = 5.0 * GIB
-PUSH_BUCKET = 2.0 * GIB  # rollout.weight_bucket_mb of our GPU configurations
-MARGIN = 0.02  # of the GPU: left free, and what an 80 GB card shows less than 80 GiB
-LEAST_SEQUENCES = 8  # as many of the longest must have room in a replica's KV cache
-
-# Measured with stock verl on 4 x H200: 0.93 s for 15 GB and 0.92 s for 34 GB, so it is overhead.
-PUSH_S = 0.9
-# A decode step's time that is not memory traffic: scheduler, sampling, launches; and one all-reduce (two a layer).
-DECODE_S = 1.5e-3
-ALL_REDUCE_S = 8e-6
-DECODE_HBM = 0.8  # share of the HBM bandwidth that decoding reaches
+_OVERHEAD, _BUCKET, MARGIN, LEAST_SEQUENCES, PUSH_S, DECODE_S, ALL_REDUCE_S, DECODE_HBM = yaml_beside(__file__).values()
+ENGINE_OVERHEAD, PUSH_BUCKET = GIB * _OVERHEAD, GIB * _BUCKET
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def row(
     seed: int,
 ) -> Row:
     """Plays so many steps, after those in which the trajectories ahead are not yet what they will be."""
-    gpus, engines = problem.world + problem.own_gpus, (problem.own_gpus or problem.world) // plan.rollout.tp
+    gpus, engines = problem.world + problem.own_gpus, problem.engine_gpus // plan.rollout.tp
     simulation = Simulation(problem, plan, order, engines, groups)
     found = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
     spent = {name: sum(step.spent[name] for step in found) for name in found[0].spent}

@@ -14,7 +14,9 @@ from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB, Memory, memory, models, staying
 from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
+from retool_mcore.tables import yaml_beside
 
+KINDS: dict[str, str] = yaml_beside(__file__)
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512
@@ -52,6 +54,10 @@ class Problem:
     def world(self) -> int:
         return self.nodes * self.machine.gpus_per_node
 
+    @property
+    def engine_gpus(self) -> int:
+        return self.own_gpus or self.world
+
     @cached_property
     def engine_sizes(self) -> list[int]:
         """Tensor-parallel sizes of a vLLM replica that the checks accept and that the batch keeps busy."""
@@ -61,7 +67,7 @@ class Problem:
                 parallel.check_rollout_layout(self.shape, gpus_per_node=self.machine.gpus_per_node, rollout_tp=tp)
             except UserError:
                 return False
-            return (self.own_gpus or self.world) // tp <= len(self.batch.lengths)
+            return self.engine_gpus // tp <= len(self.batch.lengths)
 
         return [tp for tp in range(1, self.machine.gpus_per_node + 1) if accepted(tp)]
 
@@ -143,7 +149,7 @@ def candidates(problem: Problem, refused: Counter[str]) -> Iterator[Layout]:
             dp = parallel.check_layout(problem.shape, **world, **sizes, sequence_parallel=sizes["tp"] > 1)
             problem.update_batch.share(dp)
         except UserError as error:
-            refused[_kind(str(error))] += 1
+            refused[next((kind for part, kind in KINDS.items() if part in str(error)), str(error))] += 1
             continue
         for vpp in _chunks(problem.shape.layers, sizes["pp"]):
             for layout in _variants(problem, replace(problem.base, **sizes, vpp=vpp, dp=dp)):
@@ -204,8 +210,8 @@ def quickest(problem: Problem, layout: Layout, held: Memory) -> Plan | None:
 
 def generation(problem: Problem, engine: rollout.Rollout, batch: Batch | None = None) -> float:
     """Seconds, of a step's batch or another."""
-    world, batch = problem.own_gpus or problem.world, batch or problem.batch
-    return rollout.generation_seconds(problem.shape, engine, batch, problem.machine, world=world)
+    given = problem.shape, engine, batch or problem.batch, problem.machine
+    return rollout.generation_seconds(*given, world=problem.engine_gpus)
 
 
 def refusal(problem: Problem, plan: Plan) -> str | None:
@@ -240,19 +246,6 @@ def planned(problem: Problem, layout: Layout, held: Memory, engine: rollout.Roll
 def model_tflops(problem: Problem, plan: Plan) -> float:
     """Model TFLOP/s a GPU of the update."""
     return flops.model_flops(problem.shape, problem.batch.lengths) / problem.world / plan.seconds["update"] / 1e12
-
-
-def _kind(message: str) -> str:
-    """A refusal without its numbers, to be counted."""
-    kinds = {
-        "attention heads": "tp does not divide the attention heads",
-        "key/value heads": "tp does not fit the key/value heads",
-        "vocabulary": "tp does not divide the vocabulary",
-        "experts": "ep does not divide the experts or the ranks",
-        "layers": "pp does not divide the layers",
-        "data-parallel": "fewer sequences than data-parallel ranks",
-    }
-    return next((kind for part, kind in kinds.items() if part in message), message)
 
 
 def _nothing_fits(problem: Problem, found: Found) -> str:

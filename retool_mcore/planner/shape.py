@@ -10,14 +10,7 @@ from typing import Any, Self
 from retool_mcore.errors import UserError
 from retool_mcore.tables import yaml_beside
 
-# Models whose layers are what parameters() counts: whether q, k and v have a bias, whether q and k are normalised.
-FAMILIES = {
-    "qwen2": (True, False),
-    "llama": (False, False),
-    "mistral": (False, False),
-    "qwen3": (False, True),
-    "qwen3_moe": (False, True),
-}
+FAMILIES: dict[str, list[bool]] = yaml_beside(__file__)
 
 
 def check_sizes(whose: str, of: object, names: Sequence[str]) -> None:

@@ -10,10 +10,11 @@ from retool_mcore.data.formats import Format
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
-from retool_mcore.errors import UserError
+from retool_mcore.errors import refusals
 from retool_mcore.tables import yaml_beside
 
-KINDS = yaml_beside(__file__)  # of what a recipe grades
+refused = refusals(__file__)
+KINDS = yaml_beside(__file__, "kinds.yaml")  # of what a recipe grades
 
 
 def listed(paths: str | Iterable[str]) -> list[Path]:
@@ -25,10 +26,7 @@ def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[st
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
     files = listed(paths)
     if not files:
-        raise UserError(
-            f"{key} names no file: give one or more parquet files, or with data=file what they are made of "
-            "(data.file.train, data.file.eval, data.file.sft), and run `retool prepare`."
-        )
+        raise refused("no_file", key=key)
     for file in files:
         check_schema(str(file))
     return files
@@ -42,9 +40,7 @@ def count_rows(files: Iterable[Path]) -> int:
 def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
     """verl drops the last incomplete batch: fewer rows than a batch train nothing, and validate to a loss of NaN."""
     if rows < batch:
-        raise UserError(
-            f"{key} holds {rows} rows, fewer than train.batch={batch}: lower train.batch or prepare more rows."
-        )
+        raise refused("few_rows", key=key, rows=rows, batch=batch)
 
 
 def check_prompt_lengths(
@@ -54,10 +50,7 @@ def check_prompt_lengths(
     for file in files:
         tokens, row = longest_prompt(file, fmt.tokenizer, tools, fmt.template_kwargs)
         if tokens > max_prompt_tokens:
-            raise UserError(
-                f"{key}: the prompt in row {row} of {file} has {tokens} tokens, more than "
-                f"rollout.max_prompt_tokens={max_prompt_tokens}: raise the limit or drop the row."
-            )
+            raise refused("long_prompt", key=key, row=row, file=file, tokens=tokens, limit=max_prompt_tokens)
 
 
 def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:
@@ -67,10 +60,8 @@ def check_template(template: str, rollout_format: str, where: str = "data.prompt
     formats = TEMPLATES[template].formats if template in TEMPLATES else (rollout_format,)
     if rollout_format not in formats:
         fitting = [name for name, known in TEMPLATES.items() if rollout_format in known.formats]
-        raise UserError(
-            f"{where}={template} teaches the format {formats[0]} but rollout.format={rollout_format}: "
-            f"prepare the data with data.prompt={' or '.join(fitting)}, or set rollout.format={formats[0]}."
-        )
+        given = {"where": where, "template": template, "taught": formats[0], "wanted": rollout_format}
+        raise refused("format", **given, fitting=" or ".join(fitting))
 
 
 def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
@@ -85,10 +76,8 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
         found = next((name for name, kind in KINDS.items() if kind.get("ability") == ability), "other")
         if found != asked:
             advice = KINDS[found]["with"] if asked == "other" else KINDS[asked]["take"]
-            raise UserError(
-                f"recipe={recipe['name']} grades {KINDS[asked]['graded']} (recipe.answer={recipe['answer']}), and the "
-                f"rows of {file} are {KINDS[found]['graded']} (ability {ability!r}): {advice}."
-            )
+            of = {"asked": KINDS[asked]["graded"], "found": KINDS[found]["graded"], "advice": advice}
+            raise refused("grades", recipe=recipe, file=file, ability=ability, **of)
 
 
 def check_call_style(template: str, recipe: Mapping) -> None:
@@ -96,10 +85,7 @@ def check_call_style(template: str, recipe: Mapping) -> None:
     styles = ("tool_n1", "toolrl")
     reward = recipe["reward"]["name"]
     if template in styles and reward in styles and template != reward:
-        raise UserError(
-            f"data.prompt={template} teaches to write calls otherwise than recipe.reward.name={reward} reads them: "
-            f"prepare the data with data.prompt={reward}."
-        )
+        raise refused("call_style", template=template, reward=reward)
 
 
 def check_prepared_template(files: Iterable[Path], rollout_format: str) -> None:
@@ -128,10 +114,7 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
     there = [path for path in listed(tests) if path.is_file()]
     for key, paths in (("train_files", files["train_files"]), ("validation_files", there)):
         if (question := shared_problem(paths, files["held_back_files"])) is not None:
-            raise UserError(
-                f"data.held_back_files and data.{key} share the problem {question[:80]!r}: a checkpoint is chosen by "
-                "problems that are neither trained on nor reported; run `retool prepare` again, or give other files."
-            )
+            raise refused("shared", key=key, problem=question[:80])
     print(told, flush=True)
 
 
@@ -150,13 +133,7 @@ def told_cost(train: Mapping, *, problems: int) -> str:
         f"trajectories beside {trained:,} trained on, {generated / trained:.1%}"
     )
     if generated > train["eval_share"] * trained:
-        raise UserError(
-            f"{told}, more than train.eval_share={train['eval_share']:g}: raise it, lower train.eval_samples, or set "
-            f"train.eval_every={ceil(generated / step / train['eval_share'])}."
-        )
+        raise refused("costly", told=told, train=train, every=ceil(generated / step / train["eval_share"]))
     if str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
-        raise UserError(
-            f"train.save_every={save} is no multiple of train.eval_every={every}, and what is not validated is never "
-            f"the best: set train.eval_every={save}, or train.keep_best=null."
-        )
+        raise refused("unvalidated", save=save, every=every)
     return told

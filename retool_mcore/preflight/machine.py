@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.sandbox.create import create_sandbox, describe, probe
+
+refused = refusals(__file__)
 
 GIB = 2**30
 NVIDIA_SMI_TIMEOUT_S = 60.0
@@ -104,10 +106,7 @@ def available_memory_bytes() -> int:
 
 def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
     if device == "cuda" and gpus_found < gpus_per_node:
-        raise UserError(
-            f"parallel.gpus_per_node={gpus_per_node} but nvidia-smi lists {gpus_found} GPUs on this node: "
-            "lower it, or choose parallel=cpu-tp2 on a machine without a GPU."
-        )
+        raise refused("gpus", gpus_per_node=gpus_per_node, gpus_found=gpus_found)
 
 
 def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float | None, source: str) -> None:
@@ -120,19 +119,12 @@ def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float 
     trainer = layout["nodes"] * layout["gpus_per_node"]
     if pipeline["hybrid"] or devices is None or rollout + trainer <= devices:
         return
-    raise UserError(
-        f"pipeline={pipeline['name']} needs {rollout} rollout devices (pipeline.rollout_nodes x "
-        f"pipeline.rollout_gpus) beside the trainer's {trainer} (parallel.nodes x parallel.gpus_per_node), and "
-        f"{source} {devices:g}: lower parallel.gpus_per_node, or take pipeline=sync, which shares them."
-    )
+    raise refused("rollout_devices", pipeline=pipeline, own=rollout, trainer=trainer, source=source, devices=devices)
 
 
 def check_memory(available_bytes: int) -> None:
     if available_bytes < MIN_CPU_MEMORY_BYTES:
-        raise UserError(
-            f"Only {available_bytes / GIB:.1f} GiB of memory are available and a run on CPU needs "
-            f"{MIN_CPU_MEMORY_BYTES / GIB:.0f} GiB: stop other programs or take a larger machine."
-        )
+        raise refused("memory", available=available_bytes / GIB, needed=MIN_CPU_MEMORY_BYTES / GIB)
 
 
 def checkpoint_bytes(parameters: int) -> int:
@@ -184,10 +176,7 @@ def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
         raise UserError(f"run_dir {run_dir}: no permission to write in {parent}: choose another runs_dir.")
     free = free_bytes(parent)
     if free < needed_bytes:
-        raise UserError(
-            f"run_dir {run_dir} has {free / GIB:.1f} GiB free and the run needs about {needed_bytes / GIB:.1f} GiB: "
-            "free some space, lower train.keep_checkpoints or choose another runs_dir."
-        )
+        raise refused("disk", run_dir=run_dir, free=free / GIB, needed=needed_bytes / GIB)
 
 
 def check_sandbox(config: Mapping) -> str:
@@ -202,10 +191,7 @@ def check_sandbox(config: Mapping) -> str:
             async with asyncio.timeout(SANDBOX_TIMEOUT_S):
                 await probe(sandbox)
         except TimeoutError as error:
-            raise UserError(
-                f"The sandbox (sandbox.kind={config['kind']}) did not answer within {SANDBOX_TIMEOUT_S:.0f} s: "
-                "start it or mend sandbox.* and try again."
-            ) from error
+            raise refused("sandbox", config=config, seconds=SANDBOX_TIMEOUT_S) from error
         finally:
             await sandbox.close()
         return describe(sandbox)
@@ -219,10 +205,7 @@ EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
 def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
     """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
     if backend in EXTRAS and find_spec(backend) is None:
-        raise UserError(
-            f"{key}={backend} needs {backend}, which is not installed: `pip install -e .[{EXTRAS[backend]}] -c "
-            f"launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
-        )
+        raise refused("library", key=key, backend=backend, extra=EXTRAS[backend], off=off)
 
 
 def check_loggers(loggers: Iterable[str]) -> None:

@@ -7,32 +7,21 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import refusals
+from retool_mcore.planner import memory as update
 from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Batch, Layout
-from retool_mcore.planner.memory import (
-    ADAM,
-    BF16,
-    FP32,
-    GIB,
-    memory,
-    models,
-    optimizer_bytes,
-    stage_parameters,
-    staying,
-    trained_parameters,
-)
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters, trained_parameters
 from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import Shape, known
 from retool_mcore.preflight import machine
+from retool_mcore.tables import yaml_beside
+
+refused, SAID = refusals(__file__), yaml_beside(__file__)
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
 PIECES = 8  # sequences that fill a micro-batch
-OFFLOAD = (
-    "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
-    "more GPUs"
-)
 
 
 def check_update(
@@ -63,28 +52,20 @@ def check_update(
     if shape is None or piece < 1:
         return None
     micro_batches = 2 * layout.pp * layout.vpp
-    held = memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
-    stays = {name: staying(parts, layout) for name, parts in models(shape, layout, held.stage).items()}
+    held = update.memory(shape, layout, Batch((piece,) * (PIECES * micro_batches * dp)))
+    stays = {name: update.staying(parts, layout) for name, parts in update.models(shape, layout, held.stage).items()}
     beside = {name: stays[name] for name, wanted in (("critic", critic), ("reference", reference)) if wanted}
     needed = held.peak + sum(beside.values()) + held.outside
     if needed > gpu_bytes * (1 + TOLERANCE):
         parts = held.parts | beside
         most = max(parts, key=parts.get)
-        raise UserError(
-            f"An update with parallel.tp={layout.tp}, pp={layout.pp} and "
-            f"micro_batch_tokens={layout.micro_batch_tokens} needs about {needed / GIB:.0f} GiB on a GPU"
-            f"{_told(beside)} and this node's have {gpu_bytes / GIB:.0f} GiB; its largest part: {most} "
-            f"({parts[most] / GIB:.0f} GiB): "
-            + (OFFLOAD if most in beside else "`retool plan` lists the layouts that fit")
-            + "."
-        )
+        advice = SAID["offload" if most in beside else "plan"]
+        sizes = {"needed": needed / GIB, "gpu": gpu_bytes / GIB, "largest": parts[most] / GIB}
+        raise refused("update", layout=layout, **sizes, beside=_told(beside), most=most, advice=advice)
     there = stays["policy"] + sum(beside.values()) + held.outside
     if engine and there + parallel.gpu_memory_utilization * gpu_bytes > gpu_bytes * (1 + TOLERANCE):
-        raise UserError(
-            f"Beside vLLM, which is given parallel.gpu_memory_utilization={parallel.gpu_memory_utilization} of each "
-            f"GPU's {gpu_bytes / GIB:.0f} GiB, the policy{_told(beside)} holds {there / GIB:.0f} GiB: "
-            f"lower it, or {OFFLOAD}."
-        )
+        sizes = {"gpu": gpu_bytes / GIB, "there": there / GIB}
+        raise refused("engine", parallel=parallel, **sizes, beside=_told(beside), offload=SAID["offload"])
     return needed
 
 
@@ -146,7 +127,7 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
         size = sum(pinned(FP32 * elements) for elements in tensors(shape, layout, stage))
         found["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
         if shape.experts or shape.lora:  # hundreds of small tensors: their sum, as if each were a power of two
-            found["optimizer"] = optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
+            found["optimizer"] = update.optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
     return found
 
 
@@ -192,8 +173,5 @@ def check(needs: Needs, *, memory: float) -> None:
     if needs.least > memory:
         most = sorted(needs.parts.items(), key=lambda part: -part[1])[:3]
         told = ", ".join(f"{name} {size / GIB:.0f} GiB" for name, size in most)
-        raise UserError(
-            f"A node needs about {needs.total / GIB:.0f} GiB of memory ({told}) and {memory / GIB:.0f} GiB are "
-            "available: take nodes with more memory"
-            + (", or keep more on the GPUs (parallel.megatron.*_offload=false)." if "optimizer" in needs.parts else ".")
-        )
+        more = ", or keep more on the GPUs (parallel.megatron.*_offload=false)." if "optimizer" in needs.parts else "."
+        raise refused("node", needed=needs.total / GIB, told=told, memory=memory / GIB, more=more)

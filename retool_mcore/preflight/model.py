@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner.shape import Model, experts_of, known, read_json
+
+refused = refusals(__file__)
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
@@ -30,9 +32,7 @@ def find_folder(name: str, *, key: str, advice: str) -> Path:
         cached = try_to_load_from_cache(name, "config.json")
         if isinstance(cached, str):
             return Path(cached).parent
-        raise UserError(
-            f"{key}={name} is neither a folder here nor a downloaded model: run `hf download {name}` or give a folder."
-        )
+        raise refused("hub_name", key=key, name=name)
     raise UserError(f"{key} points to {name}, which is not a folder: {advice}.")
 
 
@@ -50,9 +50,7 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
     keys = ("num_attention_heads", "num_hidden_layers", "vocab_size", "max_position_embeddings")
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
-        raise UserError(
-            f"{folder}/config.json lacks {', '.join(missing)}: expected the config of a decoder-only model."
-        )
+        raise refused("keys", folder=folder, missing=", ".join(missing))
     heads, layers, vocab, positions = (config[key] for key in keys)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if weights:
@@ -79,10 +77,7 @@ def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
     numbers = [scaling.get(key) for key in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
     llama3 = config.get("model_type") == "llama" and kind == "llama3" and numbers == [1, 4, 8192]
     if vanilla_mbridge and kind != "default" and not llama3:
-        raise UserError(
-            f"{model.folder}/config.json scales the rotary embedding by {kind!r}, which mbridge does not build: remove "
-            "rope_scaling where sequences are shorter than it is for, or set parallel.megatron.vanilla_mbridge=false."
-        )
+        raise refused("rotary", model=model, kind=kind)
 
 
 def check_lora(config: Mapping[str, Any], model: Model) -> None:
@@ -140,24 +135,15 @@ def check_tokenizer(model: Model, rollout_format: str, template: str | None = No
     eos = config.get("eos_token")
     eos = eos.get("content") if isinstance(eos, dict) else eos
     if not eos or tokenizer.token_to_id(eos) is None:
-        raise UserError(
-            f"{folder}: the tokenizer's eos_token is {eos!r}, expected a token of its vocabulary "
-            "(without one no turn ends): copy the tokenizer files again."
-        )
+        raise refused("eos", folder=folder, eos=eos)
     check_chat_template(folder, template or chat_template(folder, config), rollout_format)
 
 
 def check_vocabulary(folder: Path, *, tokens: int, vocab: int) -> None:
     if tokens > vocab:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokens} tokens but the model's vocab_size is {vocab}: "
-            "this tokenizer belongs to another model."
-        )
+        raise refused("other_tokenizer", folder=folder, tokens=tokens, vocab=vocab)
     if vocab - tokens > MAX_PADDED_VOCAB * vocab:
-        raise UserError(
-            f"{folder}: the model's vocab_size is {vocab} but the tokenizer has only {tokens} tokens, so rollout and "
-            "trainer would disagree on probabilities: use the model's own tokenizer, or make the two sizes equal."
-        )
+        raise refused("padded", folder=folder, vocab=vocab, tokens=tokens)
 
 
 def chat_template(folder: Path, tokenizer_config: dict) -> str:
@@ -173,11 +159,6 @@ def chat_template(folder: Path, tokenizer_config: dict) -> str:
 
 def check_chat_template(folder: Path, template: str, rollout_format: str) -> None:
     if not template.strip():
-        raise UserError(
-            f"{folder}: the tokenizer has no chat template: use an instruct model or add chat_template.jinja."
-        )
+        raise refused("no_template", folder=folder)
     if rollout_format == "hermes" and "tools" not in template:
-        raise UserError(
-            f"{folder}: rollout.format=hermes needs a chat template that renders tools, and this one never mentions "
-            "them: use rollout.format=text or a model trained for function calls."
-        )
+        raise refused("no_tools", folder=folder)

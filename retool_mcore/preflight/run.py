@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known
@@ -24,6 +24,7 @@ from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import create_toolbox
 
+refused = refusals(__file__)
 CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
@@ -38,11 +39,9 @@ def check(stage: str, config: DictConfig) -> None:
     if stage == "prepare":
         return
     check_loggers(OmegaConf.select(config, "train.loggers") or ())
-    machine.check_devices(
-        config.parallel.device,
-        gpus_per_node=config.parallel.gpus_per_node,
-        gpus_found=len(machine.gpu_memory_bytes()) if config.parallel.device == "cuda" else 0,
-    )
+    device, gpus = config.parallel.device, config.parallel.gpus_per_node
+    found = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
+    machine.check_devices(device, gpus_per_node=gpus, gpus_found=found)
     if config.parallel.device == "cpu":
         machine.check_memory(machine.available_memory_bytes())
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
@@ -54,10 +53,8 @@ def check(stage: str, config: DictConfig) -> None:
 def check_sft_stage(config: DictConfig) -> None:
     train, rollout = config.train, config.rollout
     data.check_template(config.data.prompt, rollout.format)
-    files = {
-        key: data.check_files(f"data.{key}", config.data[key], check_sft)
-        for key in ("sft_train_files", "sft_validation_files")
-    }
+    keys = ("sft_train_files", "sft_validation_files")
+    files = {key: data.check_files(f"data.{key}", config.data[key], check_sft) for key in keys}
     for key, paths in files.items():
         data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
         data.check_prepared_template(paths, rollout.format)
@@ -82,13 +79,8 @@ def check_rl_stage(config: DictConfig) -> None:
     check_trace(config.trace.backend)
     log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
     check_correction(config.correction, config.recipe, log_probs=log_probs)
-    check_pipeline(
-        config.pipeline,
-        batch=train.batch,
-        mini_batch=train.mini_batch,
-        rollout_tp=config.parallel.rollout_tp,
-        eval_every=train.eval_every,
-    )
+    sizes = {name: train[name] for name in ("batch", "mini_batch", "eval_every")}
+    check_pipeline(config.pipeline, **sizes, rollout_tp=config.parallel.rollout_tp)
     check_rollout_devices(config)
     # A run of an older version, replayed, has none held back.
     files = check_prompts(config, tuple(key for key in ("train_files", "held_back_files") if key in config.data))
@@ -102,24 +94,17 @@ def check_rl_stage(config: DictConfig) -> None:
     critic = config.recipe.advantage == "gae"
     if not reads_weights(config) and train.save_every > 0:
         # Of a bridge that has loaded nothing mbridge cannot save anything.
-        raise UserError(
-            f"model.init={config.model.init} is for measurements and keeps no checkpoint: add train.save_every=-1."
-        )
-    model = read_policy(
-        config.init_from,
-        "init_from",
-        config.rollout,
-        advice="run `retool sft` first, or give a folder",
-        weights=reads_weights(config) or critic,  # verl's engine of a critic knows no other start
-    )
+        raise refused("no_weights", config=config)
+    weights = reads_weights(config) or critic  # verl's engine of a critic knows no other start
+    advice = "run `retool sft` first, or give a folder"
+    model = read_policy(config.init_from, "init_from", config.rollout, advice, weights)
     dp = check_trainer_layout(config, model)
     parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
-    check_gpu_memory(
-        config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=bool(config.pipeline.hybrid)
-    )
+    shared = bool(config.pipeline.hybrid)
+    check_gpu_memory(config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=shared)
     check_checkpoints(config, model, critic)
     tell_plan(config, model)
     check_prompt_lengths(config, model, files, check_tools(config))
@@ -127,10 +112,7 @@ def check_rl_stage(config: DictConfig) -> None:
 
 def check_eval_stage(config: DictConfig) -> None:
     if config.answer in (TESTS, ENVIRONMENT):
-        raise UserError(
-            "`retool eval` grades no environments: reward/accuracy of `retool rl` is the share of trajectories whose "
-            "tests pass, or whose reward is 1 or more."
-        )
+        raise refused("environments")
     model = read_named_policy(config)
     check_rollout(config, model)
     tools = check_tools(config)
@@ -142,9 +124,7 @@ def check_eval_stage(config: DictConfig) -> None:
 
 def check_export_stage(config: DictConfig) -> None:
     if config.policy not in STAGE_POLICIES:
-        raise UserError(
-            f"policy={config.policy}: only the checkpoints of sft and rl can be exported: {', '.join(STAGE_POLICIES)}."
-        )
+        raise refused("exported", config=config, known=", ".join(STAGE_POLICIES))
     model = read_named_policy(config)
     check_trainer_layout(config, model)
     check_room(config, model, keep_checkpoints=0)
@@ -244,16 +224,11 @@ def tell_plan(config: DictConfig, model: Model) -> None:
 def check_rollout(config: DictConfig, model: Model) -> None:
     """Token limits and the engine's layout."""
     rollout, layout = config.rollout, config.parallel
-    parallel.check_lengths(
-        max_prompt_tokens=rollout.max_prompt_tokens,
-        max_response_tokens=rollout.max_response_tokens,
-        max_positions=model.max_positions,
-    )
-    parallel.check_engine_batch(
-        longest=rollout.max_prompt_tokens + rollout.max_response_tokens,
-        max_num_batched_tokens=layout.rollout.max_num_batched_tokens,
-        chunked_prefill=layout.rollout.enable_chunked_prefill,
-    )
+    limits = {name: rollout[name] for name in ("max_prompt_tokens", "max_response_tokens")}
+    parallel.check_lengths(**limits, max_positions=model.max_positions)
+    at_once, chunked = layout.rollout.max_num_batched_tokens, layout.rollout.enable_chunked_prefill
+    longest = sum(limits.values())
+    parallel.check_engine_batch(longest=longest, max_num_batched_tokens=at_once, chunked_prefill=chunked)
     parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
 
 
@@ -293,10 +268,7 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     toolbox = create_toolbox(section, sandbox=sandbox, **given)
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":
-        raise UserError(
-            f"rollout.format={config.rollout.format} knows the code interpreter alone, and toolbox.use has other "
-            "tools: set rollout.format=hermes, or toolbox=code."
-        )
+        raise refused("tools", config=config)
     if TOOL_NAME in toolbox.tools:
         machine.check_sandbox(config.sandbox)
     return toolbox.schemas or None

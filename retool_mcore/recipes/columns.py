@@ -21,6 +21,5 @@ def unwrap(column: Iterable) -> list:
 def put(batch, keys: Sequence[str], **columns: list[torch.Tensor]):
     """Write one tensor a sample and column for the rows `keys`; returns TransferQueue's meta of what was written."""
     fields = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
-    return transfer_queue.kv_batch_put(
-        keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys))
-    )
+    rows = TensorDict(fields, batch_size=len(keys))
+    return transfer_queue.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=rows)

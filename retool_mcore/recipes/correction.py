@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, refusals
+
+refused = refusals(__file__)
 
 REJECTIONS = (
     *(f"{level}_k{number}" for level in ("token", "seq_sum", "seq_mean") for number in (1, 2, 3)),
@@ -22,14 +24,9 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
     if not corrects and not bypasses:
         return
     if not log_probs:
-        raise UserError(
-            f"{name} needs the rollout engine's log-probabilities: leave "
-            "verl.actor_rollout_ref.rollout.calculate_log_probs at true, or take correction=disabled."
-        )
+        raise refused("no_log_probs", name=name)
     if not _are_bounds(correction["rollout_is_threshold"], most=2):
-        raise UserError(
-            f"correction.rollout_is_threshold={correction['rollout_is_threshold']}: expected 2.0 or 0.5_5.0."
-        )
+        raise refused("bounds", correction=correction)
     if modes == [""]:
         return
     if unknown := [mode for mode in modes if mode not in REJECTIONS]:
@@ -40,19 +37,11 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
         _are_bounds(spec, most=2 if mode.endswith("k1") else 1) for spec, mode in zip(specs, modes, strict=True)
     )
     if not fit:
-        raise UserError(
-            f"correction.rollout_rs_threshold={correction['rollout_rs_threshold']} does not fit "
-            f"{correction['rollout_rs']}: expected 0.5_2.0 for k1, one bound for k2 and k3."
-        )
+        raise refused("specs", correction=correction)
     if recipe["loss_aggregation"] != "token-mean":
-        raise UserError(
-            f"{name} rejects trajectories, which needs recipe.loss_aggregation=token-mean, not "
-            f"{recipe['loss_aggregation']}: the mean over sequences divides by the rejected ones too."
-        )
+        raise refused("aggregation", name=name, recipe=recipe)
     if recipe["observation_weight"] > 0:
-        raise UserError(
-            f"{name} rejects tokens, which recipe.observation_weight would take for observations: set it to 0."
-        )
+        raise refused("observations", name=name)
 
 
 def count_rejected(batch) -> None:

@@ -16,9 +16,7 @@ _ARRAYS = {"prompt_ids": np.dtype("<i4"), "response_ids": np.dtype("<i4"), "logp
 def to_wire(record: dict) -> str:
     """`Trajectory.to_record()` as ASCII text."""
     arrays = {name: np.asarray(record[name], dtype) for name, dtype in _ARRAYS.items()}
-    texts = {
-        name: base64.b64encode(array.astype(array.dtype.newbyteorder("<"))).decode() for name, array in arrays.items()
-    }
+    texts = {k: base64.b64encode(v.astype(v.dtype.newbyteorder("<"))).decode() for k, v in arrays.items()}
     rest = {name: value for name, value in record.items() if name != "response_mask"}
     return json.dumps(rest | texts)
 

@@ -322,10 +322,8 @@ def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exce
 def _signals() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM in a list while the body runs."""
     received: list[int] = []
-    before = {
-        signum: signal.signal(signum, lambda number, _: received.append(number))
-        for signum in (signal.SIGINT, signal.SIGTERM)
-    }
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = {signum: signal.signal(signum, lambda number, _: received.append(number)) for signum in both}
     try:
         yield received
     finally:

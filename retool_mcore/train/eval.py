@@ -12,6 +12,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -72,12 +73,9 @@ async def run_all(config, folder: Path) -> list[dict]:
     todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
     engine = build_engine(config)
     sandbox = create_sandbox(config.sandbox)
-    toolbox = create_toolbox(
-        OmegaConf.to_container(config.toolbox, resolve=True),
-        sandbox=sandbox,
-        timeout_s=config.sandbox.timeout_s,
-        error_lines=limits.error_lines,
-    )
+    section, timeout_s = OmegaConf.to_container(config.toolbox, resolve=True), config.sandbox.timeout_s
+    toolbox = create_toolbox(section, sandbox=sandbox, timeout_s=timeout_s, error_lines=limits.error_lines)
+    shared: dict[str, Any] = {"fmt": fmt, "tokenizer": tokenizer, "limits": limits, "timeout_s": timeout_s}
     places = asyncio.Semaphore(config.parallel.max_num_seqs)
 
     async def one(index: int, sample: int) -> dict:
@@ -89,12 +87,9 @@ async def run_all(config, folder: Path) -> list[dict]:
                     fmt.prompt_ids(row["prompt"], tools.schemas if tools else None),
                     generate=sampler(engine, config, fmt, index, sample),
                     sandbox=None,
-                    fmt=fmt,
-                    tokenizer=tokenizer,
-                    limits=limits,
-                    timeout_s=config.sandbox.timeout_s,
                     tools=tools,
                     row=row["extra_info"],
+                    **shared,
                 ),
                 sandbox,
             )

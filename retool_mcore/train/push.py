@@ -10,13 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_ROWS = {
-    "recipe": "recipe.name",
-    "paper": "recipe.paper",
-    "data": "data.name",
-    "calls": "rollout.format",
-    "seed": "seed",
-}
+_KEYS = ("recipe.name", "recipe.paper", "data.name", "rollout.format", "seed")
+_ROWS = dict(zip(("recipe", "paper", "data", "calls", "seed"), _KEYS, strict=True))
 _CARD = Path(__file__).with_name("card.md").read_text()
 
 

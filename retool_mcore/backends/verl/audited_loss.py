@@ -73,12 +73,9 @@ def _error(data, position: int, what: str) -> MaskAuditError:
     starts = data["responses"].offsets()
     row = int(torch.searchsorted(starts, torch.tensor(position, device=starts.device), right=True)) - 1
     values = [data[name][row] for name in ("uid", "session_id") if name in data]
-    names = [
-        str(value.item() if isinstance(value, torch.Tensor) else getattr(value, "data", value)) for value in values
-    ]
-    return MaskAuditError(
-        what, "_".join(names) or f"row {row} of a micro-batch", position - int(starts[row]), "in the loss"
-    )
+    names = [str(v.item() if isinstance(v, torch.Tensor) else getattr(v, "data", v)) for v in values]
+    key = "_".join(names) or f"row {row} of a micro-batch"
+    return MaskAuditError(what, key, position - int(starts[row]), "in the loss")
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

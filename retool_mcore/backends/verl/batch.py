@@ -12,15 +12,8 @@ from retool_mcore.metrics.audit import Columns
 from retool_mcore.recipes.columns import put, real_keys, unwrap
 from retool_mcore.rollout.wire import from_wire
 
-_COLUMNS = {
-    "response_ids": "responses",
-    "response_mask": "response_mask",
-    "loss_mask": "loss_mask",
-    "advantages": "advantages",
-    "is_weights": "rollout_is_weights",
-    "rollout_log_probs": "rollout_log_probs",
-    "old_log_probs": "old_log_probs",
-}
+_SAME = ("response_mask", "loss_mask", "advantages", "rollout_log_probs", "old_log_probs")
+_COLUMNS = {name: name for name in _SAME} | {"response_ids": "responses", "is_weights": "rollout_is_weights"}
 _NOTED = ["extra_fields", "reward_model", "data_source", "index"]
 _OUTCOME = ("score", "acc", "pred")
 _WRITTEN = ("response_mask", "old_log_probs", "advantages", "is_weights")

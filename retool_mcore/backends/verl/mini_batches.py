@@ -74,10 +74,8 @@ def order_correlation(numbers: Sequence[int], records: Sequence[Mapping]) -> dic
         "calls": [len(record["calls"]) for record in records],
         "finished": [record["started"] + record["generate_s"] + record["tool_s"] for record in records],
     }
-    found = {
-        name: float(spearmanr(numbers, values).statistic) if len(set(values)) > 1 else 0.0
-        for name, values in columns.items()
-    }
+    apart = {name: values for name, values in columns.items() if len(set(values)) > 1}
+    found = dict.fromkeys(columns, 0.0) | {name: float(spearmanr(numbers, v).statistic) for name, v in apart.items()}
     return {"batch/order_correlation": max(found.values(), key=abs)} | {
         f"batch/order_correlation/{name}": value for name, value in found.items()
     }
@@ -87,10 +85,9 @@ def _drawn(batch, seed: int, step: int) -> list[int]:
     """All rows in a random order that does not depend on the order in which they stand."""
     places = {key: place for place, key in enumerate(batch.keys)}
     keys = real_keys(batch)
-    data = transfer_queue.kv_batch_get(
-        keys=keys, partition_id=batch.partition_id, select_fields=["data_source", "index"]
-    )
-    prompts = zip(*(unwrap(data[name]) for name in ("data_source", "index")), strict=True)
+    fields = ["data_source", "index"]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+    prompts = zip(*(unwrap(data[name]) for name in fields), strict=True)
     # The key's first part is verl's random id of the prompt, the others number its samples.
     named = sorted(
         (str(source), int(index), *map(int, key.split("_")[1:]), places[key])

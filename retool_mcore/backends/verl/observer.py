@@ -116,7 +116,8 @@ class StepObserver:
         if sent := sum(record["resent"][0] for record in records if "resent" in record):
             lost = sum(record["resent"][1] for record in records if "resent" in record)
             metrics["rollout/resent_missed_share"] = lost / sent
-        metrics["perf/tokens_per_second"] = _tokens(records) / timing["step"]
+        tokens = sum(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records)
+        metrics["perf/tokens_per_second"] = tokens / timing["step"]
         trace = chrome_trace(step, self.started, timing, records, gpus)
         write_trace(self.stage_dir / "trace", step, trace, keep=KEPT_TRACES)
         shown = tokenizer is not None and self.texts.every and step % self.texts.every == 0
@@ -150,7 +151,3 @@ class StepObserver:
         look = f"`retool view {self.stage_dir.parent} --audit` shows it at #/t/{record['step']}/0"
         key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
         return MaskAuditError(fault.what, key, fault.token, where)
-
-
-def _tokens(records: list[dict]) -> int:
-    return sum(len(record["prompt_ids"]) + len(record["response_ids"]) for record in records)

@@ -44,10 +44,9 @@ def verl_config(config, stage_dir: Path):
     with open_dict(config):
         verl = config.verl
         verl.ray_kwargs.ray_init.runtime_env = ray_runtime_env()
-        verl.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(agent_loop)
-        verl.actor_rollout_ref.rollout.agent.agent_loop_manager_class = (
-            "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
-        )
+        agent = verl.actor_rollout_ref.rollout.agent
+        agent.agent_loop_config_path = str(agent_loop)
+        agent.agent_loop_manager_class = "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
         verl.reward.custom_reward_function.reward_kwargs = {
             "recipe": config.recipe,
             "max_response_tokens": config.rollout.max_response_tokens,
