@@ -44,7 +44,7 @@ def plan(
     searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
     given = [name for name, value in searches.items() if value is not None]
     if not given and write is None:
-        judge("sft" if sft else "rl", overrides or [], (lengths_of, mean_length), gpu, gpu_memory)
+        judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
         return
     if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
         raise refused("search")

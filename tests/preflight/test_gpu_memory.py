@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Layout
-from retool_mcore.planner.memory import GIB
+from retool_mcore.planner.memory import GIB, models
 from retool_mcore.planner.shape import SHAPES
 from retool_mcore.preflight import memory
 
@@ -79,10 +79,10 @@ def test_vllms_share_and_what_stays_beside_it_fit_together(seven_billion):
 
 def test_a_value_head_is_no_output_layer():
     shape = SHAPES["qwen2.5-7b"]
-    found = memory.models(shape, Layout(pp=2), stage=1)
+    found = models(shape, Layout(pp=2), stage=1)
     assert found["policy"]["weights"] - found["critic"]["weights"] == 2 * shape.vocab * shape.hidden
-    first = memory.models(shape, Layout(pp=2), stage=0)
-    tied = memory.models(SHAPES["qwen2.5-1.5b"], Layout(), stage=0)
+    first = models(shape, Layout(pp=2), stage=0)
+    tied = models(SHAPES["qwen2.5-1.5b"], Layout(), stage=0)
     assert first["policy"] == first["critic"] and tied["policy"] == tied["critic"]
 
 
