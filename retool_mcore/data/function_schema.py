@@ -40,17 +40,15 @@ def check_schema(schema: dict) -> None:
         raise UserError(f"a tool's schema must be {{type, function: {{name, parameters}}}}, got {str(schema)[:120]!r}.")
     parameters = function.get("parameters")
     if "unevaluatedProperties" in (text := json.dumps(parameters)) and "patternProperties" in text:
-        raise UserError(
-            f"the parameters of tool {name!r} use unevaluatedProperties beside patternProperties: drop one."
-        )
+        both = "unevaluatedProperties beside patternProperties"
+        raise UserError(f"the parameters of tool {name!r} use {both}: drop one.")
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:
         _check_parameters(text)
     except SchemaError as error:
-        raise UserError(
-            f"the parameters of tool {name!r} are no JSON schema: {error.message[:_MAX_REASON]}."
-        ) from error
+        reason = error.message[:_MAX_REASON]
+        raise UserError(f"the parameters of tool {name!r} are no JSON schema: {reason}.") from error
 
 
 @functools.lru_cache(maxsize=4096)  # rows of a data set list the same functions

@@ -15,20 +15,8 @@ import signal
 import socket
 import time
 
+from retool_mcore.sandbox.isolation import syscalls as linux
 from retool_mcore.sandbox.isolation.namespaces import INNER_ID, RUN_NAMESPACES, SHM_DIR, WORK_DIR, is_below, map_ids
-from retool_mcore.sandbox.isolation.syscalls import (
-    CLONE_NEWPID,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_RDONLY,
-    MS_REC,
-    clone,
-    detach_mount,
-    die_with_parent,
-    mount,
-)
 
 # The program itself is reaped by the zygote, not by us: there is nothing to wait on but time.
 POLL_S = 0.0003
@@ -38,7 +26,7 @@ def start_init(tmp_options: str, folders: list[str]) -> tuple[int, socket.socket
     """(process id, socket) of a new init; see above for what it says. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        pid = clone(RUN_NAMESPACES | CLONE_NEWPID)
+        pid = linux.clone(RUN_NAMESPACES | linux.CLONE_NEWPID)
     except OSError:
         ours.close()
         theirs.close()
@@ -58,7 +46,7 @@ def _be_init(server: socket.socket, tmp_options: str, folders: list[str]) -> Non
         os.dup2(server.fileno(), 3)
         os.closerange(4, 1 << 20)
         server = socket.socket(fileno=3)
-        die_with_parent()
+        linux.die_with_parent()
         try:
             map_ids(INNER_ID, INNER_ID)
             # This Python may itself be below /tmp, where the new file system would hide it.
@@ -75,7 +63,7 @@ def _be_init(server: socket.socket, tmp_options: str, folders: list[str]) -> Non
                     os._exit(0)
                 _kill_all()
                 server.send(b"gone")
-                detach_mount("/tmp")
+                linux.detach_mount("/tmp")
                 _mount_tmp(tmp_options, hidden)
         except OSError as error:
             server.send(str(error).encode())
@@ -95,19 +83,19 @@ def _kill_all() -> None:
 
 
 def _mount_tmp(options: str, hidden: list[tuple[str, int]]) -> None:
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
+    linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for path, fd in hidden:
         os.makedirs(path)
-        mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
+        linux.mount(f"/proc/self/fd/{fd}", path, None, linux.MS_BIND | linux.MS_REC)
     os.mkdir(WORK_DIR)
     os.mkdir(SHM_DIR)
 
 
 def _mount_proc() -> None:
-    flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    flags = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     try:
         # Read-only, because root's uid may write sysctl files such as core_pattern even without a capability.
-        mount("proc", "/proc", "proc", flags)
+        linux.mount("proc", "/proc", "proc", flags)
     except PermissionError:
         # A container that masks parts of /proc forbids new ones.
-        mount("tmpfs", "/proc", "tmpfs", flags, "size=4k,nr_inodes=1")
+        linux.mount("tmpfs", "/proc", "tmpfs", flags, "size=4k,nr_inodes=1")

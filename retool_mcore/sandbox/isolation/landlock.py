@@ -7,13 +7,8 @@ import ctypes
 import os
 import struct
 
+from retool_mcore.sandbox.isolation import syscalls as linux
 from retool_mcore.sandbox.isolation.namespaces import DEVICES, SYSTEM_FILES, SYSTEM_FOLDERS, without_package
-from retool_mcore.sandbox.isolation.syscalls import (
-    SYS_LANDLOCK_ADD_RULE,
-    SYS_LANDLOCK_CREATE_RULESET,
-    SYS_LANDLOCK_RESTRICT_SELF,
-    syscall,
-)
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 # Bit 13 (refer) came with ABI 2, 14 (truncate) with 3, 15 (device ioctl) with 5.
@@ -28,7 +23,7 @@ _VERSION_FLAG, _PATH_BENEATH = 1, 1
 def abi() -> int:
     """The kernel's version of Landlock, 0 if it has none."""
     try:
-        return syscall(SYS_LANDLOCK_CREATE_RULESET, "landlock", 0, 0, _VERSION_FLAG)
+        return linux.syscall(linux.SYS_LANDLOCK_CREATE_RULESET, "landlock", 0, 0, _VERSION_FLAG)
     except OSError:
         return 0
 
@@ -44,13 +39,13 @@ def restrict(work_dir: str, folders: list[str]) -> None:
     scope = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL if version >= 6 else 0
     attributes = struct.pack("=QQQ", rights, network, scope)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = syscall(SYS_LANDLOCK_CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0)
+    ruleset = linux.syscall(linux.SYS_LANDLOCK_CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0)
     for path, whole in without_package([*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders]):
         _allow(ruleset, path, (READ_ONLY if whole else READ_DIR) & rights)
     for path in DEVICES:
         _allow(ruleset, path, (READ_FILE | WRITE_FILE) & rights)
     _allow(ruleset, work_dir, rights)
-    syscall(SYS_LANDLOCK_RESTRICT_SELF, "landlock_restrict_self", ruleset, 0)
+    linux.syscall(linux.SYS_LANDLOCK_RESTRICT_SELF, "landlock_restrict_self", ruleset, 0)
     os.close(ruleset)
 
 
@@ -61,5 +56,5 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     if not os.path.isdir(path):
         rights &= OF_A_FILE
     rule = struct.pack("=Qi", rights, fd)
-    syscall(SYS_LANDLOCK_ADD_RULE, "landlock_add_rule", ruleset, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
+    linux.syscall(linux.SYS_LANDLOCK_ADD_RULE, "landlock_add_rule", ruleset, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
     os.close(fd)

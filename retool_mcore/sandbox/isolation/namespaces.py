@@ -11,27 +11,7 @@ by user namespace.
 import os
 import sys
 
-from retool_mcore.sandbox.isolation.syscalls import (
-    AT_RECURSIVE,
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    become,
-    mount,
-    pivot_root_here,
-    set_mount_attributes,
-    setns,
-    unshare,
-)
+from retool_mcore.sandbox.isolation import syscalls as linux
 
 INNER_ID = 1000
 WORK_DIR = "/tmp/program"
@@ -41,7 +21,7 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 USERS = f"root:x:0:0::/:/bin/sh\nprogram:x:{INNER_ID}:{INNER_ID}::{WORK_DIR}:/bin/sh\n"
 GROUPS = f"root:x:0:\nprogram:x:{INNER_ID}:\n"
-RUN_NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC
+RUN_NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC
 
 
 def python_folders() -> list[str]:
@@ -89,23 +69,23 @@ def enter_server_namespaces(mount_point: str, folders: list[str], user: int | No
     The new root shows the system's libraries and `folders`, read-only, and the host's /proc, which no program sees.
     `user`, for root only, is the user id to become; root makes the tree first, since that user may not reach `folders`.
     """
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+    flags = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
     if user is not None:
-        unshare(CLONE_NEWNS)
+        linux.unshare(linux.CLONE_NEWNS)
         _enter_root(mount_point, folders)
-        become(user)
-        unshare(flags)
+        linux.become(user)
+        linux.unshare(flags)
         map_ids(user, user)
         return
     uid, gid = os.getuid(), os.getgid()
-    unshare(flags)
+    linux.unshare(flags)
     map_ids(uid, gid)
     _enter_root(mount_point, folders)
 
 
 def _enter_root(root: str, folders: list[str]) -> None:
-    mount("none", "/", None, MS_REC | MS_PRIVATE)
-    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
     for folder in ("/tmp", "/proc", "/dev", "/etc"):
         os.makedirs(root + folder)
     os.symlink(SHM_DIR, root + "/dev/shm")
@@ -116,14 +96,14 @@ def _enter_root(root: str, folders: list[str]) -> None:
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         _bind(root, path)
     if is_below(own_package(), [*SYSTEM_FOLDERS, *folders]):
-        mount("tmpfs", root + own_package(), "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=755")
-    mount("/proc", root + "/proc", None, MS_BIND | MS_REC)
+        linux.mount("tmpfs", root + own_package(), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=755")
+    linux.mount("/proc", root + "/proc", None, linux.MS_BIND | linux.MS_REC)
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         if not os.path.islink(path) and os.path.exists(path):
-            set_mount_attributes(root + path, AT_RECURSIVE, MS_RDONLY | MS_NOSUID, 0)
-    set_mount_attributes(root, 0, MS_RDONLY | MS_NOSUID, 0)
+            linux.set_mount_attributes(root + path, linux.AT_RECURSIVE, linux.MS_RDONLY | linux.MS_NOSUID, 0)
+    linux.set_mount_attributes(root, 0, linux.MS_RDONLY | linux.MS_NOSUID, 0)
     os.chdir(root)
-    pivot_root_here()
+    linux.pivot_root_here()
 
 
 def map_ids(uid: int, gid: int) -> None:
@@ -140,20 +120,20 @@ def _bind(root: str, path: str) -> None:
         os.symlink(os.readlink(path), target)
     elif os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
-        mount(path, target, None, MS_BIND | MS_REC)
+        linux.mount(path, target, None, linux.MS_BIND | linux.MS_REC)
     elif os.path.exists(path):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
-        mount(path, target, None, MS_BIND)
+        linux.mount(path, target, None, linux.MS_BIND)
 
 
 def fork_into(init: int) -> int:
     """os.fork() whose child, in the pid namespace of the init behind the pidfd, has yet to call `join`."""
-    setns(init, CLONE_NEWPID)
+    linux.setns(init, linux.CLONE_NEWPID)
     return os.fork()
 
 
 def join(init: int) -> None:
     """The rest of the way: the fork's file system, network and ipc become those of the init."""
-    setns(init, RUN_NAMESPACES)
+    linux.setns(init, RUN_NAMESPACES)
     os.chdir(WORK_DIR)

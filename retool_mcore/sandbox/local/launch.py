@@ -12,6 +12,7 @@ from pathlib import Path
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local.remove import remove_tree
+from retool_mcore.tables import yaml_beside
 
 START_TIMEOUT_S = 120.0
 ENDING_S = 1.0
@@ -103,13 +104,5 @@ def launch(options: dict) -> tuple[Server, dict]:
 
 def _environment() -> dict[str, str]:
     """Nothing of ours but where shared libraries are; one thread a program; sets in the same order in every run."""
-    fixed = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "MPLBACKEND": "Agg",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return fixed | threads | libraries
+    return yaml_beside(__file__) | libraries

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import traceback
 import types
+from contextlib import suppress
 
 from retool_mcore.sandbox.clip import clip
 from retool_mcore.sandbox.display import FILENAME, displayed, strip_fences
@@ -55,7 +56,9 @@ class Interpreter:
         try:
             program = _compiled(code)
             exec(program, self.main.__dict__)
-            _finish()
+            # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
+            threading._shutdown()
+            _flush()
         except SystemExit as error:
             exit_code = _exit_code(error)
             problem = self._format(error) if exit_code else ""
@@ -68,9 +71,9 @@ class Interpreter:
         vars(builtins).update(self.builtins)
         _flush()
         if problem:
-            _write(2, problem)
+            write_all(2, problem.encode("utf-8", "replace"))
         elif exit_code == 0 and self.shown and os.getpid() == self.process:
-            _write(VALUE_FD, self.shown[0])
+            write_all(VALUE_FD, self.shown[0].encode("utf-8", "replace"))
         return exit_code
 
     def _display(self, value: object) -> None:
@@ -89,14 +92,10 @@ def _exit_code(error: SystemExit) -> int:
     """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
     if error.code is None:
         return 0
-    if not _is_number(error.code):
+    # Only these compare and calculate by themselves: another type may be the program's own.
+    if type(error.code) not in (int, bool):
         return 1
     return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
-
-
-def _is_number(code: object) -> bool:
-    # Only these compare and calculate by themselves: another type may be the program's own.
-    return type(code) in (int, bool)
 
 
 def _compiled(code: str) -> types.CodeType:
@@ -107,19 +106,12 @@ def _compiled(code: str) -> types.CodeType:
         raise SyntaxError("the program is nested too deeply") from None
 
 
-def _finish() -> None:
-    # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
-    threading._shutdown()
-    _flush()
-
-
-def _write(fd: int, text: str) -> None:
-    data = memoryview(text.encode("utf-8", "replace"))
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:
-        return  # The program closed it.
+def write_all(fd: int, data: bytes) -> None:
+    """As far as the program has not closed the descriptor."""
+    left = memoryview(data)
+    with suppress(OSError):
+        while left:
+            left = left[os.write(fd, left) :]
 
 
 def _flush() -> None:

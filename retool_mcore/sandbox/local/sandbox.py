@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import LOST, Result
@@ -25,6 +26,7 @@ MAX_REPLY_BYTES = 256 * 2**20
 SPARES, KEEP_S = 4, 0.5
 
 
+@dataclass(eq=False, kw_only=True)
 class LocalSandbox:
     """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
     Runs under which it died are done again once, but not those of a session, whose variables died with it.
@@ -34,33 +36,24 @@ class LocalSandbox:
     allows. A session ends after `session_idle_s` without a run.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout_s: float = 5.0,
-        memory_mb: int = 1024,
-        max_output_bytes: int = 16384,
-        workers: int | None = None,
-        min_isolation: str | None = None,
-        max_isolation: str | None = None,
-        preload: Sequence[str] = PRELOAD,
-        session_idle_s: float = 600.0,
-    ):
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+    timeout_s: float = 5.0
+    memory_mb: int = 1024
+    max_output_bytes: int = 16384
+    workers: int | None = None
+    min_isolation: str | None = None
+    max_isolation: str | None = None
+    preload: Sequence[str] = PRELOAD
+    session_idle_s: float = 600.0
+
+    def __post_init__(self):
         # A weaker level is run at only where somebody asked for it, by either name.
-        self.min_isolation = min_isolation or min("landlock", max_isolation or "landlock", key=LEVELS.index)
+        self.min_isolation = self.min_isolation or min("landlock", self.max_isolation or "landlock", key=LEVELS.index)
         self.level: str | None = None
         self.level_reason = ""
-        workers = workers or default_workers()
-        self._options = {
-            "max_output_bytes": max_output_bytes,
-            "preload": list(preload),
-            "max_isolation": max_isolation or LEVELS[-1],
-            "spares": min(SPARES, workers),
-            "keep_s": KEEP_S,
-            "session_idle_s": session_idle_s,
-        }
+        workers = self.workers or default_workers()
+        self._options = {name: getattr(self, name) for name in ("max_output_bytes", "session_idle_s")}
+        self._options |= {"max_isolation": self.max_isolation or LEVELS[-1], "spares": min(SPARES, workers)}
+        self._options |= {"preload": list(self.preload), "keep_s": KEEP_S}
         self._queue = PerLoop(lambda: FairQueue(workers))
         self._server: Server | None = None
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
@@ -35,29 +36,22 @@ OPEN_PATHS = ("/health", "/v1/ping")
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Service:
     """The routes over one sandbox. `level` says how isolated its programs are, `limits` what a request may ask for."""
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        *,
-        slots: int,
-        max_waiting: int,
-        limits: schema.Limits,
-        level: str = "unknown",
-        max_body_bytes: int = MAX_BODY_BYTES,
-        token: str | None = None,
-    ):
-        self.token = token
-        self.sandbox = sandbox
-        self.limits = limits
-        self.level = level
-        self.queue = FairQueue(slots, max_waiting)
-        self.runs = Runs()
-        self.metrics = ServiceMetrics(self.queue, self.runs, level)
-        self.max_body_bytes = max_body_bytes
-        self.draining = False
+    sandbox: Sandbox
+    _: KW_ONLY
+    slots: InitVar[int]
+    max_waiting: InitVar[int]
+    limits: schema.Limits
+    level: str = "unknown"
+    max_body_bytes: int = MAX_BODY_BYTES
+    token: str | None = None
+
+    def __post_init__(self, slots: int, max_waiting: int):
+        self.queue, self.runs, self.draining = FairQueue(slots, max_waiting), Runs(), False
+        self.metrics = ServiceMetrics(self.queue, self.runs, self.level)
         self._started = time.time()
         self._mean_run_s = 0.1
         self._sessions: OrderedDict[str, None] = OrderedDict()
