@@ -114,11 +114,8 @@ def agree(claimed: str, real: str) -> bool:
 
 def _plain(text: str) -> str:
     """Without separators of thousands, and with the elements of a set in alphabetical order."""
-    return _SET.sub(_ordered, _THOUSANDS.sub("", text.replace('"', "'")))
-
-
-def _ordered(found: re.Match) -> str:
-    return "{" + ", ".join(sorted(re.split(r",\s*", found[1]))) + "}"
+    bare = _THOUSANDS.sub("", text.replace('"', "'"))
+    return _SET.sub(lambda found: "{" + ", ".join(sorted(re.split(r",\s*", found[1]))) + "}", bare)
 
 
 def _alike(claimed: str, real: str) -> bool:

@@ -89,7 +89,7 @@ def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -
     failed: a program that is tried first, and what the interpreter answers.
     """
     runs = [*([failed] if failed else []), (f"print({_asked(problem)})", problem.answer)] if tool else []
-    segments = [Segment(*part) for run in runs for part in zip(("code", "observation"), run, strict=True)]
+    segments = [part for code, output in runs for part in (Segment("code", code), Segment("observation", output))]
     boxed = problem.answer if tool else estimate(int(problem.answer))
     segments.append(Segment("text", rf"\boxed{{{boxed}}}"))
     return Trace(problem.data_source, problem.question, tuple(segments), problem.index)

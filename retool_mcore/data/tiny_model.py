@@ -56,7 +56,9 @@ def make_tiny_model(root: Path, seed: int) -> Path:
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
     try:
-        _write_tokenizer(draft)
+        build_tokenizer().save(str(draft / "tokenizer.json"))
+        (draft / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+        _write_json(draft / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
         _write_model(draft, seed)
         _write_json(draft / _MARKER, {"seed": seed, "version": _VERSION})
         draft.chmod(0o755)
@@ -84,13 +86,6 @@ def _is_there(root: Path, seed: int) -> bool:
             f"seed {seed}, version {_VERSION}. Name another folder or remove this one."
         )
     return True
-
-
-def _write_tokenizer(folder: Path) -> None:
-    tokenizer = build_tokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    _write_json(folder / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
 
 
 def build_tokenizer() -> Tokenizer:

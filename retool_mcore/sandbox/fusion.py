@@ -55,7 +55,8 @@ class FusionSandbox(PoolSandbox):
             raise ValueError("the reply is not an object")
         ran = reply.get("run_result") or {}
         service, ending = reply.get("status"), ran.get("status")
-        stdout, value = _split_value(ran.get("stdout") or "", request["marker"])
+        printed, marked, text = (ran.get("stdout") or "").rpartition(request["marker"])
+        stdout, value = (printed, text.removesuffix("\n")) if marked else (text, None)
         stderr = ran.get("stderr") or ""
         last_line = stderr.rstrip().split("\n")[-1]
         code = ran.get("return_code")
@@ -109,8 +110,3 @@ def with_marked_value(code: str, marker: str) -> str:
     name = "_retool_value"
     source = "\n".join([*lines[: last.lineno - 1], f"{before}{name} = (" + "\n".join(expression)])
     return f"{source}\n)\nif {name} is not None:\n    print({marker!r} + repr({name}))\n"
-
-
-def _split_value(stdout: str, marker: str) -> tuple[str, str | None]:
-    printed, found, value = stdout.rpartition(marker)
-    return (printed, value.removesuffix("\n")) if found else (stdout, None)

@@ -118,11 +118,6 @@ def _enclosed(text: str) -> bool:
     return False
 
 
-def _join_of(found: list[str]) -> str:
-    words = {word.strip(", ") for word in found} - {"", ";"}
-    return words.pop() if len(words) == 1 else ("," if not words else "mixed")
-
-
 def build(text: str, nesting: int = 0) -> Node:
     """The structure of a text in normal form. Raises Unreadable."""
     if nesting > MAX_NESTING:
@@ -167,7 +162,9 @@ def _list(text: str, items: list[str], found: list[str], nesting: int) -> Node:
     for item in items:
         node = build(item, nesting + 1)
         nodes += node.items if node.kind == "list" and r"\pm" in item else [node]
-    return Node("list", text, tuple(nodes), join=_join_of(found)) if len(nodes) > 1 else nodes[0]
+    words = {word.strip(", ") for word in found} - {"", ";"}
+    join = words.pop() if len(words) == 1 else ("," if not words else "mixed")
+    return Node("list", text, tuple(nodes), join=join) if len(nodes) > 1 else nodes[0]
 
 
 def _signs(text: str, nesting: int) -> Node:

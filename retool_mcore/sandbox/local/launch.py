@@ -75,6 +75,8 @@ def launch(options: dict) -> tuple[Server, dict]:
     package_root = str(Path(__file__).resolve().parents[3])
     base_dir = tempfile.mkdtemp(prefix="retool-sandbox-")
     options = options | {"base_dir": base_dir}
+    # Nothing of ours but where shared libraries are.
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     arguments = [package_root, str(theirs.fileno()), str(os.getpid()), json.dumps(options)]
     with theirs:
         process = subprocess.Popen(
@@ -83,7 +85,7 @@ def launch(options: dict) -> tuple[Server, dict]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env=_environment(),
+            env=yaml_beside(__file__) | libraries,
             cwd="/",
             start_new_session=True,
         )
@@ -100,9 +102,3 @@ def launch(options: dict) -> tuple[Server, dict]:
     process.stderr.close()
     hello = json.loads(message)
     return Server(process, control, base_dir, os.getpid(), hello["zygote"]), hello
-
-
-def _environment() -> dict[str, str]:
-    """Nothing of ours but where shared libraries are; one thread a program; sets in the same order in every run."""
-    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return yaml_beside(__file__) | libraries

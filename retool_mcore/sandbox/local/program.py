@@ -116,10 +116,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError, AttributeError):  # The program closed or replaced it.
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue  # The program closed or replaced it.
 
 
 def _renew(work_dir: str) -> None:

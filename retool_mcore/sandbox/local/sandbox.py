@@ -7,7 +7,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import LOST, Result
@@ -135,25 +136,14 @@ class LocalSandbox:
             return result
         was_lost = is_new and session in self._sessions
         self._sessions.add(session)
-        if not was_lost:
-            return result
-        return Result(**{**vars(result), "stderr": LOST + result.stderr})
+        return replace(result, stderr=LOST + result.stderr) if was_lost else result
 
     async def end_session(self, session: str) -> None:
         """Forget the session's variables and end its process; does nothing for one that does not exist."""
         self._sessions.discard(session)
-        if not self._running():
-            return
-        try:
-            connection = self._server.connect()
-        except OSError:
-            return
-        try:
-            await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
-        except (OSError, EOFError, TimeoutError):
-            return
-        finally:
-            connection.close()
+        if self._running():
+            with suppress(OSError, EOFError, TimeoutError), self._server.connect() as connection:
+                await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
 
     async def close(self) -> None:
         """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
@@ -230,6 +220,5 @@ def _check_paths(paths: Sequence[str]) -> None:
     for path in paths:
         parts = path.split("/")
         if not path or path.startswith("/") or ".." in parts or "\0" in path:
-            raise UserError(
-                f"The file name {path!r} is not below the program's folder; give a relative path without '..'."
-            )
+            wanted = "give a relative path without '..'"
+            raise UserError(f"The file name {path!r} is not below the program's folder; {wanted}.")

@@ -101,9 +101,8 @@ class Service:
         if self.token is None and urlsplit(f"//{request.host}").hostname not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
-            return _problem(
-                401, "the service's token is missing or wrong: its address file has it, see docs/security.md"
-            )
+            told = "the service's token is missing or wrong: its address file has it, see docs/security.md"
+            return _problem(401, told)
         if request.method == "POST" and request.content_type != "application/json":
             return _problem(415, f"the body is {request.content_type}; send application/json")
         return None
