@@ -42,9 +42,7 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
     turns = field(row, "conversations", "row")
     if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
         raise MalformedRow(f"conversations is no list of 1 to {TURNS} turns")
-    said = [
-        (field(turn, "from", "a turn"), text_field(field(turn, "value", "a turn"), "a turn's value")) for turn in turns
-    ]
+    said = [(field(t, "from", "a turn"), text_field(field(t, "value", "a turn"), "a turn's value")) for t in turns]
     messages: list[tuple[str, str]] = []
     problems = []
     for number, (role, text) in enumerate(said):

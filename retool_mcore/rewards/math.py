@@ -23,10 +23,5 @@ def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: b
         raise UserError(f"reward_model.ground_truth {told}.")
     pred = extract(policy_text, policy) or ""
     correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
-    return {
-        "score": 1.0 if correct else -1.0,
-        "acc": float(bool(correct)),
-        "pred": pred,
-        "graded_by": by,
-        "verifier_failed": float(correct is None),
-    }
+    found = {"score": 1.0 if correct else -1.0, "acc": float(bool(correct)), "pred": pred}
+    return found | {"graded_by": by, "verifier_failed": float(correct is None)}

@@ -36,9 +36,8 @@ COOKIE = "retool_view"
 def page() -> str:
     """The whole page as one HTML text. A copy in which `embedded` is filled needs no server (page/trajectory.js)."""
     html = (PAGE / "page.html").read_text()
-    script = "\n".join(
-        [f"'use strict';\nconst CHARTS = {TEXT};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
-    )
+    scripts = ((PAGE / f"{name}.js").read_text() for name in SCRIPTS)
+    script = "\n".join([f"'use strict';\nconst CHARTS = {TEXT};", *scripts])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'"

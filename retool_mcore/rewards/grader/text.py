@@ -25,9 +25,8 @@ _STYLE = re.compile(rf"{_STYLED}(?=\{{)|\\(?:text)?color\s*\{{[A-Za-z0-9!]*\}}|\
 _MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multiples'])})\b\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
-_UNIT_FRACTION = re.compile(
-    rf"\\d?frac\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
-)
+_UNIT = rf"\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
+_UNIT_FRACTION = re.compile(rf"\\d?frac{_UNIT}{_UNIT}")
 _CHOOSE = re.compile(r"(?:\{ ?\})?_\{?([0-9]+)\}? ?C_\{?([0-9]+)\}?")
 _TO = re.compile(rf"^\s*([0-9.]+) *{OPEN_TEXT}?to{CLOSE_TEXT}? *([0-9.]+)\s*$")
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")

@@ -29,9 +29,7 @@ class Init:
         self.ended = False
         self.failure = ""
         self.timer: Timer | None = None
-        self.on_ready: Callable[[], None] = _nothing
-        self.on_gone: Callable[[], None] = _nothing
-        self.on_end: Callable[[], None] = _nothing
+        self.on_ready = self.on_gone = self.on_end = _nothing
         loop.watch(self.fd, lambda _: self._end())
         loop.watch(self.channel.fileno(), lambda _: self._hear())
 

@@ -30,8 +30,7 @@ class Interpreter:
     """Runs programs as `__main__` in `work_dir`; one after another they share their variables."""
 
     def __init__(self, work_dir: str, max_value_bytes: int):
-        self.work_dir = work_dir
-        self.max_value_bytes = max_value_bytes
+        self.work_dir, self.max_value_bytes = work_dir, max_value_bytes
         self.process = os.getpid()
         self.shown: list[str] = []
         self.builtins = dict(vars(builtins))

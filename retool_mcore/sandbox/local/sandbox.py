@@ -88,15 +88,9 @@ class LocalSandbox:
         listed, body = pack_files(files or {})
         _check_paths([*(files or {}), *fetch_files])
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        request = {
-            "code": code,
-            "stdin": stdin,
-            "timeout_s": timeout_s,
-            "memory_mb": self.memory_mb if memory_mb is None else memory_mb,
-            "session": session,
-            "fetch_files": list(fetch_files),
-            "files": listed,
-        }
+        memory_mb = self.memory_mb if memory_mb is None else memory_mb
+        request = {"code": code, "stdin": stdin, "timeout_s": timeout_s, "memory_mb": memory_mb, "session": session}
+        request |= {"fetch_files": list(fetch_files), "files": listed}
         # One task is one trajectory: an episode awaits its calls one after another.
         async with self._queue.get().slot(session or id(asyncio.current_task())):
             result = await self._run(frame(request, body), timeout_s, session)

@@ -175,15 +175,9 @@ class Service:
         return _problem(status, reason, {"Retry-After": str(min(30, math.ceil(wait_s)) or 1)})
 
     async def _health(self, request: web.Request) -> web.Response:
-        state = {
-            "status": "draining" if self.draining else "ok",
-            "level": self.level,
-            "running": self.queue.running,
-            "queued": self.queue.waiting,
-            "slots": self.queue.slots,
-            "draining": self.draining,
-            "uptime_s": round(time.time() - self._started, 1),
-        }
+        state: dict = {"status": "draining" if self.draining else "ok", "level": self.level}
+        state |= {"running": self.queue.running, "queued": self.queue.waiting, "slots": self.queue.slots}
+        state |= {"draining": self.draining, "uptime_s": round(time.time() - self._started, 1)}
         return web.json_response(state, status=503 if self.draining else 200)
 
     async def _ping(self, request: web.Request) -> web.Response:

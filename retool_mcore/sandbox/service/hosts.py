@@ -95,9 +95,7 @@ class Fleet:
     """The hosts of one event loop: chosen from, watched while runs are in flight, counted in `counts`."""
 
     def __init__(self, host_list: HostList, health_path: str, counts: Counter):
-        self.counts = counts
-        self._list = host_list
-        self._health_path = health_path
+        self.counts, self._list, self._health_path = counts, host_list, health_path
         self._changed = asyncio.Event()
         self._in_flight = 0
         self._watchers: dict[str, asyncio.Task] = {}

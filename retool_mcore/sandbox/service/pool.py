@@ -104,13 +104,9 @@ class PoolSandbox:
         session: str | None = None,
     ) -> Result:
         """See Sandbox.run. Asks again, here and there, for `patience_s` when hosts fail, hang, are full or are gone."""
-        request = {
-            "code": code,
-            "language": "python",
-            "run_timeout": self.timeout_s if timeout_s is None else timeout_s,
-            "memory_limit_MB": self.memory_mb if memory_mb is None else memory_mb,
-            "stdin": stdin,
-        }
+        request: dict = {"code": code, "language": "python", "stdin": stdin}
+        request["run_timeout"] = self.timeout_s if timeout_s is None else timeout_s
+        request["memory_limit_MB"] = self.memory_mb if memory_mb is None else memory_mb
         if files:
             request["files"] = {path: base64.b64encode(data).decode() for path, data in files.items()}
         if fetch_files:
