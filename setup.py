@@ -19,7 +19,7 @@ setup(
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.runner": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
-        "retool_mcore.sandbox.local": ["*.txt", "*.yaml"],
+        "retool_mcore.sandbox.local": ["*.txt"],
         "retool_mcore.state": ["*.yaml"],
         "retool_mcore.train": ["card.md"],
         "retool_mcore.view": ["page/*"],

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local.remove import remove_tree
-from retool_mcore.tables import yaml_beside
 
 START_TIMEOUT_S = 120.0
 ENDING_S = 1.0
+_LINES = Path(__file__).with_name("environment.txt").read_text().splitlines()
+ENVIRONMENT = dict(line.split("=", 1) for line in _LINES if line[0] != "#")
 _BOOT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -85,7 +86,7 @@ def launch(options: dict) -> tuple[Server, dict]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env=yaml_beside(__file__) | libraries,
+            env=ENVIRONMENT | libraries,
             cwd="/",
             start_new_session=True,
         )
