@@ -3,7 +3,7 @@
 import cmath
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import mpmath
 
@@ -57,7 +57,7 @@ def _functions(m) -> dict:
 
 
 _FLOAT = {"lib": _functions(cmath), "make": lambda n, d=1: complex(n / d), "pi": cmath.pi, "e": cmath.e}
-_OPERATIONS = {"neg": operator.neg, "add": operator.add, "mul": operator.mul, "div": operator.truediv}
+_OPERATIONS: dict[str, Callable] = {"add": operator.add, "mul": operator.mul, "div": operator.truediv}
 _LONG = {"lib": _functions(_MP), "make": lambda n, d=1: _MP.mpc(n) / d, "pi": _MP.pi, "e": _MP.e}
 
 
@@ -78,6 +78,8 @@ def _evaluate(tree: tuple, at: dict, kind: dict):
     if head == "call":
         raise NoValue("unknown function")
     args = [_evaluate(arg, at, kind) for arg in tree[2 if head == "fn" else 1 :]]
+    if head == "neg":
+        return -args[0]
     if head in _OPERATIONS:
         return _OPERATIONS[head](*args)
     if head == "pow":

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -74,7 +75,7 @@ async def serve(
         level = sandbox.level  # type: ignore[attr-defined]
         service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level, token=token)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
-        waits = {"shutdown_timeout": GOODBYE_S, "keepalive_timeout": 75}
+        waits: dict[str, Any] = {"shutdown_timeout": GOODBYE_S, "keepalive_timeout": 75}
         runner = web.AppRunner(service.app(), handler_cancellation=True, access_log=None, **waits)
         await runner.setup()
         try:
