@@ -164,9 +164,8 @@ class Client:
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
             variable = self.model.api_key_env
             if variable is None:
-                return UserError(
-                    f"{where} wants a key ({reason}): name its variable in {self.purpose}.model.api_key_env."
-                )
+                setting = f"{self.purpose}.model.api_key_env"
+                return UserError(f"{where} wants a key ({reason}): name its variable in {setting}.")
             given = "that it got from" if self._key() else "because none is in"
             return UserError(f"{where} refuses the key {given} ${variable} ({reason}): set it, and start again.")
         return UserError(

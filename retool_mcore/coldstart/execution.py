@@ -114,11 +114,8 @@ def agree(claimed: str, real: str) -> bool:
 
 def _plain(text: str) -> str:
     """Without separators of thousands, and with the elements of a set in alphabetical order."""
-    return _SET.sub(_ordered, _THOUSANDS.sub("", text.replace('"', "'")))
-
-
-def _ordered(found: re.Match) -> str:
-    return "{" + ", ".join(sorted(re.split(r",\s*", found[1]))) + "}"
+    bare = _THOUSANDS.sub("", text.replace('"', "'"))
+    return _SET.sub(lambda found: "{" + ", ".join(sorted(re.split(r",\s*", found[1]))) + "}", bare)
 
 
 def _alike(claimed: str, real: str) -> bool:
@@ -145,10 +142,8 @@ def same_number(claimed: str, real: str) -> bool:
 
 def numbers(text: str) -> set[str]:
     """The numbers in a text without signs, and also without separators of thousands (`12,345` or `12{,}345`)."""
-    texts = (text, _THOUSANDS.sub("", text))
-    return {
-        match[0].lstrip("+-").rstrip(".") for t in texts for match in _TOKEN.finditer(t) if match.lastgroup == "number"
-    }
+    found = [*_TOKEN.finditer(text), *_TOKEN.finditer(_THOUSANDS.sub("", text))]
+    return {match[0].lstrip("+-").rstrip(".") for match in found if match.lastgroup == "number"}
 
 
 def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:

@@ -38,9 +38,8 @@ _MAX_PIECES = 20_000
 
 def render(template: str, **values: Any) -> str:
     """The text of a file of templates/; what an .html one is given is escaped."""
-    environment = Environment(
-        loader=PackageLoader("retool_mcore.coldstart"), autoescape=select_autoescape(), keep_trailing_newline=True
-    )
+    loader = PackageLoader("retool_mcore.coldstart")
+    environment = Environment(loader=loader, autoescape=select_autoescape(), keep_trailing_newline=True)
     formats = {"n": "{:,}", "figure": "{:,.10g}", "cost": "{:,.2f}", "share": "{:.1%}"}
     environment.filters |= {name: form.format for name, form in formats.items()} | {"pair": pair}
     # Half a surrogate pair has no UTF-8 and would end the report.
@@ -166,9 +165,8 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
                 file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
     write_atomically(folder / "report.html", report(config, counts, calls, stats, rows))
     if not rows:
-        raise UserError(
-            f"no row is left ({_why_none(stores, counts)}): see {folder / 'report.html'} and dropped.jsonl beside it."
-        )
+        files = f"{folder / 'report.html'} and dropped.jsonl beside it"
+        raise UserError(f"no row is left ({_why_none(stores, counts)}): see {files}.")
     splits = _split(config, rows)
     for name, template in TEMPLATES.items():
         for split in ("train", "validation"):

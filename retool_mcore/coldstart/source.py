@@ -6,7 +6,7 @@ Every row is accounted for, also one that is no UTF-8, no JSON, too large, or la
 from collections.abc import Iterator
 from typing import Any
 
-from retool_mcore.coldstart.config import Columns, Source
+from retool_mcore.coldstart.config import Source
 from retool_mcore.coldstart.rows import Drop, Outcome, Row, content_key
 from retool_mcore.data import records
 from retool_mcore.data.boxed import last_boxed
@@ -53,7 +53,8 @@ def _row(raw: Any, source: Source, index: int) -> Row:
             raise Drop("not in source.where", f"{path} is {found!r}, not {wanted!r}"[:200])
     columns = source.columns
     problem = text(at(raw, columns.problem), "problem")
-    reasoning = _reasoning(raw, columns)
+    paths = [columns.reasoning] if isinstance(columns.reasoning, str) else columns.reasoning or ()
+    reasoning = "\n\n".join(text(at(raw, path), "reasoning") for path in paths)
     size = len(problem) + len(reasoning)
     if size > source.max_row_bytes:
         raise Drop("too large", f"{size} characters, more than source.max_row_bytes={source.max_row_bytes}")
@@ -64,13 +65,6 @@ def _row(raw: Any, source: Source, index: int) -> Row:
     except (TypeError, ValueError):
         raise Drop("difficulty is no number", repr(difficulty)[:80]) from None
     return Row(content_key(index, problem, reasoning, answer), index, problem, reasoning, answer, difficulty)
-
-
-def _reasoning(raw: Any, columns: Columns) -> str:
-    if columns.reasoning is None:
-        return ""
-    paths = [columns.reasoning] if isinstance(columns.reasoning, str) else columns.reasoning
-    return "\n\n".join(text(at(raw, path), "reasoning") for path in paths)
 
 
 def text(value: Any, name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from retool_mcore.coldstart import dedup
+from retool_mcore.coldstart import dedup, verify
 from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Config, Model
 from retool_mcore.coldstart.dedup import Decontaminate
@@ -15,14 +15,6 @@ from retool_mcore.coldstart.normalise import check_form, normalise
 from retool_mcore.coldstart.rows import Outcome, Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import identity, read
-from retool_mcore.coldstart.verify import (
-    JUDGE_INSTRUCTION,
-    REWRITE_INSTRUCTION,
-    check_answer,
-    check_by_judge,
-    check_rule,
-    rewrite,
-)
 from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox, probe
 
@@ -90,15 +82,15 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             each=decontaminate,
             check=decontaminate.prepare,
         ),
-        Stage("rule verification", [], wait=partial(check_rule, grader), concurrency=2 * processes),
+        Stage("rule verification", [], wait=partial(verify.check_rule, grader), concurrency=2 * processes),
     ]
     if services.judge:
         judge = config.judge.model_dump() | {"model": _sampling(config.judge.model)}
         stages.append(
             Stage(
                 "judge verification",
-                [judge, JUDGE_INSTRUCTION],
-                wait=partial(check_by_judge, config.judge, services.judge, grader),
+                [judge, verify.JUDGE_INSTRUCTION],
+                wait=partial(verify.check_by_judge, config.judge, services.judge, grader),
                 concurrency=config.judge.model.concurrency,
                 check=services.judge.check,
             )
@@ -106,8 +98,8 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
     return stages + [
         Stage(
             "rewrite",
-            [_sampling(model), config.rewrite.instruction or REWRITE_INSTRUCTION],
-            wait=partial(rewrite, config.rewrite, services.rewriter),
+            [_sampling(model), config.rewrite.instruction or verify.REWRITE_INSTRUCTION],
+            wait=partial(verify.rewrite, config.rewrite, services.rewriter),
             concurrency=model.concurrency,
             check=services.rewriter.check,
         ),
@@ -119,7 +111,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             concurrency=execution.concurrency,
             check=partial(probe, services.sandbox),
         ),
-        Stage("answer verification", [], wait=partial(check_answer, grader), concurrency=2 * processes),
+        Stage("answer verification", [], wait=partial(verify.check_answer, grader), concurrency=2 * processes),
         Stage("selection", config.select.model_dump(), each=selector, check=selectable),
     ]
 

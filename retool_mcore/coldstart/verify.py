@@ -12,12 +12,8 @@ from retool_mcore.data.boxed import last_boxed
 from retool_mcore.rewards.answer import extract
 from retool_mcore.rewards.equivalence import Grader
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"answer": {"type": "string"}},
-    "required": ["answer"],
-    "additionalProperties": False,
-}
+_ANSWER = {"answer": {"type": "string"}}
+SCHEMA = {"type": "object", "properties": _ANSWER, "required": ["answer"], "additionalProperties": False}
 # The paper's instruction in our own words; the judge sees the problem alone: one that reads the reasoning tends to
 # agree with it.
 REWRITE_INSTRUCTION, JUDGE_INSTRUCTION = (

@@ -21,11 +21,13 @@ from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.local import LocalSandbox
+from retool_mcore.tables import yaml_beside
 
 DATA_SOURCE = "arithmetic"
 TOOL_SHARE = 0.45
 FAILED_SHARE = 1 / 6
 _DRAWS_PER_PROBLEM = 20
+KINDS: dict[str, str] = yaml_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,11 @@ def trace(problem: Problem, tool: bool, failed: tuple[str, str] | None = None) -
 
     failed: a program that is tried first, and what the interpreter answers.
     """
-    if tool:
-        first = (Segment("code", failed[0]), Segment("observation", failed[1])) if failed else ()
-        segments = (
-            *first,
-            Segment("code", f"print({_asked(problem)})"),
-            Segment("observation", problem.answer),
-            Segment("text", rf"\boxed{{{problem.answer}}}"),
-        )
-    else:
-        segments = (Segment("text", rf"\boxed{{{estimate(int(problem.answer))}}}"),)
-    return Trace(problem.data_source, problem.question, segments, problem.index)
+    runs = [*([failed] if failed else []), (f"print({_asked(problem)})", problem.answer)] if tool else []
+    segments = [part for code, output in runs for part in (Segment("code", code), Segment("observation", output))]
+    boxed = problem.answer if tool else estimate(int(problem.answer))
+    segments.append(Segment("text", rf"\boxed{{{boxed}}}"))
+    return Trace(problem.data_source, problem.question, tuple(segments), problem.index)
 
 
 def estimate(value: int) -> int:
@@ -140,15 +136,6 @@ def solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: 
     outputs = dict(zip(programs, observations(list(programs.values())), strict=True))
     failed = {index: (program, outputs[index]) for index, program in programs.items()}
     return [trace(problem, tool, failed.get(problem.index)) for problem, tool in zip(problems_, tools, strict=True)]
-
-
-# What is wrong -> the program, with an integer expression for {}. Each is put right by print({}).
-KINDS = {
-    "SyntaxError: '(' was never closed": "print({}",
-    "NameError: name 'pritn' is not defined": "pritn({})",
-    "NameError: name 'math' is not defined": "print(math.floor({}))",
-    "TypeError: 'int' object is not iterable": "print(sum({}))",
-}
 
 
 def observations(programs: Sequence[str]) -> list[str]:

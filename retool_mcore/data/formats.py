@@ -333,16 +333,12 @@ def render_segments(
             code = None
     if code is not None or not segments:
         raise UserError("The segments are empty or end in a program without its observation.")
-    last = _turn(fmt, text, None) if tools is None else _calling_turn(fmt, text, tools)
-    append("policy", tokenizer.encode(last, add_special_tokens=False) + [fmt.eos_id])
-    return ids, mask, spans
-
-
-def _calling_turn(fmt: Format, text: str, tools: list[dict]) -> str:
-    for call in fmt.parse(text + fmt.eos_text, tools):
+    for call in fmt.parse(text + fmt.eos_text, tools) if tools is not None else ():
         if call.error:
             raise UserError(f"A call would be read as malformed ({call.error}); the turn begins {text[:200]!r}.")
-    return text
+    last = _turn(fmt, text, None) if tools is None else text
+    append("policy", tokenizer.encode(last, add_special_tokens=False) + [fmt.eos_id])
+    return ids, mask, spans
 
 
 def _turn(fmt: Format, text: str, code: str | None) -> str:

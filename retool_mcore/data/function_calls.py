@@ -42,9 +42,7 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
     turns = field(row, "conversations", "row")
     if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
         raise MalformedRow(f"conversations is no list of 1 to {TURNS} turns")
-    said = [
-        (field(turn, "from", "a turn"), text_field(field(turn, "value", "a turn"), "a turn's value")) for turn in turns
-    ]
+    said = [(field(t, "from", "a turn"), text_field(field(t, "value", "a turn"), "a turn's value")) for t in turns]
     messages: list[tuple[str, str]] = []
     problems = []
     for number, (role, text) in enumerate(said):
@@ -200,22 +198,16 @@ def _problem(
     data_source: str,
     index: int,
     messages: Sequence[tuple[str, str]],
-    schemas: list[dict],
-    calls: list[dict],
-    replies: Sequence[dict] = (),
+    schemas: list,
+    calls: list,
+    replies: Sequence = (),
 ) -> CallProblem:
     question = next((text for role, text in messages if role == "user"), None)
     if question is None:
         raise MalformedRow("nothing is asked before the call")
-    return CallProblem(
-        data_source,
-        question,
-        json.dumps(calls, sort_keys=True, ensure_ascii=False),
-        index,
-        messages=tuple(messages),
-        tools=json.dumps(schemas, ensure_ascii=False),
-        replies=json.dumps(list(replies), ensure_ascii=False),
-    )
+    answer = json.dumps(calls, sort_keys=True, ensure_ascii=False)
+    tools, replied = (json.dumps(part, ensure_ascii=False) for part in (schemas, list(replies)))
+    return CallProblem(data_source, question, answer, index, tuple(messages), tools, replied)
 
 
 def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
@@ -265,12 +257,8 @@ def _accepted(values: Any) -> Any:
     """The first accepted value of each parameter, those left out that need not be given."""
     if not isinstance(values, dict) or not all(isinstance(options, list) and options for options in values.values()):
         raise MalformedRow("ground_truth is not a list of {function: {parameter: [values]}}")
-    chosen = {}
-    for name, options in values.items():
-        given = [option for option in options if option != ""]
-        if given:
-            chosen[name] = _inner(given[0])
-    return chosen
+    given = {name: [option for option in options if option != ""] for name, options in values.items()}
+    return {name: _inner(options[0]) for name, options in given.items() if options}
 
 
 def _inner(value: Any) -> Any:
@@ -300,6 +288,7 @@ _NAME = re.compile(r"\s*+(?P<name>[^\s\[\](),='\"][^\[\](),='\"]*+)\(")
 _NEXT = re.compile(r"\s*+(,|\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_BRACKET = re.compile(r"""[()\[\]{}]|'(?:\\.|[^'\\])*+'?|"(?:\\.|[^"\\])*+"?""", re.DOTALL)  # or a string, also unended
 
 
 def read_calls(text: str) -> list[dict]:
@@ -322,23 +311,14 @@ def read_calls(text: str) -> list[dict]:
 
 def _closing(text: str, opening: int) -> int:
     """Where the bracket at `opening` closes, brackets inside strings left out of the count."""
-    expected, quote, position = [], None, opening
-    while position < len(text):
-        character = text[position]
-        if quote:
-            if character == "\\":
-                position += 1
-            elif character == quote:
-                quote = None
-        elif character in "'\"":
-            quote = character
-        elif character in _CLOSING:
-            expected.append(_CLOSING[character])
-        elif expected and character == expected[-1]:
+    expected: list[str] = []
+    for found in _BRACKET.finditer(text, opening):
+        if found[0] in _CLOSING:
+            expected.append(_CLOSING[found[0]])
+        elif expected and found[0] == expected[-1]:
             expected.pop()
             if not expected:
-                return position
-        position += 1
+                return found.start()
     raise MalformedRow("a call has a bracket that is never closed")
 
 

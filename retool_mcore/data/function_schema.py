@@ -40,17 +40,15 @@ def check_schema(schema: dict) -> None:
         raise UserError(f"a tool's schema must be {{type, function: {{name, parameters}}}}, got {str(schema)[:120]!r}.")
     parameters = function.get("parameters")
     if "unevaluatedProperties" in (text := json.dumps(parameters)) and "patternProperties" in text:
-        raise UserError(
-            f"the parameters of tool {name!r} use unevaluatedProperties beside patternProperties: drop one."
-        )
+        both = "unevaluatedProperties beside patternProperties"
+        raise UserError(f"the parameters of tool {name!r} use {both}: drop one.")
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:
         _check_parameters(text)
     except SchemaError as error:
-        raise UserError(
-            f"the parameters of tool {name!r} are no JSON schema: {error.message[:_MAX_REASON]}."
-        ) from error
+        reason = error.message[:_MAX_REASON]
+        raise UserError(f"the parameters of tool {name!r} are no JSON schema: {reason}.") from error
 
 
 @functools.lru_cache(maxsize=4096)  # rows of a data set list the same functions
@@ -185,18 +183,15 @@ def tool_schema(function: Any, where: str) -> dict:
     found = function.get("parameters") or {}
     if not isinstance(found, dict):
         raise MalformedRow(f"the parameters of a function of {where} are no object")
-    parameters = _object(found) if _is_schema(found) else _flat(found)
+    # A parameter of xLAM's may be called "type" or "properties"; then it is described by an object, or is no object.
+    is_schema = isinstance(found.get("type"), str) and isinstance(found.get("properties", {}), dict)
+    parameters = _object(found) if is_schema else _flat(found)
     schema = function_schema(str(name), str(function.get("description") or ""), parameters)
     try:
         check_schema(schema)
     except UserError as error:
         raise MalformedRow(f"a function of {where} cannot be described as a JSON schema") from error
     return schema
-
-
-def _is_schema(parameters: Mapping) -> bool:
-    # A parameter of xLAM's may be called "type" or "properties"; then it is described by an object, or is no object.
-    return isinstance(parameters.get("type"), str) and isinstance(parameters.get("properties", {}), dict)
 
 
 def _flat(parameters: Mapping) -> dict:

@@ -38,9 +38,8 @@ def hold_back(
         held += [row | {"extra_info": row["extra_info"] | {"split": SPLIT}} for row in own if _problem(row) in taken]
         write_parquet((row for row in own if _problem(row) not in taken), schema, file)
     write_parquet(held, schema, path)
-    return (
-        f"held back: {count} of {len(known)} training problems ({len(free)} are in no other file), seed {seed}: {path}"
-    )
+    of = f"{len(known)} training problems ({len(free)} are in no other file)"
+    return f"held back: {count} of {of}, seed {seed}: {path}"
 
 
 def weigh(path: Path, weight: float, seed: int) -> int:

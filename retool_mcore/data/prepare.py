@@ -5,7 +5,7 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prompts import get_template, render, render_conversation
-from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace, normalise_question
+from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, rl_row, write_rows
 from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.traces import without_answer_tags
@@ -59,7 +59,7 @@ def prepare_rl(
     first one too: nothing says which is right. Raises UserError as `load` does, and when no row is left.
     """
     source = _source(source_name, "rl", template)
-    problems, again, malformed = _read(source, location, lambda problem: problem.key)
+    problems, again, malformed = _read(source, location)
     disputed = [other for other in again if not _same_answer(problems[other.key].answer, other.answer)]
     malformed += [_dispute(other, problems[other.key]) for other in disputed]
     first_disputes = {other.key: other for other in reversed(disputed)}
@@ -83,7 +83,7 @@ def prepare_sft(
     same side of the split. Raises UserError as `load` and `split_by_problem` do, and when no row is left.
     """
     source = _source(source_name, "sft", template)
-    traces, again, malformed = _read(source, location, _trace_key)
+    traces, again, malformed = _read(source, location)
     splits: dict[str, list] = {source.split: list(traces.values())}
     if traces and validation_fraction:
         train, validation = split_by_problem(splits[source.split], validation_fraction, seed)
@@ -139,7 +139,7 @@ def _source(name: str | Source, purpose: str, template: str) -> Source:
     return source
 
 
-def _read(source: Source, location: str | Path | None, key: Callable) -> tuple[dict, list, list[Malformed]]:
+def _read(source: Source, location: str | Path | None) -> tuple[dict, list, list[Malformed]]:
     """The first record of each key, those that come again, and the malformed rows."""
     first: dict = {}
     again, malformed = [], []
@@ -147,13 +147,9 @@ def _read(source: Source, location: str | Path | None, key: Callable) -> tuple[d
     for record in tqdm(load(source, location), desc=source.data_source, unit=" rows", disable=None):
         if isinstance(record, Malformed):
             malformed.append(record)
-        elif first.setdefault(key(record), record) is not record:
+        elif first.setdefault(record.key, record) is not record:
             again.append(record)
     return first, again, malformed
-
-
-def _trace_key(trace: Trace) -> tuple:
-    return normalise_question(trace.question), trace.messages, trace.tools, trace.segments
 
 
 def _same_answer(a: str, b: str) -> bool:

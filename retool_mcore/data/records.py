@@ -69,6 +69,10 @@ class Trace:
     tools: str = ""
     messages: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def key(self) -> tuple:
+        return normalise_question(self.question), self.messages, self.tools, self.segments
+
 
 @dataclass(frozen=True)
 class Malformed:

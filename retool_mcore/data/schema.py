@@ -10,22 +10,12 @@ import pyarrow.parquet as pq
 
 from retool_mcore.errors import UserError
 from retool_mcore.files import replacing
+from retool_mcore.tables import arrow_type, yaml_beside
 
 # Small enough that a check of the first row group is instant, large enough that reading the file is not slower for it.
 _ROW_GROUP_ROWS = 1024
 
-_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-
-RL_SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", _MESSAGES),
-        ("ability", pa.string()),
-        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), ("question", pa.string())])),
-        ("agent_name", pa.string()),
-    ]
-)
+RL_SCHEMA, SFT_SCHEMA = (pa.schema(arrow_type(columns)) for columns in yaml_beside(__file__).values())
 
 # Rows of function-calling data carry their own tools and what they are known to answer, both as JSON
 # (data/records.py::CallProblem); a reader that does not know them passes over them.
@@ -51,17 +41,6 @@ def write_rows(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
     rows = list(rows)
     calling = any("tools" in row["extra_info"] for row in rows)
     write_parquet(rows, with_texts(schema, _CALLING) if calling else schema, path)
-
-
-SFT_SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("question", pa.string()),
-        ("prompt", _MESSAGES),
-        ("segments", pa.list_(pa.struct([("kind", pa.string()), ("text", pa.string())]))),
-        ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
-    ]
-)
 
 
 def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:

@@ -38,9 +38,8 @@ class ReToolSFTDataset(Dataset):
     def __init__(self, parquet_files, tokenizer, config, processor=None, max_samples: int = -1):
         truncation = config.get("truncation", "error")
         if truncation not in ("error", "drop"):
-            raise UserError(
-                f"data.truncation is {truncation!r}: expected error or drop, since a cut example teaches no end."
-            )
+            expected = "expected error or drop, since a cut example teaches no end"
+            raise UserError(f"data.truncation is {truncation!r}: {expected}.")
         fmt = get_format(config["format"], tokenizer, config.get("apply_chat_template_kwargs"))
         files = [parquet_files] if isinstance(parquet_files, str | Path) else list(parquet_files)
         max_length = config["max_length"]

@@ -209,9 +209,8 @@ def files_of(location: str) -> list[Path] | None:
     if path.is_file():
         raise UserError(f"cannot read {path}: expected a file that ends in {', '.join(_SUFFIXES)}.")
     if not path.is_dir():
-        raise UserError(
-            f"no such file or folder: {location}. Give a data file, a folder of them, or a hub name owner/name."
-        )
+        wanted = "Give a data file, a folder of them, or a hub name owner/name"
+        raise UserError(f"no such file or folder: {location}. {wanted}.")
     below = [p.relative_to(path) for p in sorted(path.rglob("*")) if p.is_file() and p.parent.name != ANSWERS]
     visible = [path / name for name in below if not any(part.startswith(".") for part in name.parts)]
     for suffix in _SUFFIXES:

@@ -33,9 +33,7 @@ PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text()
 
 VOCAB_SIZE, _HIDDEN, _INTERMEDIATE = (_CONFIG[name] for name in ("vocab_size", "hidden_size", "intermediate_size"))
-_LAYERS, _HEADS, _KV_HEADS = (
-    _CONFIG[f"num_{name}"] for name in ("hidden_layers", "attention_heads", "key_value_heads")
-)
+_LAYERS, _HEADS, _KV_HEADS = (_CONFIG[f"num_{name}s"] for name in ("hidden_layer", "attention_head", "key_value_head"))
 _HEAD_DIM = _HIDDEN // _HEADS
 # Query heads 0, 1 and 2 of layer 0 look 1, 2 and 3 tokens back: three tokens tell most places of an expression apart.
 _LOOK_BACK = (1, 2, 3)
@@ -58,7 +56,9 @@ def make_tiny_model(root: Path, seed: int) -> Path:
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
     try:
-        _write_tokenizer(draft)
+        build_tokenizer().save(str(draft / "tokenizer.json"))
+        (draft / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+        _write_json(draft / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
         _write_model(draft, seed)
         _write_json(draft / _MARKER, {"seed": seed, "version": _VERSION})
         draft.chmod(0o755)
@@ -88,13 +88,6 @@ def _is_there(root: Path, seed: int) -> bool:
     return True
 
 
-def _write_tokenizer(folder: Path) -> None:
-    tokenizer = build_tokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    _write_json(folder / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
-
-
 def build_tokenizer() -> Tokenizer:
     """256 bytes, 3 special tokens, PIECES, and reserved tokens up to VOCAB_SIZE. A digit is one token.
 
@@ -107,9 +100,8 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in (PAD, TURN_START, EOS)]
-    )
+    special = [AddedToken(token, normalized=False, special=True) for token in (PAD, TURN_START, EOS)]
+    tokenizer.add_special_tokens(special)
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in PIECES])
     reserved = range(VOCAB_SIZE - tokenizer.get_vocab_size())
     tokenizer.add_special_tokens([AddedToken(f"<|reserved_{i}|>", normalized=False, special=True) for i in reserved])

@@ -16,7 +16,9 @@ from typing import Any
 from retool_mcore.data.boxed import boxes
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
+from retool_mcore.tables import yaml_beside
 
+_STEPS, _WRONG = yaml_beside(__file__).values()
 _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
 _ANSWER_BLOCK = re.compile(r"<answer>(?:(?!</?answer>).)*</answer>", re.DOTALL)
@@ -25,7 +27,7 @@ _FENCE = re.compile(r"\s*+```([^\s`]*+)[ \t]*+\n(.*)```\s*+", re.DOTALL)
 # The multi-turn set doubles the asterisks.
 _MARKER = re.compile(r"\*{1,2}user question:\*{1,2}")
 _LEAD_IN = re.compile(
-    r"\s*Answer the following Math Problem and put the answer in the format of \\boxed\{+answer\}+\s*"
+    r"\A\s*Answer the following Math Problem and put the answer in the format of \\boxed\{+answer\}+\s*"
 )
 _LEAD_OUT = re.compile(
     r"\s*(?:Remember to place the final answer in the last part using the format|The answer format must be):"
@@ -106,9 +108,7 @@ def extract_question(user_text: str) -> str:
     marker = _MARKER.search(user_text)
     question = user_text[marker.end() :] if marker else user_text
     question = _LEAD_OUT.sub("", question)
-    lead_in = _LEAD_IN.match(question)
-    question = question[lead_in.end() :] if lead_in else question
-    question = _ANSWER_TAG.sub("", question).strip()
+    question = _ANSWER_TAG.sub("", _LEAD_IN.sub("", question)).strip()
     if not question:
         raise MalformedRow("empty question")
     return question
@@ -134,31 +134,21 @@ def _split_tags(text: str) -> list[Segment]:
     """One assistant text -> segments, by a walk over its tags that knows which tag may come next."""
     segments: list[Segment] = []
     inside: Any = "text"  # or "code", "gap" (between </code> and <interpreter>), "observation"
-    step = {
-        ("text", "<code>"): "code",
-        ("code", "</code>"): "gap",
-        ("gap", "<interpreter>"): "observation",
-        ("observation", "</interpreter>"): "text",
-    }
-    wrong = {
-        ("text", "<interpreter>"): "observation without code: an <interpreter> block follows no <code> block",
-        ("gap", "<code>"): "code without observation: a <code> block is followed by another",
-    }
     for piece in _TAG.split(text):
         if _TAG.fullmatch(piece):
-            if (inside, piece) not in step:
-                raise MalformedRow(wrong.get((inside, piece), f"unbalanced tags: {piece} where none may stand"))
+            if piece not in _STEPS[inside]:
+                stray = f"unbalanced tags: {piece} where none may stand"
+                raise MalformedRow(_WRONG.get(inside, {}).get(piece, stray))
             if piece == "<code>" and segments and segments[-1].kind == "text":
                 segments[-1] = Segment("text", segments[-1].text + "\n")
-            inside = step[inside, piece]
+            inside = _STEPS[inside][piece]
         elif inside == "text":
             segments += _text(piece, before_code=False)
         elif inside == "gap":
             if piece.strip():
                 raise MalformedRow("code without observation: text stands between </code> and <interpreter>")
         else:
-            body = _bare_code(piece) if inside == "code" else _trim(piece)
-            segments.append(Segment(inside, body))
+            segments.append(Segment(inside, _bare_code(piece) if inside == "code" else _trim(piece)))
     if inside == "gap":
         raise MalformedRow("code without observation: the last <code> block has none")
     if inside != "text":
@@ -181,9 +171,8 @@ def _bare_code(text: str) -> str:
     """The program inside a ```python fence, or the text itself where there is none."""
     fenced = _FENCE.fullmatch(text)
     if not fenced and text.lstrip().startswith("```"):
-        raise MalformedRow(
-            "a code block's fence is not closed: expected ```python, the program, ``` on lines of their own"
-        )
+        expected = "expected ```python, the program, ``` on lines of their own"
+        raise MalformedRow(f"a code block's fence is not closed: {expected}")
     if fenced and fenced[1].lower() not in ("", "py", "python", "python3"):
         raise MalformedRow(f"a code block is in {fenced[1]!r}, expected Python")
     code = _trim(fenced[2] if fenced else text)

@@ -88,10 +88,8 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
 
     given, reference = files(True), files(False)
     # The visible calls are checked, too: a program can forge what the tests report.
-    checks = tuple(
-        Check(f"from {package}.{homes[case.function]} import {case.function}", case.call, case.expected)
-        for case in cases
-    )
+    setups = {name: f"from {package}.{home} import {name}" for name, home in homes.items()}
+    checks = tuple(Check(setups[case.function], case.call, case.expected) for case in cases)
     path = f"{package}/{homes[functions[0].name]}.py"
     environment = RepositoryEnvironment(sandbox, TIMEOUT_S)
     await environment.reset({"repository": RepositoryTask("", given, checks).to_json()})
@@ -130,10 +128,7 @@ def _test_file(package: str, module: str, functions: Sequence[Function], cases: 
     lines += [f"class Test{module.title()}(unittest.TestCase):"]
     for function in functions:
         lines += [f"    def test_{function.name}(self):"]
-        lines += [
-            f"        self.assertEqual({case.call}, {case.expected})"
-            for case in cases
-            if case.function == function.name
-        ]
+        own = [case for case in cases if case.function == function.name]
+        lines += [f"        self.assertEqual({case.call}, {case.expected})" for case in own]
         lines += [""]
     return "\n".join(lines).rstrip() + "\n"

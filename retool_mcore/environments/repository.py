@@ -24,6 +24,7 @@ from retool_mcore.environments.files import RepositoryError
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
 from retool_mcore.tables import yaml_beside
+from retool_mcore.tools.base import Reply
 
 TESTS = "tests"
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
@@ -72,18 +73,8 @@ class RepositoryTask:
             checks = tuple(Check(**check) for check in found["checks"])
             return cls(found["issue"], {str(k): str(v) for k, v in found["files"].items()}, checks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"extra_info.repository is no repository task ({error}): prepare the data again."
-            ) from error
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What a step came to: `text` for the policy, `status` a word of sandbox.base.Status, `ends` the episode."""
-
-    text: str
-    status: str = Status.SUCCESS
-    ends: bool = False
+            told = f"is no repository task ({error}): prepare the data again"
+            raise UserError(f"extra_info.repository {told}.") from error
 
 
 @dataclass(eq=False)
@@ -101,7 +92,7 @@ class RepositoryEnvironment:
     task: RepositoryTask | None = field(default=None, init=False)
     files: dict[str, str] = field(default_factory=dict, init=False)
     sandbox_failed: bool = field(default=False, init=False)
-    _first: Observation | None = field(default=None, init=False)  # the tests' report on the repository as it was given
+    _first: Reply | None = field(default=None, init=False)  # the tests' report on the repository as it was given
 
     async def reset(self, row: Mapping) -> str:
         """Take up the task of a row (`repository`: RepositoryTask.to_json) and return the policy's instructions."""
@@ -116,22 +107,22 @@ class RepositoryEnvironment:
         if self._first.status != Status.ERROR:
             raise RuntimeError(f"the tests of an untouched repository gave {self._first.status}, not a failure")
 
-    async def step(self, tool: str, arguments: Mapping) -> Observation:
+    async def step(self, tool: str, arguments: Mapping) -> Reply:
         """Answer one call, whose arguments fit the tool's schema. What the policy does wrong is an observation."""
         if self.task is None:
             raise RuntimeError("the environment was not reset")
         try:
             match tool:
                 case "list_files" | "view" | "search" | "replace" | "write":
-                    return Observation(getattr(edits, tool)(self.files, **arguments))
+                    return Reply(getattr(edits, tool)(self.files, **arguments))
                 case "run_tests":
                     return self._first if self._first and self._untouched() else await self._tests()
                 case "code_interpreter":
                     return self._observe(await self._run('import sys\nsys.path.insert(0, ".")\n' + arguments["code"]))
                 case "submit":
-                    return Observation("", ends=True)
+                    return Reply("", ends=True)
         except RepositoryError as error:
-            return Observation(f"Error: {error}", Status.ERROR)
+            return Reply(f"Error: {error}", status=str(Status.ERROR))
         raise ValueError(f"no tool is called {tool!r}")
 
     async def score(self) -> float:
@@ -164,10 +155,10 @@ class RepositoryEnvironment:
     def _untouched(self) -> bool:
         return self.files == self.task.files
 
-    async def _tests(self) -> Observation:
+    async def _tests(self) -> Reply:
         result = await self._run(_RUN_TESTS)
         if result.status in (Status.SUCCESS, Status.ERROR) and result.stdout.strip():
-            return Observation(result.stdout.strip(), str(result.status))  # without the exit's own traceback
+            return Reply(result.stdout.strip(), str(result.status))  # without the exit's own traceback
         return self._observe(result)
 
     async def _run(self, program: str) -> Result:
@@ -176,5 +167,5 @@ class RepositoryEnvironment:
         self.sandbox_failed |= result.status is Status.SANDBOX
         return result
 
-    def _observe(self, result: Result) -> Observation:
-        return Observation(result.observation(self.error_lines), str(result.status))
+    def _observe(self, result: Result) -> Reply:
+        return Reply(result.observation(self.error_lines), str(result.status))

@@ -19,8 +19,7 @@ class RepositoryTool(Tool):
     keeps_time = True
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
-        seen = await ENVIRONMENT.get().step(self.name, arguments)
-        return Reply(seen.text, status=str(seen.status), ends=seen.ends)
+        return await ENVIRONMENT.get().step(self.name, arguments)
 
 
 class RepositoryTools:

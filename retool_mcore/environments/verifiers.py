@@ -42,12 +42,10 @@ def _load(name: str, args_json: str) -> Any:
             found = verifiers.load_environment(name, **json.loads(args_json))
     except (ImportError, AttributeError, ValueError, RuntimeError) as error:
         raise UserError(f"the verifiers environment {name} cannot be loaded ({error}): install it first.") from error
-    if isinstance(found, verifiers.StatefulToolEnv) or not isinstance(
-        found, verifiers.ToolEnv | verifiers.SingleTurnEnv
-    ):
-        raise UserError(
-            f"the verifiers environment {name} is a {type(found).__name__}: only SingleTurnEnv and ToolEnv are run."
-        )
+    run = verifiers.ToolEnv | verifiers.SingleTurnEnv
+    if isinstance(found, verifiers.StatefulToolEnv) or not isinstance(found, run):
+        told = f"is a {type(found).__name__}: only SingleTurnEnv and ToolEnv are run"
+        raise UserError(f"the verifiers environment {name} {told}.")
     return found
 
 

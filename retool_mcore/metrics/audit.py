@@ -137,14 +137,10 @@ def audit(
     metrics = {f"audit/{name}": float(value) for name, value in metrics.items()} | mismatch
     for bad, what in found:
         if bad.any():
-            return metrics, _fault(columns, bad, what)
+            position = int(np.argmax(bad))
+            row = int(np.searchsorted(columns.offsets, position, side="right")) - 1
+            return metrics, Fault(what, row, position - int(columns.offsets[row]))
     return metrics, None
-
-
-def _fault(columns: Columns, bad: np.ndarray, what: str) -> Fault:
-    position = int(np.argmax(bad))
-    row = int(np.searchsorted(columns.offsets, position, side="right")) - 1
-    return Fault(what, row, position - int(columns.offsets[row]))
 
 
 def _mismatch(difference: np.ndarray, turn: np.ndarray) -> dict[str, float]:

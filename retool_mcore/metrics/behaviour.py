@@ -61,12 +61,7 @@ def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
         "code_lines": [sum(_lines(call["code"]) for call in record["calls"]) for record in records],
         "last_code_pass/correct": [_passed(run) for acc, run in last if acc],
         "last_code_pass/incorrect": [_passed(run) for acc, run in last if not acc],
-        "invocation_timing": [
-            call["start"] / len(record["response_ids"])
-            for record in records
-            for call in record["calls"]
-            if call["code"]
-        ],
+        "invocation_timing": [c["start"] / len(r["response_ids"]) for r in records for c in r["calls"] if c["code"]],
         "policy_tokens": [sum(end - start for start, end in policy_spans(record)) for record in records],
         "turns": [record["turns"] for record in records],
         "calls": [len(record["calls"]) for record in records],

@@ -41,9 +41,7 @@ def write_dashboard(stage: str, loggers: Sequence[str]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     if "tensorboard" in loggers:
-        charts = {
-            chart["title"]: ["Multiline", [f"^{re.escape(tag)}$" for tag in tags(chart)]]
-            for chart in json.loads(TEXT)[stage]
-        }
+        own = json.loads(TEXT)[stage]
+        charts = {chart["title"]: ["Multiline", [f"^{re.escape(tag)}$" for tag in tags(chart)]] for chart in own}
         with SummaryWriter(os.environ["TENSORBOARD_DIR"], filename_suffix=".charts") as board:
             board.add_custom_scalars({stage: charts})

@@ -6,21 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow
 
-from retool_mcore.tables import yaml_beside
-
-
-def _type(told: str | list | dict) -> pyarrow.DataType:
-    if isinstance(told, list):
-        return pyarrow.list_(_type(told[0]))
-    if isinstance(told, dict):
-        return pyarrow.struct([(name, _type(part)) for name, part in told.items()])
-    return pyarrow.type_for_alias(told)
-
+from retool_mcore.tables import arrow_type, yaml_beside
 
 _TABLES = yaml_beside(__file__)
-SCALARS, DERIVED = ({name: _type(told) for name, told in _TABLES[kind].items()} for kind in ("scalars", "derived"))
+SCALARS, DERIVED = ({name: arrow_type(told) for name, told in _TABLES[kind].items()} for kind in ("scalars", "derived"))
 ARRAYS = {name: np.dtype(told) for name, told in _TABLES["arrays"].items()}
-STRUCTS = {name: _type([told]) for name, told in _TABLES["structs"].items()}
+STRUCTS = {name: arrow_type([told]) for name, told in _TABLES["structs"].items()}
 _EXTRA = "extra"  # JSON of whatever else a record holds
 
 

@@ -93,11 +93,8 @@ def chrome_trace(
                 start += queued
             events.append(_event(kind, "rollout", 1, lane, start - started, end - start, **details))
     events += counters(gpus, started, process=3)
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {"step": step, "started": started, "trajectories": len(records), "shown": len(shown)},
-    }
+    other = {"step": step, "started": started, "trajectories": len(records), "shown": len(shown)}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
 
 def stage_figures(records: Sequence[Mapping]) -> dict[str, float]:

@@ -8,6 +8,7 @@ its caller for up to the time-out; a coroutine awaits `equivalent_async`.
 import asyncio
 import os
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from cachetools import LRUCache
@@ -19,6 +20,7 @@ from retool_mcore.rewards.grader.structure import decide
 TIMEOUT_S = 0.7
 
 
+@dataclass(eq=False)
 class Grader:
     """Compares answers; owns its worker processes, started at the first comparison that needs one.
 
@@ -29,18 +31,17 @@ class Grader:
     count as not equivalent and are not remembered, since a machine under load may have caused them.
     """
 
-    def __init__(
-        self,
-        timeout_s: float = TIMEOUT_S,
-        workers: int = 2,
-        memory_mb: int = 2048,
-        memo_size: int = 100_000,
-        rounded: bool = False,
-    ):
-        self._options: dict[str, Any] = {"rounded": True} if rounded else {}
-        self.pool = Pool(workers, timeout_s, memory_mb)
+    timeout_s: float = TIMEOUT_S
+    workers: int = 2
+    memory_mb: int = 2048
+    memo_size: int = 100_000
+    rounded: bool = False
+
+    def __post_init__(self):
+        self._options: dict[str, Any] = {"rounded": True} if self.rounded else {}
+        self.pool = Pool(self.workers, self.timeout_s, self.memory_mb)
         self._counts = {"front": 0, "memo": 0, "engine": 0}
-        self._memo = LRUCache(memo_size)
+        self._memo = LRUCache(self.memo_size)
         self._lock = threading.Lock()
         self._pid = os.getpid()
 

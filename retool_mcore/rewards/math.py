@@ -19,15 +19,9 @@ def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: b
     Raises UserError when the ground truth is not a non-empty string: no answer could ever be right.
     """
     if not isinstance(ground_truth, str) or not ground_truth.strip():
-        raise UserError(
-            f"reward_model.ground_truth must be a non-empty string, got {ground_truth!r}. Prepare the data set again."
-        )
+        told = f"must be a non-empty string, got {ground_truth!r}. Prepare the data set again"
+        raise UserError(f"reward_model.ground_truth {told}.")
     pred = extract(policy_text, policy) or ""
     correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
-    return {
-        "score": 1.0 if correct else -1.0,
-        "acc": float(bool(correct)),
-        "pred": pred,
-        "graded_by": by,
-        "verifier_failed": float(correct is None),
-    }
+    found = {"score": 1.0 if correct else -1.0, "acc": float(bool(correct)), "pred": pred}
+    return found | {"graded_by": by, "verifier_failed": float(correct is None)}

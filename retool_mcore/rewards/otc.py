@@ -46,9 +46,8 @@ def otc_grpo(
     prompt in earlier epochs, None before the first one; the group's own right answers lower it (the running minimum).
     """
     low = fewest_calls(accs, calls, fewest)
-    return [
-        alpha * tool_reward_grpo(m, low, max_calls) if acc > 0.5 else 0.0 for acc, m in zip(accs, calls, strict=True)
-    ]
+    pairs = zip(accs, calls, strict=True)
+    return [alpha * tool_reward_grpo(m, low, max_calls) if acc > 0.5 else 0.0 for acc, m in pairs]
 
 
 def fewest_calls(accs: Sequence[float], calls: Sequence[int], before: int | None) -> int | None:

@@ -59,13 +59,9 @@ def judge(text: str, ground_truth: str) -> dict:
     """Right iff the calls are the ground truth's as a multiset, however they are written; fields as `math.score`'s."""
     calls = written_calls(text)
     correct = calls is not None and as_multiset(calls) == as_multiset(read_truth(ground_truth))
-    return {
-        "score": 1.0 if correct else -1.0,
-        "acc": float(correct),
-        "pred": json.dumps(calls, sort_keys=True) if calls else "",
-        "graded_by": "",
-        "verifier_failed": 0.0,
-    }
+    pred = json.dumps(calls, sort_keys=True) if calls else ""
+    found = {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred}
+    return found | {"graded_by": "", "verifier_failed": 0.0}
 
 
 def is_calls(calls) -> bool:

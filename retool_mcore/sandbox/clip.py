@@ -9,8 +9,7 @@ class Clip:
     def __init__(self, limit_bytes: int):
         self.limit_bytes = limit_bytes
         self.total_bytes = 0
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head, self._tail = bytearray(), bytearray()
         self._head_limit = limit_bytes // 2
         self._tail_limit = limit_bytes - self._head_limit
 

@@ -79,10 +79,8 @@ class FairQueue:
     """
 
     def __init__(self, slots: int, max_waiting: int | None = None):
-        self.slots = slots
-        self.max_waiting = max_waiting
-        self.running = 0
-        self.waiting = 0
+        self.slots, self.max_waiting = slots, max_waiting
+        self.running = self.waiting = 0
         self._lines: dict[Hashable, deque[tuple[float, asyncio.Future]]] = {}
         self._used_s: dict[Hashable, float] = {}
 

@@ -34,9 +34,8 @@ def create_sandbox(config: Mapping) -> Sandbox:
         del options["workers"]
     for key, value in options.items():
         if key not in keys:
-            raise UserError(
-                f"sandbox.{key} is not a setting of kind {kind!r}; known settings: {', '.join(sorted(keys))}."
-            )
+            known = ", ".join(sorted(keys))
+            raise UserError(f"sandbox.{key} is not a setting of kind {kind!r}; known settings: {known}.")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if key in _POSITIVE and not (is_number and value > 0):
             raise UserError(f"sandbox.{key} is {value!r}; it must be a number above 0.")
@@ -57,9 +56,8 @@ async def probe(sandbox: Sandbox) -> None:
     result = await sandbox.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
     if result.status is not Status.SUCCESS or result.stdout.strip() != "2":
         reason = result.observation().strip().replace("\n", " ") or "no output"
-        raise UserError(
-            f"The sandbox is down: print(1+1) gave {result.status} ({reason}). Start it or correct sandbox.*."
-        )
+        gave = f"print(1+1) gave {result.status} ({reason})"
+        raise UserError(f"The sandbox is down: {gave}. Start it or correct sandbox.*.")
 
 
 def describe(sandbox: Sandbox) -> str:

@@ -7,6 +7,8 @@ are done here. Reply: {status: "Success" | "Failed" | "SandboxError", message, r
 
 import base64
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from retool_mcore.errors import UserError
@@ -18,25 +20,21 @@ from retool_mcore.sandbox.service.pool import PoolSandbox
 _MARKER = "value-{}:"
 
 
+@dataclass(eq=False, kw_only=True)
 class FusionSandbox(PoolSandbox):
     """Runs programs in one foreign service, which knows neither request ids nor sessions."""
 
     health_path = "/v1/ping"
 
-    def __init__(
-        self,
-        *,
-        url: str,
-        timeout_s: float = 30.0,
-        memory_mb: int = 1024,
-        max_output_bytes: int = 16384,
-        concurrency: int = 16,
-        patience_s: float = 600.0,
-    ):
-        super().__init__(
-            hosts=[url], timeout_s=timeout_s, memory_mb=memory_mb, concurrency=concurrency, patience_s=patience_s
-        )
-        self.max_output_bytes = max_output_bytes
+    hosts: Sequence[str] = field(default=(), init=False)
+    hosts_from: None = field(default=None, init=False)
+    url: str
+    max_output_bytes: int = 16384
+    concurrency: int = 16
+
+    def __post_init__(self):
+        self.hosts = [self.url]
+        super().__post_init__()
 
     async def run(self, code: str, *, session: str | None = None, **options: Any) -> Result:  # type: ignore[override]
         """See Sandbox.run. Raises UserError for a session, which SandboxFusion does not have."""
@@ -57,7 +55,8 @@ class FusionSandbox(PoolSandbox):
             raise ValueError("the reply is not an object")
         ran = reply.get("run_result") or {}
         service, ending = reply.get("status"), ran.get("status")
-        stdout, value = _split_value(ran.get("stdout") or "", request["marker"])
+        printed, marked, text = (ran.get("stdout") or "").rpartition(request["marker"])
+        stdout, value = (printed, text.removesuffix("\n")) if marked else (text, None)
         stderr = ran.get("stderr") or ""
         last_line = stderr.rstrip().split("\n")[-1]
         code = ran.get("return_code")
@@ -111,8 +110,3 @@ def with_marked_value(code: str, marker: str) -> str:
     name = "_retool_value"
     source = "\n".join([*lines[: last.lineno - 1], f"{before}{name} = (" + "\n".join(expression)])
     return f"{source}\n)\nif {name} is not None:\n    print({marker!r} + repr({name}))\n"
-
-
-def _split_value(stdout: str, marker: str) -> tuple[str, str | None]:
-    printed, found, value = stdout.rpartition(marker)
-    return (printed, value.removesuffix("\n")) if found else (stdout, None)

@@ -21,11 +21,5 @@ class CodeInterpreter(Tool):
 
     async def call(self, arguments: dict, episode: Episode) -> Reply:
         result = await self.sandbox.run(arguments["code"], timeout_s=self.timeout_s)
-        return Reply(
-            text=result.observation(self.error_lines),
-            status=str(result.status),
-            duration_s=result.duration_s,
-            stdout=result.stdout,
-            stderr=result.stderr,
-            value=result.value,
-        )
+        outputs = result.stdout, result.stderr, result.value
+        return Reply(result.observation(self.error_lines), str(result.status), result.duration_s, *outputs)

@@ -23,12 +23,8 @@ class Search(Tool):
             raise UserError(f"the search tool's k={k} and max_chars={max_chars} must be 1 or more.")
         self.passages = read_corpus(Path(corpus).expanduser())
         self.k, self.max_chars = k, max_chars
-        parameters = {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "Words to look for."}},
-            "required": ["query"],
-            "additionalProperties": False,
-        }
+        words = {"query": {"type": "string", "description": "Words to look for."}}
+        parameters = {"type": "object", "properties": words, "required": ["query"], "additionalProperties": False}
         self.schema = function_schema(name, "Searches a collection of texts and returns the best passages.", parameters)
         self._index = bm25s.BM25()
         self._index.index(bm25s.tokenize(self.passages, show_progress=False), show_progress=False)
@@ -44,9 +40,7 @@ class Search(Tool):
             return "No passage found."
         count = min(self.k, len(self.passages))
         numbers, scores = self._index.retrieve(tokens, k=count, show_progress=False)
-        found = [
-            self.passages[i][: self.max_chars] for i, score in zip(numbers[0], scores[0], strict=True) if score > 0
-        ]
+        found = [self.passages[i][: self.max_chars] for i in numbers[0][scores[0] > 0]]
         return "\n\n".join(f"[{n}] {text}" for n, text in enumerate(found, 1)) or "No passage found."
 
 

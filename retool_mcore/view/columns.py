@@ -51,9 +51,7 @@ class Columns:
         columns = {name: read[own].to_numpy().astype(np.float32) for name, own in NUMBERS.items()}
         columns["row"] = np.arange(len(table), dtype=np.float32)
         columns["seconds"] = sum(np.nan_to_num(read[own].to_numpy()) for own in WAITS).astype(np.float32)
-        problems = [
-            f"{source} #{index}" for source, index in zip(lists["data_source"], read["index"].to_pylist(), strict=True)
-        ]
+        problems = [*map("{} #{}".format, lists["data_source"], read["index"].to_pylist())]
         self._read_texts(problems, read["prompt_ids"])
         lists["statuses"] = [tuple(own or ()) for own in read["statuses"].to_pylist()]
         lists |= {"errors": errors(read["calls"]), "problem": problems, "text": [self._texts[own] for own in problems]}

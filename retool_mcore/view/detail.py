@@ -32,11 +32,13 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     prompt, response = record["prompt_ids"], record["response_ids"]
     shift = len(prompt)
     pieces = token_pieces(decode, prompt) + token_pieces(decode, response)
-    sampled = policy_spans(record)
+    sampled, advantages = policy_spans(record), record.get("advantages")
+    # Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory.
+    first = None if advantages is None or not sampled else round(float(advantages[sampled[0][0]]), DIGITS)
     return {
         "pred": record.get("pred"),
         "ground_truth": record.get("ground_truth"),
-        "advantage": _advantage(record, sampled),
+        "advantage": first,
         "pieces": pieces,
         "prompt_tokens": shift,
         "roles": [["prompt", 0, shift], *([r, a + shift, b + shift] for r, a, b in roles(record))],
@@ -56,12 +58,6 @@ def trained(record: Mapping, sampled: list[tuple[int, int]]) -> list[tuple[int, 
         return sampled
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(mask, np.int8), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def _advantage(record: Mapping, sampled: list[tuple[int, int]]) -> float | None:
-    """Of the first sampled token: group-relative advantages are the same for all tokens of a trajectory."""
-    values = record.get("advantages")
-    return None if values is None or not sampled else round(float(values[sampled[0][0]]), DIGITS)
 
 
 def _on_sampled(values: Sequence[float] | None, sampled: list[tuple[int, int]], count: int) -> list[float | None]:

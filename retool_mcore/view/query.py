@@ -30,7 +30,8 @@ def select(data: Data, query: Mapping[str, str]) -> np.ndarray:
         name, _, bound = key.rpartition("_")
         if key in _MEANT:
             names, meant = _MEANT[key]
-            kept &= np.logical_or.reduce([_is(words[own], meant, value)[columns[own]] for own in names])
+            are = {own: np.array([meant(word, value) for word in words[own]], bool) for own in names}
+            kept &= np.logical_or.reduce([are[own][columns[own]] for own in names])
         elif key == "step":
             kept &= columns["step"] == int(value)
         elif key == "answer":
@@ -72,11 +73,6 @@ def by_error(data: Data, places: np.ndarray) -> list[dict]:
             row["trajectories"] += int(counts[code])
             row["right"] += int(right[code])
     return sorted(found.values(), key=lambda row: (-row["trajectories"], row["error"]))
-
-
-def _is(words: Mapping, meant: Callable, value: str) -> np.ndarray:
-    """(words,) bool"""
-    return np.fromiter((meant(word, value) for word in words), bool, len(words))
 
 
 def _ranks(words: Mapping) -> np.ndarray:

@@ -36,9 +36,8 @@ COOKIE = "retool_view"
 def page() -> str:
     """The whole page as one HTML text. A copy in which `embedded` is filled needs no server (page/trajectory.js)."""
     html = (PAGE / "page.html").read_text()
-    script = "\n".join(
-        [f"'use strict';\nconst CHARTS = {TEXT};", *((PAGE / f"{name}.js").read_text() for name in SCRIPTS)]
-    )
+    scripts = ((PAGE / f"{name}.js").read_text() for name in SCRIPTS)
+    script = "\n".join([f"'use strict';\nconst CHARTS = {TEXT};", *scripts])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'"
@@ -105,13 +104,9 @@ def application(
             step, row = map(int, near.groups())
             at = np.flatnonzero((columns["step"][places] == step) & (columns["row"][places] == row))
             first = max(int(at[0]) - 1, 0) if len(at) else len(places)
-        found: dict = {
-            "total": len(places),
-            "of": len(columns["step"]),
-            "unread": source.unread,
-            "version": source.version,
-        }
-        found |= {"first": first, "rows": entries(data, places[first : first + min(count, MOST)])}
+        found: dict = {"total": len(places), "of": len(columns["step"]), "unread": source.unread}
+        found |= {"version": source.version, "first": first}
+        found["rows"] = entries(data, places[first : first + min(count, MOST)])
         found |= {"sources": sorted(words["data_source"]), "errors": by_error(data, places)}
         return _json(found | {"statuses": sorted({*words["finish"], *itertools.chain(*words["statuses"])})})
 
@@ -119,9 +114,8 @@ def application(
         return _json(source_of(request).shown(int(request.match_info["step"]), int(request.match_info["row"])))
 
     async def trace(request: web.Request) -> web.Response:
-        found = {
-            int(path.stem[5:]): path for path in sorted((source_of(request).run / "rl" / "trace").glob("step_*.json"))
-        }
+        folder = source_of(request).run / "rl" / "trace"
+        found = {int(path.stem[5:]): path for path in sorted(folder.glob("step_*.json"))}
         step = int(request.match_info["step"])
         if step not in found:
             have = ", ".join(map(str, found)) or "none"

@@ -110,9 +110,8 @@ class Form:
     def plus(self, other: "Form", sign: int = 1) -> "Form":
         if self.bottom == other.bottom:
             return Form(_add(self.top, other.top, sign), self.bottom)
-        return Form(
-            _add(_mul(self.top, other.bottom), _mul(other.top, self.bottom), sign), _mul(self.bottom, other.bottom)
-        )
+        left, right = _mul(self.top, other.bottom), _mul(other.top, self.bottom)
+        return Form(_add(left, right, sign), _mul(self.bottom, other.bottom))
 
     def times(self, other: "Form") -> "Form":
         return Form(_mul(self.top, other.top), _mul(self.bottom, other.bottom))
@@ -243,6 +242,9 @@ def _function(name: str, args: list[Form]) -> Form:
     return Form(_atom((name, *(arg.key() for arg in args))))
 
 
+_OPERATIONS = {"add": Form.plus, "mul": Form.times, "div": Form.over, "pow": _power}
+
+
 def canonical(tree: tuple) -> Form:
     """The canonical form of a tree of `parse`. Raises TooHard."""
     kind = tree[0]
@@ -253,14 +255,8 @@ def canonical(tree: tuple) -> Form:
     args = [canonical(arg) for arg in tree[2 if kind in ("fn", "call") else 1 :]]
     if kind == "neg":
         return Form({mono: -value for mono, value in args[0].top.items()}, args[0].bottom)
-    if kind == "add":
-        return args[0].plus(args[1])
-    if kind == "mul":
-        return args[0].times(args[1])
-    if kind == "div":
-        return args[0].over(args[1])
-    if kind == "pow":
-        return _power(args[0], args[1])
+    if kind in _OPERATIONS:
+        return _OPERATIONS[kind](*args)
     return _function(tree[1] if kind == "fn" else f"call {tree[1]}", args)
 
 

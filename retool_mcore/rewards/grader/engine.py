@@ -8,10 +8,7 @@ from retool_mcore.rewards.grader.scalar import parsed
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT
 
 _WORD = re.compile(rf"{OPEN_TEXT}([^{CLOSE_TEXT}]*){CLOSE_TEXT}")
-
-
-def _latex(normal: str) -> str:
-    return _WORD.sub(lambda m: rf"\text{{{m[1]}}}", normal)
+_TEXT = r"\\text{\1}"
 
 
 def leaf(answer: str, truth: str) -> bool:
@@ -28,9 +25,8 @@ def leaf(answer: str, truth: str) -> bool:
         return False
     targets = (LatexExtractionConfig(), ExprExtractionConfig())
     # The truth goes in first: the comparison is not symmetric.
-    gold, guess = (
-        parse(f"\\boxed{{{_latex(text)}}}", extraction_config=targets, parsing_timeout=None) for text in (truth, answer)
-    )
+    latex = (rf"\boxed{{{_WORD.sub(_TEXT, text)}}}" for text in (truth, answer))
+    gold, guess = (parse(text, extraction_config=targets, parsing_timeout=None) for text in latex)
     return bool(verify(gold, guess, timeout_seconds=None))
 
 

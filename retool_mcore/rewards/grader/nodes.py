@@ -1,6 +1,7 @@
 """The outer structure of an answer: lists, sets, tuples, intervals, unions, matrices, relations, around scalars."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
@@ -102,8 +103,8 @@ def _relation_separator(text: str, at: int, token: str) -> int:
     return len(match[0]) if match else 0
 
 
-def _union_separator(text: str, at: int, token: str) -> int:
-    return len(token) if token == r"\cup" else 0
+def _any_of(*separators: str) -> Callable[[str, int, str], int]:
+    return lambda text, at, token: len(token) if token in separators else 0
 
 
 def _enclosed(text: str) -> bool:
@@ -115,11 +116,6 @@ def _enclosed(text: str) -> bool:
         if depth == 0 and at >= opener:
             return False
     return False
-
-
-def _join_of(found: list[str]) -> str:
-    words = {word.strip(", ") for word in found} - {"", ";"}
-    return words.pop() if len(words) == 1 else ("," if not words else "mixed")
 
 
 def build(text: str, nesting: int = 0) -> Node:
@@ -139,7 +135,7 @@ def build(text: str, nesting: int = 0) -> Node:
     if (match := _MODULUS.search(text)) and (value := _ASSIGNS.split(text[: match.start()])[-1].strip(" ,(")):
         return Node("residue", text, (build(value, nesting + 1), build(match[1], nesting + 1)))
     if ";" in text:
-        groups, _ = _split(text, lambda _text, _at, token: len(token) if token == ";" else 0)
+        groups, _ = _split(text, _any_of(";"))
         if len(groups) > 1 and any("," in group for group in groups):
             return Node("list", text, tuple(build(group, nesting + 1) for group in groups if group), join=",")
     items, found = _split(text, _list_separator)
@@ -152,7 +148,7 @@ def build(text: str, nesting: int = 0) -> Node:
         if r"\pm" in text and set(operators) == {"="}:
             return _signs(text, nesting)
         return Node("relation", text, tuple(build(p, nesting + 1) for p in parts), tuple(operators))
-    pieces, _ = _split(text, _union_separator, _CUP)
+    pieces, _ = _split(text, _any_of(r"\cup"), _CUP)
     if len(pieces) > 1:
         return Node("union", text, tuple(build(piece, nesting + 1) for piece in pieces))
     return _single(text, nesting)
@@ -166,7 +162,9 @@ def _list(text: str, items: list[str], found: list[str], nesting: int) -> Node:
     for item in items:
         node = build(item, nesting + 1)
         nodes += node.items if node.kind == "list" and r"\pm" in item else [node]
-    return Node("list", text, tuple(nodes), join=_join_of(found)) if len(nodes) > 1 else nodes[0]
+    words = {word.strip(", ") for word in found} - {"", ";"}
+    join = words.pop() if len(words) == 1 else ("," if not words else "mixed")
+    return Node("list", text, tuple(nodes), join=join) if len(nodes) > 1 else nodes[0]
 
 
 def _signs(text: str, nesting: int) -> Node:
@@ -202,7 +200,7 @@ def _single(text: str, nesting: int) -> Node:
 
 
 def _bracket(text: str, inner: str, ends: str, nesting: int) -> Node:
-    items, _ = _split(inner, lambda _text, _at, token: len(token) if token in (",", ";") else 0)
+    items, _ = _split(inner, _any_of(",", ";"))
     if len(items) > 1:
         if not all(items) or len(items) > MAX_ITEMS:
             raise Unreadable("tuple")

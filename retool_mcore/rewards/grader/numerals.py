@@ -3,22 +3,13 @@
 import re
 from fractions import Fraction
 
+from retool_mcore.rewards.grader.tables import TABLES
 
-def listed(words: str) -> list[str]:
-    return words.split()
-
-
-_UNITS = listed("one two three four five six seven eight nine")
-_TEENS = listed("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen")
-_TENS = listed("twenty thirty forty fifty sixty seventy eighty ninety")
-_VALUES = {word: n for n, word in enumerate(["zero", *_UNITS, *_TEENS])} | {
-    word: 10 * n for n, word in enumerate(_TENS, 2)
-}
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6}
-_PARTS = {"half": 2, "halves": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000, "twentieth": 20} | {
-    word: n for n, word in enumerate(listed("third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"), 3)
-}
-_PARTS |= {f"{word}s": n for word, n in _PARTS.items()}
+_UNITS, _TEENS, _TENS = (TABLES["numerals"][name].split() for name in ("units", "teens", "tens"))
+_VALUES = {word: n for n, word in enumerate(["zero", *_UNITS, *_TEENS])}
+_VALUES |= {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_SCALES = TABLES["numerals"]["scales"]
+_PARTS = TABLES["numerals"]["parts"] | {f"{word}s": n for word, n in TABLES["numerals"]["parts"].items()}
 
 
 def _any(words) -> str:
@@ -41,7 +32,7 @@ _WORDS_ONLY = re.compile(r"[A-Za-z][A-Za-z ,-]{2,120}\.?")
 def _cardinal(words: str) -> int:
     total = current = 0
     for word in words.split():
-        if word in ("hundred", "thousand", "million"):
+        if word in _SCALES:
             current = (current or 1) * _SCALES[word]
             if word != "hundred":
                 total, current = total + current, 0

@@ -2,7 +2,8 @@
 
 import cmath
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 
 import mpmath
 
@@ -50,20 +51,13 @@ def _power(base, exponent, lib):
 
 
 def _functions(m) -> dict:
-    return {
-        **{name: getattr(m, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "log")},
-        "ln": m.log,
-        "lg": lambda v: m.log(v) / m.log(10),
-        "cot": lambda v: 1 / m.tan(v),
-        "sec": lambda v: 1 / m.cos(v),
-        "csc": lambda v: 1 / m.sin(v),
-        "arcsin": m.asin,
-        "arccos": m.acos,
-        "arctan": m.atan,
-    }
+    same = {name: getattr(m, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "log")}
+    same |= {"ln": m.log, "arcsin": m.asin, "arccos": m.acos, "arctan": m.atan, "lg": lambda v: m.log(v) / m.log(10)}
+    return same | {"cot": lambda v: 1 / m.tan(v), "sec": lambda v: 1 / m.cos(v), "csc": lambda v: 1 / m.sin(v)}
 
 
 _FLOAT = {"lib": _functions(cmath), "make": lambda n, d=1: complex(n / d), "pi": cmath.pi, "e": cmath.e}
+_OPERATIONS: dict[str, Callable] = {"add": operator.add, "mul": operator.mul, "div": operator.truediv}
 _LONG = {"lib": _functions(_MP), "make": lambda n, d=1: _MP.mpc(n) / d, "pi": _MP.pi, "e": _MP.e}
 
 
@@ -86,12 +80,8 @@ def _evaluate(tree: tuple, at: dict, kind: dict):
     args = [_evaluate(arg, at, kind) for arg in tree[2 if head == "fn" else 1 :]]
     if head == "neg":
         return -args[0]
-    if head == "add":
-        return args[0] + args[1]
-    if head == "mul":
-        return args[0] * args[1]
-    if head == "div":
-        return args[0] / args[1]
+    if head in _OPERATIONS:
+        return _OPERATIONS[head](*args)
     if head == "pow":
         return _power(args[0], args[1], lib)
     return _apply(tree[1], args, lib, make)

@@ -28,6 +28,7 @@ _CALL = re.compile(r"([fgh]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
 _FUNCTIONS = FUNCTION_NAMES
 _PLAIN_NAMES = {"pi": ("sym", "pi"), "inf": ("sym", "infty"), "infinity": ("sym", "infty"), "oo": ("sym", "infty")}
+_CLOSING = {"(": ")", "{": "}", "[": "]"}
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 
 
@@ -156,18 +157,15 @@ class _Parser:
     def exponent(self) -> tuple:
         if self.peek() == "{":
             return self.group()
-        return self.signed_atom()
-
-    def signed_atom(self) -> tuple:
         if self.take("-"):
             return ("neg", self.atom(""))
         self.take("+")
         return self.atom("")
 
-    def group(self) -> tuple:
-        self.expect("{")
+    def group(self, opens: str = "{") -> tuple:
+        self.expect(opens)
         inner = self.sum()
-        self.expect("}")
+        self.expect(_CLOSING[opens])
         return inner
 
     def argument(self) -> tuple:
@@ -191,12 +189,8 @@ class _Parser:
             return self.repeating(match)
         if match := _NUMBER.match(self.text, self.at):
             return self.number(match)
-        for left, right in (("(", ")"), ("{", "}"), ("[", "]")):
-            if token == left:
-                self.at += 1
-                inner = self.sum()
-                self.expect(right)
-                return inner
+        if token in _CLOSING:
+            return self.group(token)
         if token == "|" and stop != "|":
             self.at += 1
             inner = self.sum("|")
@@ -252,9 +246,7 @@ class _Parser:
         if letters in _FUNCTIONS or letters in ("sqrt", "abs"):
             self.at += len(letters)
             if letters in ("sqrt", "abs"):
-                self.expect("(")
-                inner = self.sum()
-                self.expect(")")
+                inner = self.group("(")
                 return ("pow", inner, ("num", Fraction(1, 2), None)) if letters == "sqrt" else ("fn", "abs", inner)
             return self.function(letters, latex=False)
         if lower in _PLAIN_NAMES:
@@ -327,9 +319,8 @@ class _Parser:
 
     def root(self) -> tuple:
         index = ("num", Fraction(2), None)
-        if self.take("["):
-            index = self.sum()
-            self.expect("]")
+        if self.peek() == "[":
+            index = self.group("[")
         if self.peek() == "{":
             inner = self.group()
         else:
@@ -359,7 +350,7 @@ class _Parser:
                 self.expect("^")
                 inner = ("pow", inner, self.exponent())
         else:
-            inner = self.signed_power()
+            inner = ("neg", self.power("|")) if self.take("-") else self.power("|")
             while (token := self.peek()) and self.starts_factor(token, "|") and not self.at_function():
                 self.doubtful |= token == "("
                 inner = ("mul", inner, self.power("|"))
@@ -370,9 +361,6 @@ class _Parser:
     def at_function(self) -> bool:
         match = _NAME.match(self.text, self.at + self.text.startswith("\\", self.at))
         return bool(match) and match[0] in _FUNCTIONS
-
-    def signed_power(self) -> tuple:
-        return ("neg", self.power("|")) if self.take("-") else self.power("|")
 
 
 def _mixed(left: tuple, right: tuple) -> tuple | None:

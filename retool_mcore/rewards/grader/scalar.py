@@ -295,11 +295,9 @@ def same_scalar(a: str, t: str) -> bool | None:
     letters = units.split_letter(a), units.split_letter(t)
     if (letters[0] is None) != (letters[1] is None):
         # `5 m` or `5m^2` against `5`: metres. `5m` alone may be a product.
-        spaced = all(
-            side is None or re.search(r" [a-zA-Z]|\^", full) for side, full in zip(letters, (a, t), strict=True)
-        )
-        number = letters[0].number if letters[0] else a
-        true_number = letters[1].number if letters[1] else t
+        both = list(zip(letters, (a, t), strict=True))
+        spaced = all(side is None or re.search(r" [a-zA-Z]|\^", full) for side, full in both)
+        number, true_number = (side.number if side else full for side, full in both)
         if spaced and (parsed(number) and parsed(true_number) and not parsed(number).symbols):
             return same_value(number, true_number)
         return True if same_value(a, t) else None

@@ -4,13 +4,13 @@ import itertools
 import re
 
 from retool_mcore.rewards.grader.nodes import Node, build
-from retool_mcore.rewards.grader.numerals import listed
 from retool_mcore.rewards.grader.relations import assigned, interval, real_value
+from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT
 
 _WITHOUT = re.compile(r"(?:\\mathbb\{?R\}?|\(-\\infty,\\infty\)) ?(?:\\setminus|-) ?(\\\{.*\\\})")
 _CLAUSE = re.compile(r"(?:,|\(| for | where | with )([^,()]*(?:\\in ?\\mathbb ?\{?Z\}?|integer)[^,()]*)\)?$")
-_SAYS = frozenset(listed("for where with any all every each some an is integer integers in mathbb"))
+_SAYS = frozenset(TABLES["integers"].split())
 _LETTER = r"(?<![\\A-Za-z]){}(?![A-Za-z])"
 
 

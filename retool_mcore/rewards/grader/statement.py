@@ -7,20 +7,19 @@ drops the rest. So it is asked only about two texts that say the same beside the
 import re
 from collections import Counter
 
-from retool_mcore.rewards.grader.numerals import listed
 from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, GREEK_NAMES, OPEN_TEXT
 
-CLAIM_WORDS = frozenset(listed(TABLES["claims"]))
+CLAIM_WORDS = frozenset(TABLES["claims"].split())
 _WORD = re.compile(
     rf"{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}|\\[A-Za-z]+|\\.|[A-Za-z]{{2,}}|\^\{{?[+*']|[^\s0-9A-Za-z]"
 )
-FORMS = frozenset(listed(TABLES["forms"])) | FUNCTION_NAMES | set(GREEK_NAMES)
+FORMS = FUNCTION_NAMES.union(TABLES["forms"].split(), GREEK_NAMES)
 _SIGNS = frozenset("+-*/^_()[]{}|,.;&")
 _ORDER = frozenset(["<", ">", "le", "ge", "ne", ":"])
 _SET = re.compile(r"\\(?:cup|mathbb|setminus|infty)|[\[(].*,.*[\])]", re.DOTALL)
 _BUILDER = re.compile(r"\\\{ ?[a-z] ?(?:\\in[^|]*)?\|")
-_SHORT = frozenset(listed("or is no if at to so as by vs up"))
+_SHORT = frozenset(TABLES["short"].split())
 
 
 def claims(text: str) -> Counter:

@@ -115,12 +115,8 @@ class Comparison:
             return self.nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
         if other.kind == "bracket" and len(other.items) == 1:
             return same_scalar(*((plain, other.items[0].text) if a is scalar else (other.items[0].text, plain)))
-        if (
-            parsed(plain) is not None
-            and not plain.endswith(other.text)
-            or phrase(plain) is not None
-            or plain == r"\emptyset"
-        ):
+        is_value = parsed(plain) is not None and not plain.endswith(other.text)
+        if is_value or phrase(plain) is not None or plain == r"\emptyset":
             return False
         # Units after a list, "4, 5 cm", or something unknown.
         return self.leaf(a.text, t.text)
@@ -138,7 +134,8 @@ class Comparison:
             # A truth of two values in square brackets may have been an interval.
             return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
         if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
-            return self._conditions(a, t)
+            # Joined by "or" they are a union, by "and" an intersection.
+            return self._unordered(a.items, t.items) if (a.join == "or") == (t.join == "or") else False
         names, others = ({re.split("[_(]", name)[0] for item in side.items if (name := _name(item))} for side in (a, t))
         if names and others and names != others:
             return False
@@ -271,15 +268,8 @@ class Comparison:
             return same if all(p is not None and not p.symbols for p in free) else self.leaf(a.text, t.text)
         if any(calls) or same is False:
             return False if same is False else self.leaf(a.text, t.text)
-        return (
-            False if relations.NAME.fullmatch(left) and relations.NAME.fullmatch(right) else self.leaf(a.text, t.text)
-        )
-
-    def _conditions(self, a: Node, t: Node) -> bool | None:
-        """Inequalities joined by "or" are a union, "and" an intersection."""
-        if (a.join == "or") != (t.join == "or"):
-            return False
-        return self._unordered(a.items, t.items)
+        names = relations.NAME.fullmatch(left) and relations.NAME.fullmatch(right)
+        return False if names else self.leaf(a.text, t.text)
 
 
 def _said(text: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from retool_mcore.rewards.grader.numerals import listed, numeral
+from retool_mcore.rewards.grader.numerals import numeral
 from retool_mcore.rewards.grader.tables import TABLES
 
 # Three times the longest answer of the known data sets; beyond it only identical text counts.
@@ -12,30 +12,21 @@ MAX_CHARS = 1024
 # Around the words of a `\text{...}`; no input holds these characters, since control characters are dropped.
 OPEN_TEXT, CLOSE_TEXT = "\x02", "\x03"
 
-GREEK_NAMES = listed(TABLES["greek"])
+GREEK_NAMES = TABLES["greek"].split()
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _GREEK = dict(zip(TABLES["greek_letters"], (rf"\{name} " for name in GREEK_NAMES), strict=True))
 _CHARACTERS = str.maketrans(_GREEK | {old: new for new, written in TABLES["characters"].items() for old in written})
 _RENAMED = {name: new for new, names in TABLES["commands"].items() for name in names.split()}
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?(?![A-Za-z])")
-_STYLED = (
-    r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|mbox|hbox|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal"
-    r"|bold|boldsymbol|bm|pmb|emph|operatorname|ensuremath|underline|boxed|fbox)\*?\s*"
-)
+_STYLED = rf"\\(?:{'|'.join(TABLES['styles'].split())})\*?\s*"
 _WORDS = re.compile(rf"({_STYLED})\{{([^{{}}]*)\}}")
 _STYLE = re.compile(rf"{_STYLED}(?=\{{)|\\(?:text)?color\s*\{{[A-Za-z0-9!]*\}}|\\(?:left|right)\s*\.")
-_MULTIPLE = re.compile(
-    rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*(dozen|hundred|thousand|million|billion|trillion)\b\s*", re.IGNORECASE
-)
-_MULTIPLES = {"dozen": "12", "hundred": "100"} | {
-    name: f"10^{{{n}}}" for name, n in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
-}
+_MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multiples'])})\b\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
-_UNIT_FRACTION = re.compile(
-    rf"\\d?frac\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
-)
+_UNIT = rf"\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
+_UNIT_FRACTION = re.compile(rf"\\d?frac{_UNIT}{_UNIT}")
 _CHOOSE = re.compile(r"(?:\{ ?\})?_\{?([0-9]+)\}? ?C_\{?([0-9]+)\}?")
 _TO = re.compile(rf"^\s*([0-9.]+) *{OPEN_TEXT}?to{CLOSE_TEXT}? *([0-9.]+)\s*$")
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
@@ -54,8 +45,7 @@ _LEAD = re.compile(
     r"(?:(?:final|correct)\s+)?answer\s*(?:is|:|=)\s*:?\s*)",
     re.IGNORECASE,
 )
-# Functions and constants that are often set in roman type are mathematics, not words.
-FUNCTION_NAMES = frozenset(listed("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"))
+FUNCTION_NAMES = frozenset(TABLES["functions"].split())
 
 
 def _plain(character: str) -> str:
@@ -136,7 +126,7 @@ def normal_form(text: str) -> str:
         text = _DOLLAR.sub(" ", text)
     text = _DELIMITER.sub(" ", text)
     text = _STYLE.sub("", _WORDS.sub(_words, text))
-    text = _MULTIPLE.sub(lambda m: rf"\cdot {_MULTIPLES[m[2].lower()]}{m[1]}", text)
+    text = _MULTIPLE.sub(lambda m: rf"\cdot {TABLES['multiples'][m[2].lower()]}{m[1]}", text)
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
     text = _UNIT_FRACTION.sub(r"\1/\2", _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text))

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from retool_mcore.rewards.grader.numerals import listed
 from retool_mcore.rewards.grader.statement import CLAIM_WORDS
 from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
@@ -20,7 +19,7 @@ _TABLE: dict[str, tuple[str, int, Fraction]] = {
 # Words that name no unit of their own.
 _GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each"])
 _NOT_UNITS = FUNCTION_NAMES | CLAIM_WORDS
-_PLURALS = frozenset(listed("people persons men women children feet dice sheep fish deer mice data percent"))
+_PLURALS = frozenset(TABLES["plurals"].split())
 _NUMBER_END = r"(?<=[0-9}).\])])"
 _MARKED = re.compile(
     rf"((?:\s*/?\s*(?:\\cdot)?{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}(?:\^(?:\{{-?[0-9]\}}|-?[0-9]))?)+)(?:s)?$"
@@ -67,10 +66,8 @@ class Quantity:
 
 
 def _lookup(name: str) -> tuple[str, int, Fraction] | None:
-    for form in (name, name.lower(), name.lower().removesuffix("s"), name.lower().removesuffix("es")):
-        if form in _TABLE and (len(form) > 1 or form == name):
-            return _TABLE[form]
-    return None
+    forms = name, name.lower(), name.lower().removesuffix("s"), name.lower().removesuffix("es")
+    return next((_TABLE[form] for form in forms if form in _TABLE and (len(form) > 1 or form == name)), None)
 
 
 def parse_unit(text: str) -> Unit | None:

@@ -49,12 +49,6 @@ def _fork(control: Connection, end: int, limit_s: float, memory_mb: int) -> int:
         os._exit(0)
 
 
-def _reap(children: set[int]) -> None:
-    for pid in list(children):
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            children.discard(pid)
-
-
 def main(descriptor: int, limit_s: float, memory_mb: int) -> None:
     """Serve the parent behind `descriptor` until it closes its end; `ready` comes first, after the warm-up."""
     os.dup2(2, 1)  # whatever a library prints is no reply
@@ -67,7 +61,7 @@ def main(descriptor: int, limit_s: float, memory_mb: int) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             message = control.recv_bytes()
-            _reap(children)
+            children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
             if message == b"fork":
                 pid = _fork(control, reduction.recv_handle(control), limit_s, memory_mb)
                 children.add(pid)

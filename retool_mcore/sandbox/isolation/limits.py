@@ -10,16 +10,11 @@ PAGE = resource.getpagesize()
 
 def set_fixed_limits(file_mb: int, max_files: int, max_processes: int) -> None:
     """Limits that are the same for all runs. The kernel holds `max_processes` against all tasks of the user id."""
-    _set(resource.RLIMIT_FSIZE, file_mb * 2**20, file_mb * 2**20)
-    _set(resource.RLIMIT_NOFILE, max_files, max_files)
-    _set(resource.RLIMIT_CORE, 0, 0)
-    _set(resource.RLIMIT_MEMLOCK, 0, 0)
-    if hasattr(resource, "RLIMIT_MSGQUEUE"):
-        _set(resource.RLIMIT_MSGQUEUE, 0, 0)
-    if hasattr(resource, "RLIMIT_SIGPENDING"):
-        _set(resource.RLIMIT_SIGPENDING, 1024, 1024)
-    _set(resource.RLIMIT_NICE, 0, 0)
-    _set(resource.RLIMIT_NPROC, max_processes, max_processes)
+    most = {"FSIZE": file_mb * 2**20, "NOFILE": max_files, "CORE": 0, "MEMLOCK": 0, "NICE": 0, "NPROC": max_processes}
+    optional = {"MSGQUEUE": 0, "SIGPENDING": 1024}
+    most |= {name: value for name, value in optional.items() if hasattr(resource, f"RLIMIT_{name}")}
+    for name, value in most.items():
+        _set(getattr(resource, f"RLIMIT_{name}"), value, value)
 
 
 def set_memory_limit(memory_mb: int, mapped_bytes: int) -> None:

@@ -93,8 +93,7 @@ def filter_program(machine: str, own_pid_namespace: bool, protected: tuple[int, 
             on_call(those, denied if index is None else refuse_unless(index, _JUMP_EQUAL, 0, errno.EPERM))
         targets = [-1, *protected, *[-pid for pid in protected]]
         for numbers in KILLS.values():
-            body = refuse_if(0, _JUMP_EQUAL, targets, errno.EPERM)
-            on_call(numbers, body)
+            on_call(numbers, refuse_if(0, _JUMP_EQUAL, targets, errno.EPERM))
     for numbers in UNKNOWN.values():
         on_call(numbers, refuse(errno.ENOSYS))
     for on_machines in DENIED.values():

@@ -63,11 +63,8 @@ def clone(flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    kind_bytes = kind.encode() if kind else None
-    check(
-        libc.mount(source.encode(), target.encode(), kind_bytes, ctypes.c_ulong(flags), options.encode() or None),
-        f"mount {target}",
-    )
+    names = source.encode(), target.encode(), kind.encode() if kind else None
+    check(libc.mount(*names, ctypes.c_ulong(flags), options.encode() or None), f"mount {target}")
 
 
 def set_mount_attributes(path: str, flags: int, set_bits: int, clear_bits: int) -> None:

@@ -28,7 +28,7 @@ def be_program(
         try:
             control = _shut_in(confinement, init, work_dir, fds)
         except OSError as error:
-            _send(fds[2], {"failed": str(error)})
+            write_all(fds[2], frame({"failed": str(error)}))
             os._exit(1)
         interpreter = Interpreter(os.getcwd(), max_value_bytes)
         program = os.getpid()
@@ -39,17 +39,17 @@ def be_program(
             try:
                 wanted = _prepare(received, mapped_bytes)
             except (OSError, ValueError) as error:
-                _send(CONTROL_FD, {"failed": str(error)})
+                write_all(CONTROL_FD, frame({"failed": str(error)}))
                 os._exit(1)
             # From here on the program must not be able to say that the sandbox failed.
-            _send(CONTROL_FD, {"begun": True})
+            write_all(CONTROL_FD, frame({"begun": True}))
             if wanted["session"] is None:
                 control.close()
             exit_code = interpreter.execute(wanted["code"])
             # A fork made by the program may have run to the end of the text as well.
             if wanted["session"] is None or exit_code is None or os.getpid() != program:
                 _end(exit_code)
-            _send(CONTROL_FD, {"exit_code": exit_code})
+            write_all(CONTROL_FD, frame({"exit_code": exit_code}))
     finally:
         os._exit(1)
 
@@ -97,7 +97,3 @@ def _prepare(received: list[int], mapped_bytes: int) -> dict:
     limits.set_memory_limit(wanted["memory_mb"], mapped_bytes)
     limits.set_cpu_limit(2 * int(wanted["timeout_s"] + 1), last=wanted["session"] is None)
     return wanted
-
-
-def _send(fd: int, report: dict) -> None:
-    write_all(fd, frame(report))

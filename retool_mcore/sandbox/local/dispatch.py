@@ -245,13 +245,10 @@ class Dispatcher:
             return
         # A session's program has ended, and its process waits for the next.
         del self.running[place]
-        self._unwatch(place)
-        self._finish(caller)
-        self.sessions.idle(place)
-
-    def _unwatch(self, place: Slot) -> None:
         for fd in (*place.outputs, place.control.fileno()):
             self.loop.forget(fd)
+        self._finish(caller)
+        self.sessions.idle(place)
 
     def _finish(self, caller: Caller) -> None:
         caller.run.timer.cancel()

@@ -24,14 +24,10 @@ class Init:
         self.loop = loop
         self.pid, self.channel = start_init(TMP_OPTIONS, folders)
         self.fd = os.pidfd_open(self.pid)
-        self.folder = -1
-        self.runs = 0
-        self.ended = False
-        self.failure = ""
+        self.folder, self.runs = -1, 0
+        self.ended, self.failure = False, ""
         self.timer: Timer | None = None
-        self.on_ready: Callable[[], None] = _nothing
-        self.on_gone: Callable[[], None] = _nothing
-        self.on_end: Callable[[], None] = _nothing
+        self.on_ready = self.on_gone = self.on_end = _nothing
         loop.watch(self.fd, lambda _: self._end())
         loop.watch(self.channel.fileno(), lambda _: self._hear())
 

@@ -15,6 +15,8 @@ from retool_mcore.sandbox.local.remove import remove_tree
 
 START_TIMEOUT_S = 120.0
 ENDING_S = 1.0
+_LINES = Path(__file__).with_name("environment.txt").read_text().splitlines()
+ENVIRONMENT = dict(line.split("=", 1) for line in _LINES if line[0] != "#")
 _BOOT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -74,6 +76,8 @@ def launch(options: dict) -> tuple[Server, dict]:
     package_root = str(Path(__file__).resolve().parents[3])
     base_dir = tempfile.mkdtemp(prefix="retool-sandbox-")
     options = options | {"base_dir": base_dir}
+    # Nothing of ours but where shared libraries are.
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     arguments = [package_root, str(theirs.fileno()), str(os.getpid()), json.dumps(options)]
     with theirs:
         process = subprocess.Popen(
@@ -82,7 +86,7 @@ def launch(options: dict) -> tuple[Server, dict]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env=_environment(),
+            env=ENVIRONMENT | libraries,
             cwd="/",
             start_new_session=True,
         )
@@ -99,17 +103,3 @@ def launch(options: dict) -> tuple[Server, dict]:
     process.stderr.close()
     hello = json.loads(message)
     return Server(process, control, base_dir, os.getpid(), hello["zygote"]), hello
-
-
-def _environment() -> dict[str, str]:
-    """Nothing of ours but where shared libraries are; one thread a program; sets in the same order in every run."""
-    fixed = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "MPLBACKEND": "Agg",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return fixed | threads | libraries

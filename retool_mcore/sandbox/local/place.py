@@ -37,13 +37,11 @@ class Slot:
     def __post_init__(self):
         self.program = 0
         self.exit_status: int | None = None
-        self.work_dir = namespaces.WORK_DIR
-        self.folder = -1
+        self.work_dir, self.folder = namespaces.WORK_DIR, -1
         self.init: Init | None = None
         self.starting = True
         self.failure = ""
-        self.killed = self.clearing = False
-        self.ended = False
+        self.killed = self.clearing = self.ended = False
         self.outputs: list[int] = []  # stdout, stderr, and where a final expression is shown
         self.control: socket.socket | None = None
 

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import traceback
 import types
+from contextlib import suppress
 
 from retool_mcore.sandbox.clip import clip
 from retool_mcore.sandbox.display import FILENAME, displayed, strip_fences
@@ -29,8 +30,7 @@ class Interpreter:
     """Runs programs as `__main__` in `work_dir`; one after another they share their variables."""
 
     def __init__(self, work_dir: str, max_value_bytes: int):
-        self.work_dir = work_dir
-        self.max_value_bytes = max_value_bytes
+        self.work_dir, self.max_value_bytes = work_dir, max_value_bytes
         self.process = os.getpid()
         self.shown: list[str] = []
         self.builtins = dict(vars(builtins))
@@ -55,7 +55,9 @@ class Interpreter:
         try:
             program = _compiled(code)
             exec(program, self.main.__dict__)
-            _finish()
+            # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
+            threading._shutdown()
+            _flush()
         except SystemExit as error:
             exit_code = _exit_code(error)
             problem = self._format(error) if exit_code else ""
@@ -89,14 +91,10 @@ def _exit_code(error: SystemExit) -> int:
     """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
     if error.code is None:
         return 0
-    if not _is_number(error.code):
+    # Only these compare and calculate by themselves: another type may be the program's own.
+    if type(error.code) not in (int, bool):
         return 1
     return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
-
-
-def _is_number(code: object) -> bool:
-    # Only these compare and calculate by themselves: another type may be the program's own.
-    return type(code) in (int, bool)
 
 
 def _compiled(code: str) -> types.CodeType:
@@ -107,28 +105,18 @@ def _compiled(code: str) -> types.CodeType:
         raise SyntaxError("the program is nested too deeply") from None
 
 
-def _finish() -> None:
-    # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
-    threading._shutdown()
-    _flush()
-
-
-def write_all(fd: int, content: bytes) -> None:
-    """Write it, however little the descriptor takes at a time; what nobody reads any more is dropped."""
-    data = memoryview(content)
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:
-        return
+def write_all(fd: int, data: bytes) -> None:
+    """As far as the program has not closed the descriptor."""
+    left = memoryview(data)
+    with suppress(OSError):
+        while left:
+            left = left[os.write(fd, left) :]
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError, AttributeError):  # The program closed or replaced it.
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue  # The program closed or replaced it.
 
 
 def _renew(work_dir: str) -> None:

@@ -32,12 +32,10 @@ class Run:
         self.fetch_files: list[str] = header["fetch_files"]
         self.flood_bytes = FLOOD_FACTOR * max_output_bytes
         self.max_output_bytes = max_output_bytes
-        self.stdout = Clip(max_output_bytes)
-        self.stderr = Clip(max_output_bytes)
+        self.stdout, self.stderr = Clip(max_output_bytes), Clip(max_output_bytes)
         self.value = Clip(max_output_bytes + CUT_NOTE_BYTES)
         self.words = Frames(MAX_WORDS_BYTES)
-        self.begun = False
-        self.failure = ""
+        self.begun, self.failure = False, ""
         self.exit_code: int | None = None
         self.stopped: tuple[Status, str] | None = None
         self.place: Slot | None = None

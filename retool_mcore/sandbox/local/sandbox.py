@@ -7,6 +7,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import LOST, Result
@@ -25,6 +27,7 @@ MAX_REPLY_BYTES = 256 * 2**20
 SPARES, KEEP_S = 4, 0.5
 
 
+@dataclass(eq=False, kw_only=True)
 class LocalSandbox:
     """Runs programs on this machine. The server starts with the first run, again if it died, and anew after a fork.
     Runs under which it died are done again once, but not those of a session, whose variables died with it.
@@ -34,33 +37,24 @@ class LocalSandbox:
     allows. A session ends after `session_idle_s` without a run.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout_s: float = 5.0,
-        memory_mb: int = 1024,
-        max_output_bytes: int = 16384,
-        workers: int | None = None,
-        min_isolation: str | None = None,
-        max_isolation: str | None = None,
-        preload: Sequence[str] = PRELOAD,
-        session_idle_s: float = 600.0,
-    ):
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+    timeout_s: float = 5.0
+    memory_mb: int = 1024
+    max_output_bytes: int = 16384
+    workers: int | None = None
+    min_isolation: str | None = None
+    max_isolation: str | None = None
+    preload: Sequence[str] = PRELOAD
+    session_idle_s: float = 600.0
+
+    def __post_init__(self):
         # A weaker level is run at only where somebody asked for it, by either name.
-        self.min_isolation = min_isolation or min("landlock", max_isolation or "landlock", key=LEVELS.index)
+        self.min_isolation = self.min_isolation or min("landlock", self.max_isolation or "landlock", key=LEVELS.index)
         self.level: str | None = None
         self.level_reason = ""
-        workers = workers or default_workers()
-        self._options = {
-            "max_output_bytes": max_output_bytes,
-            "preload": list(preload),
-            "max_isolation": max_isolation or LEVELS[-1],
-            "spares": min(SPARES, workers),
-            "keep_s": KEEP_S,
-            "session_idle_s": session_idle_s,
-        }
+        workers = self.workers or default_workers()
+        self._options = {name: getattr(self, name) for name in ("max_output_bytes", "session_idle_s")}
+        self._options |= {"max_isolation": self.max_isolation or LEVELS[-1], "spares": min(SPARES, workers)}
+        self._options |= {"preload": list(self.preload), "keep_s": KEEP_S}
         self._queue = PerLoop(lambda: FairQueue(workers))
         self._server: Server | None = None
         self._lock = threading.Lock()
@@ -94,15 +88,9 @@ class LocalSandbox:
         listed, body = pack_files(files or {})
         _check_paths([*(files or {}), *fetch_files])
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        request = {
-            "code": code,
-            "stdin": stdin,
-            "timeout_s": timeout_s,
-            "memory_mb": self.memory_mb if memory_mb is None else memory_mb,
-            "session": session,
-            "fetch_files": list(fetch_files),
-            "files": listed,
-        }
+        memory_mb = self.memory_mb if memory_mb is None else memory_mb
+        request = {"code": code, "stdin": stdin, "timeout_s": timeout_s, "memory_mb": memory_mb, "session": session}
+        request |= {"fetch_files": list(fetch_files), "files": listed}
         # One task is one trajectory: an episode awaits its calls one after another.
         async with self._queue.get().slot(session or id(asyncio.current_task())):
             result = await self._run(frame(request, body), timeout_s, session)
@@ -142,25 +130,14 @@ class LocalSandbox:
             return result
         was_lost = is_new and session in self._sessions
         self._sessions.add(session)
-        if not was_lost:
-            return result
-        return Result(**{**vars(result), "stderr": LOST + result.stderr})
+        return replace(result, stderr=LOST + result.stderr) if was_lost else result
 
     async def end_session(self, session: str) -> None:
         """Forget the session's variables and end its process; does nothing for one that does not exist."""
         self._sessions.discard(session)
-        if not self._running():
-            return
-        try:
-            connection = self._server.connect()
-        except OSError:
-            return
-        try:
-            await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
-        except (OSError, EOFError, TimeoutError):
-            return
-        finally:
-            connection.close()
+        if self._running():
+            with suppress(OSError, EOFError, TimeoutError), self._server.connect() as connection:
+                await asyncio.wait_for(_exchange(connection, frame({"end_session": session})), REPLY_GRACE_S)
 
     async def close(self) -> None:
         """End the server and, with it, all running programs. Does nothing in a fork that never ran a program."""
@@ -237,6 +214,5 @@ def _check_paths(paths: Sequence[str]) -> None:
     for path in paths:
         parts = path.split("/")
         if not path or path.startswith("/") or ".." in parts or "\0" in path:
-            raise UserError(
-                f"The file name {path!r} is not below the program's folder; give a relative path without '..'."
-            )
+            wanted = "give a relative path without '..'"
+            raise UserError(f"The file name {path!r} is not below the program's folder; {wanted}.")

@@ -67,20 +67,12 @@ def unpack_files(listed: list, body: bytes) -> dict[str, bytes]:
 
 
 def encode_reply(result: Result, new_session: bool) -> bytes:
-    texts = [
-        None if text is None else text.encode("utf-8", "replace")
-        for text in (result.stdout, result.stderr, result.value)
-    ]
+    outputs = result.stdout, result.stderr, result.value
+    texts = [None if text is None else text.encode("utf-8", "replace") for text in outputs]
     sizes = [-1 if text is None else len(text) for text in texts]
     listed, body = pack_files(result.files)
-    header = {
-        "status": result.status,
-        "duration_s": result.duration_s,
-        "exit_code": result.exit_code,
-        "sizes": sizes,
-        "files": listed,
-        "new_session": new_session,
-    }
+    header = {"status": result.status, "duration_s": result.duration_s, "exit_code": result.exit_code, "sizes": sizes}
+    header |= {"files": listed, "new_session": new_session}
     return frame(header, b"".join([*filter(None, texts), body]))
 
 

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
@@ -35,29 +36,22 @@ OPEN_PATHS = ("/health", "/v1/ping")
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Service:
     """The routes over one sandbox. `level` says how isolated its programs are, `limits` what a request may ask for."""
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        *,
-        slots: int,
-        max_waiting: int,
-        limits: schema.Limits,
-        level: str = "unknown",
-        max_body_bytes: int = MAX_BODY_BYTES,
-        token: str | None = None,
-    ):
-        self.token = token
-        self.sandbox = sandbox
-        self.limits = limits
-        self.level = level
-        self.queue = FairQueue(slots, max_waiting)
-        self.runs = Runs()
-        self.metrics = ServiceMetrics(self.queue, self.runs, level)
-        self.max_body_bytes = max_body_bytes
-        self.draining = False
+    sandbox: Sandbox
+    _: KW_ONLY
+    slots: InitVar[int]
+    max_waiting: InitVar[int]
+    limits: schema.Limits
+    level: str = "unknown"
+    max_body_bytes: int = MAX_BODY_BYTES
+    token: str | None = None
+
+    def __post_init__(self, slots: int, max_waiting: int):
+        self.queue, self.runs, self.draining = FairQueue(slots, max_waiting), Runs(), False
+        self.metrics = ServiceMetrics(self.queue, self.runs, self.level)
         self._started = time.time()
         self._mean_run_s = 0.1
         self._sessions: OrderedDict[str, None] = OrderedDict()
@@ -107,9 +101,8 @@ class Service:
         if self.token is None and urlsplit(f"//{request.host}").hostname not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
-            return _problem(
-                401, "the service's token is missing or wrong: its address file has it, see docs/security.md"
-            )
+            told = "the service's token is missing or wrong: its address file has it, see docs/security.md"
+            return _problem(401, told)
         if request.method == "POST" and request.content_type != "application/json":
             return _problem(415, f"the body is {request.content_type}; send application/json")
         return None
@@ -182,15 +175,9 @@ class Service:
         return _problem(status, reason, {"Retry-After": str(min(30, math.ceil(wait_s)) or 1)})
 
     async def _health(self, request: web.Request) -> web.Response:
-        state = {
-            "status": "draining" if self.draining else "ok",
-            "level": self.level,
-            "running": self.queue.running,
-            "queued": self.queue.waiting,
-            "slots": self.queue.slots,
-            "draining": self.draining,
-            "uptime_s": round(time.time() - self._started, 1),
-        }
+        state: dict = {"status": "draining" if self.draining else "ok", "level": self.level}
+        state |= {"running": self.queue.running, "queued": self.queue.waiting, "slots": self.queue.slots}
+        state |= {"draining": self.draining, "uptime_s": round(time.time() - self._started, 1)}
         return web.json_response(state, status=503 if self.draining else 200)
 
     async def _ping(self, request: web.Request) -> web.Response:

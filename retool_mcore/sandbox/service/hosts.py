@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,10 +61,9 @@ class HostList:
 
 
 def _lines(file: Path) -> list[str]:
-    try:
+    with suppress(FileNotFoundError):
         return file.read_text().splitlines()
-    except FileNotFoundError:
-        return []  # Its service took it away since the folder was read.
+    return []  # Its service took it away since the folder was read.
 
 
 @dataclass(eq=False)
@@ -96,9 +95,7 @@ class Fleet:
     """The hosts of one event loop: chosen from, watched while runs are in flight, counted in `counts`."""
 
     def __init__(self, host_list: HostList, health_path: str, counts: Counter):
-        self.counts = counts
-        self._list = host_list
-        self._health_path = health_path
+        self.counts, self._list, self._health_path = counts, host_list, health_path
         self._changed = asyncio.Event()
         self._in_flight = 0
         self._watchers: dict[str, asyncio.Task] = {}
@@ -158,11 +155,9 @@ class Fleet:
         """Until some host changes, a busy one may be asked again, or `limit_s` have passed."""
         now = time.monotonic()
         waits = [host.busy_until - now for host in self.hosts.values() if host.up and host.busy_until > now]
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(0.005, min([limit_s, *waits]))):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     @asynccontextmanager
     async def attempt(self, host: Host, timeout_s: float) -> AsyncIterator[None]:
@@ -222,17 +217,13 @@ class Fleet:
 
     async def _watch_host(self, host: Host) -> None:
         while True:
-            if host.up and not host.suspect:
-                delay_s = CHECK_S
-            else:
-                delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(host.silences, 10))
+            again_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(host.silences, 10))
+            delay_s = CHECK_S if host.up and not host.suspect else again_s
             if not (host.suspect and host.up):
                 host.look.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(delay_s * random.uniform(0.75, 1.25)):
                         await host.look.wait()
-                except TimeoutError:
-                    pass
             await self._check(host)
 
     async def _check(self, host: Host) -> None:

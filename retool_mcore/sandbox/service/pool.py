@@ -66,6 +66,7 @@ class _State:
         self.name = secrets.token_hex(4)
 
 
+@dataclass(eq=False, kw_only=True)
 class PoolSandbox:
     """Runs programs on the hosts of a pool. Any event loop and any fork may use it; each has its own connections.
 
@@ -78,21 +79,15 @@ class PoolSandbox:
 
     health_path = "/health"
 
-    def __init__(
-        self,
-        *,
-        hosts: Sequence[str] = (),
-        hosts_from: str | Path | None = None,
-        timeout_s: float = 30.0,
-        memory_mb: int = 1024,
-        concurrency: int = 256,
-        patience_s: float = 600.0,
-    ):
-        self.host_list = HostList(hosts, hosts_from)
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
-        self.concurrency = concurrency
-        self.patience_s = patience_s
+    hosts: Sequence[str] = ()
+    hosts_from: str | Path | None = None
+    timeout_s: float = 30.0
+    memory_mb: int = 1024
+    concurrency: int = 256
+    patience_s: float = 600.0
+
+    def __post_init__(self):
+        self.host_list = HostList(self.hosts, self.hosts_from)
         self._past: Counter = Counter()
         self._states = PerLoop(lambda: _State(self), lambda state: self._past.update(state.counts))
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -109,13 +104,9 @@ class PoolSandbox:
         session: str | None = None,
     ) -> Result:
         """See Sandbox.run. Asks again, here and there, for `patience_s` when hosts fail, hang, are full or are gone."""
-        request = {
-            "code": code,
-            "language": "python",
-            "run_timeout": self.timeout_s if timeout_s is None else timeout_s,
-            "memory_limit_MB": self.memory_mb if memory_mb is None else memory_mb,
-            "stdin": stdin,
-        }
+        request: dict = {"code": code, "language": "python", "stdin": stdin}
+        request["run_timeout"] = self.timeout_s if timeout_s is None else timeout_s
+        request["memory_limit_MB"] = self.memory_mb if memory_mb is None else memory_mb
         if files:
             request["files"] = {path: base64.b64encode(data).decode() for path, data in files.items()}
         if fetch_files:

@@ -16,8 +16,7 @@ class Runs:
     """`active` counts the runs that have not ended. Belongs to one event loop."""
 
     def __init__(self, remembered_bytes: int = REMEMBERED_BYTES, orphan_s: float = ORPHAN_S):
-        self.active = 0
-        self.joined = 0
+        self.active = self.joined = 0
         self._orphan_s = orphan_s
         self._running: dict[str, asyncio.Task] = {}
         self._waiters: dict[asyncio.Task, int] = {}

@@ -91,9 +91,8 @@ def read_request(body: bytes, limits: Limits) -> RunRequest:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if request.run_timeout > limits.timeout_s:
-        raise BadRequest(
-            f"run_timeout is {request.run_timeout:g} s; this service runs programs for at most {limits.timeout_s:g} s"
-        )
+        most = f"this service runs programs for at most {limits.timeout_s:g} s"
+        raise BadRequest(f"run_timeout is {request.run_timeout:g} s; {most}")
     memory = request.memory_limit_MB
     if not (memory == -1 or 0 < memory <= limits.memory_mb):
         raise BadRequest(f"memory_limit_MB is {memory:g}; this service gives at most {limits.memory_mb} MB (-1: all)")
@@ -147,10 +146,8 @@ def read_reply(reply: dict) -> Result:
         if status is Status.SANDBOX:
             return Result.broken(reply["message"])
         files = {path: base64.b64decode(text) for path, text in reply["files"].items()}
-        return Result(
-            status, ran["stdout"], ran["stderr"], reply["value"], ran["execution_time"], ran["return_code"], files
-        )
+        texts = ran["stdout"], ran["stderr"], reply["value"]
+        return Result(status, *texts, ran["execution_time"], ran["return_code"], files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"the reply is not that of a retool sandbox service ({type(error).__name__}: {error})"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the reply is not that of a retool sandbox service ({reason})") from None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -63,9 +64,8 @@ async def serve(
     # Connections that never ask for anything must not use up the descriptors of those that do.
     allow_open_files()
     if config.get("kind") != "local":
-        raise UserError(
-            f"A service runs programs on its own machine: sandbox.kind must be local, not {config['kind']}."
-        )
+        wanted = f"sandbox.kind must be local, not {config['kind']}"
+        raise UserError(f"A service runs programs on its own machine: {wanted}.")
     config = dict(config)
     slots = config["workers"] = config.get("workers") or max(SLOTS, default_workers())
     sandbox = create_sandbox(config)
@@ -75,10 +75,8 @@ async def serve(
         level = sandbox.level  # type: ignore[attr-defined]
         service = Service(sandbox, slots=slots, max_waiting=max_waiting, limits=limits, level=level, token=token)
         # A client that hangs up cancels its handler: what it alone waited for is stopped.
-        app = service.app()
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE_S, keepalive_timeout=75
-        )
+        waits: dict[str, Any] = {"shutdown_timeout": GOODBYE_S, "keepalive_timeout": 75}
+        runner = web.AppRunner(service.app(), handler_cancellation=True, access_log=None, **waits)
         await runner.setup()
         try:
             await _serve(service, runner, host, port, register, advertise)
@@ -129,11 +127,8 @@ async def probe_url(url: str) -> str:
     started = time.perf_counter()
     await probe(sandbox)
     answer_ms = (time.perf_counter() - started) * 1e3
-    state = await sandbox.health()
-    if state is None:
-        kind = "a SandboxFusion service"
-    else:
-        kind = "{level}, {running} running, {queued} queued, {slots} at once, {status}".format(**state)
-        kind = f"isolation: {kind}"
+    state, kind = await sandbox.health(), "a SandboxFusion service"
+    if state is not None:
+        kind = "isolation: {level}, {running} running, {queued} queued, {slots} at once, {status}".format(**state)
     await sandbox.close()
     return f"{shown(url)}: {kind}; print(1+1) in {answer_ms:.1f} ms"
