@@ -56,9 +56,7 @@ def make_tiny_model(root: Path, seed: int) -> Path:
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
     try:
-        build_tokenizer().save(str(draft / "tokenizer.json"))
-        (draft / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-        _write_json(draft / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
+        write_tokenizer(draft)
         _write_model(draft, seed)
         _write_json(draft / _MARKER, {"seed": seed, "version": _VERSION})
         draft.chmod(0o755)
@@ -86,6 +84,13 @@ def _is_there(root: Path, seed: int) -> bool:
             f"seed {seed}, version {_VERSION}. Name another folder or remove this one."
         )
     return True
+
+
+def write_tokenizer(folder: Path) -> None:
+    """The tokenizer's files and its chat template, as Hugging Face reads them."""
+    build_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    _write_json(folder / "tokenizer_config.json", _FILES["tokenizer"] | {"chat_template": CHAT_TEMPLATE})
 
 
 def build_tokenizer() -> Tokenizer:

@@ -58,7 +58,7 @@ def write_thin(folder: Path, name: str) -> Path:
     """The Hugging Face folder of a shape, with random float32 weights: also biases and norms, so that a parameter that
     is left out or put elsewhere is seen."""
     folder.mkdir(parents=True)
-    tiny_model._write_tokenizer(folder)
+    tiny_model.write_tokenizer(folder)
     tokenizer = tiny_model.build_tokenizer()
     ends = {
         "eos_token_id": tokenizer.token_to_id(tiny_model.EOS),
