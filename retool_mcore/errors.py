@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from retool_mcore.tables import yaml_beside
-
 
 class UserError(Exception):
     """Wrong input, found before any engine starts.
@@ -17,6 +15,8 @@ class UserError(Exception):
 def refusals(module: str) -> Callable[..., UserError]:
     """Makes the errors of a module (its `__file__`) of the sentences in the YAML file beside it: by a sentence's name,
     and by name what it mentions."""
+    from retool_mcore.tables import yaml_beside  # the sandbox's own processes, which raise UserError, have no YAML
+
     sentences = yaml_beside(module)
     return lambda sentence, **told: UserError(sentences[sentence].format(**told))
 
