@@ -56,8 +56,9 @@ async def probe(sandbox: Sandbox) -> None:
     result = await sandbox.run("print(1+1)", timeout_s=PROBE_TIMEOUT_S)
     if result.status is not Status.SUCCESS or result.stdout.strip() != "2":
         reason = result.observation().strip().replace("\n", " ") or "no output"
-        gave = f"print(1+1) gave {result.status} ({reason})"
-        raise UserError(f"The sandbox is down: {gave}. Start it or correct sandbox.*.")
+        raise UserError(
+            f"The sandbox is down: print(1+1) gave {result.status} ({reason}). Start it or correct sandbox.*."
+        )
 
 
 def describe(sandbox: Sandbox) -> str:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import retool_mcore
 
@@ -27,7 +28,14 @@ def said() -> str:
                 texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
+    for path in Path(retool_mcore.__file__).parent.rglob("*.yaml"):
+        texts += [re.sub(r"\{[^{}]*\}", "…", text) for text in strings(yaml.safe_load(path.read_text()))]
     return "\n".join(text.replace("\n", " ") for text in texts)
+
+
+def strings(tree) -> list[str]:
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [tree] if isinstance(tree, str) else [text for part in parts for text in strings(part)]
 
 
 def pattern(message: str) -> str:
