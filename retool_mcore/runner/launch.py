@@ -44,6 +44,7 @@ POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export k
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
 # Of the optimizer's schedule, which a checkpoint holds (use_checkpoint_opt_param_scheduler).
 SCHEDULE = ("train.lr", "train.min_lr", "train.schedule", "train.warmup_steps", "train.weight_decay")
+FORMAT = "parallel.megatron.dist_ckpt_optim_fully_reshardable"  # of the checkpoints, as verl names it
 NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 LOOK_S = 3.0  # between two looks for new processes, and of the watchdog
 
@@ -140,12 +141,15 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
-    """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing."""
+    """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing. Raises UserError
+    where its checkpoints have another format than this attempt would read."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
         return ""
     old = OmegaConf.load(first)
+    if bool(was := OmegaConf.select(old, FORMAT) or False) != bool(OmegaConf.select(config, FORMAT)):
+        raise UserError(f"{stage}: {last} was saved with {FORMAT}={str(was).lower()}: add this, or another name=.")
     pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
     told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
     return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore.cli import dry_run, main
 from retool_mcore.config import compose
+from retool_mcore.errors import UserError
 from retool_mcore.runner import launch
 
 pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
@@ -81,6 +82,12 @@ def test_what_a_resume_would_ignore_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(launch.checkpoints, "latest", lambda folder: folder / "global_step_20")
     said = launch.kept_values("rl", compose("rl", [*given, "train.lr=0.001", "train.steps=50"]))
     assert said == "from step 20, with that checkpoint's schedule; train.lr=0.001 has no effect, 0.00025 goes on"
+    old = compose("rl", given)
+    del old.parallel.megatron.dist_ckpt_optim_fully_reshardable  # of a release before there was one
+    (tmp_path / "x" / "rl" / "config.yaml").write_text(OmegaConf.to_yaml(old))
+    with pytest.raises(UserError, match=f"was saved with {launch.FORMAT}=false: add this"):
+        launch.kept_values("rl", compose("rl", given))
+    assert launch.kept_values("rl", compose("rl", [*given, f"{launch.FORMAT}=false"]))
 
 
 @pytest.mark.parametrize(
