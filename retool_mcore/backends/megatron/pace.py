@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from statistics import median_low
 
 import torch
 from verl.utils.device import get_device_id, get_torch_device
@@ -17,15 +18,20 @@ FACTOR, IN_A_ROW = 1.5, 5  # of the median; a single update may have longer sequ
 
 
 def watched(finalize: Callable, began: Callable[[], float]) -> Callable:
-    """`finalize`, with a look at the ranks' times before it. `began`: when this rank's update began, perf_counter."""
+    """`finalize`, with a look at the ranks' times before it. `began`: when this rank's update began, perf_counter. One
+    rank alone has nobody who waits."""
+    if torch.distributed.get_world_size() == 1:
+        return finalize
     late: list[int] = []  # who was slow in the updates before
 
     def finalized(*arguments, **named):
         get_torch_device().synchronize()
         own = torch.tensor([time.perf_counter() - began()], device=get_device_id())
-        times = own.new_empty(torch.distributed.get_world_size())
-        torch.distributed.all_gather_into_tensor(times, own)
-        rank, longest, median = int(times.argmax()), float(times.max()), float(times.median())
+        gathered = own.new_empty(torch.distributed.get_world_size())
+        torch.distributed.all_gather_into_tensor(gathered, own)
+        times = gathered.tolist()  # the one read of the device
+        longest, median = max(times), median_low(times)
+        rank = times.index(longest)
         late[:] = [*(other for other in late if other == rank), rank] if longest > FACTOR * median else []
         if len(late) == IN_A_ROW and torch.distributed.get_rank() == rank:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
