@@ -200,6 +200,7 @@ def run_attempt(
     folder.mkdir(parents=True, exist_ok=True)
     stage_id = stage_id or uuid.uuid4().hex
     with _alone(stage, folder, stage_id):
+        kept = kept_values(stage, config)  # refuses before anything of the attempts before is touched
         complete.unlink(missing_ok=True)
         stop.clear(folder)
         if stop_asked():
@@ -210,8 +211,8 @@ def run_attempt(
         path = _write_config(folder, config, attempt)
         print(f"{stage}: attempt {attempt} in {folder}")
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
-        if said := kept_values(stage, config):
-            print(f"{stage}: goes on {said}", flush=True)
+        if kept:
+            print(f"{stage}: goes on {kept}", flush=True)
         with _recorded(folder, attempt):
             if stage == "prepare":
                 from retool_mcore.train import prepare
