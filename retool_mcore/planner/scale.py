@@ -63,7 +63,6 @@ def order_of(config: DictConfig, problem: Problem, plan: Plan) -> Order:
         push_s=push,
         updates=pipeline.updates,
         ahead=pipeline.staleness,
-        bound=pipeline.staleness,
         colocated=own == 0,
         live=config.rollout.live,
     )

@@ -7,6 +7,7 @@ step's updates it pushes the weights, at which unfinished trajectories wait and 
 """
 
 import heapq
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,10 +31,14 @@ class Order:
     push_s: float = PUSH_S
     updates: int = 1  # of a step, which need not wait for each other's groups
     ahead: float = 0.0  # batches at work beyond the one that is trained
-    bound: int = 0  # pushes after which a group is waited for; where others went first it is trained one later
     colocated: bool = True  # on the same GPUs
     live: int | None = None  # trajectories at work at once; None: by the caches, as `retool rl` does
     sticky: int = 10_000  # trajectories whose engine verl's router remembers (workers/rollout/router.py)
+
+    @property
+    def bound(self) -> int:
+        """Pushes after which a group is waited for; where others went first it is trained one later."""
+        return math.ceil(self.ahead)
 
 
 @dataclass

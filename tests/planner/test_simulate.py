@@ -52,7 +52,7 @@ def simulation(*words, tools=(3.0, 1.0), seed=1, **changes):
     [
         ([], {}),
         ([], {"cache": 150_000, "live": 128}),  # evicts and preempts
-        ([], {"ahead": 0.5, "bound": 1}),  # partial
+        ([], {"ahead": 0.5}),  # partial
         ([], {"sticky": 3}),
         (OFF, {}),
         (ASYNC, {}),
