@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
+from retool_mcore.recipes.pipeline import beside
 from retool_mcore.tables import yaml_beside
 
 _SECTIONS = yaml_beside(__file__)
@@ -29,7 +30,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
-    elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and not (config.get("pipeline") or {}).get("hybrid", True)
+    elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and beside(config) > 0
     if config["parallel"].get("nodes", 1) == 1 and not elsewhere:  # a job's rollout engines are on other nodes
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
