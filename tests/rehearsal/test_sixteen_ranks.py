@@ -218,8 +218,9 @@ def test_a_grpo_update_from_recorded_trajectories_equals_that_of_one_process(fla
 
 
 def test_a_push_fills_the_slices_of_every_engine(flagship):
-    if not (flagship.record("TP1") / "loaded.pt").exists():
-        pytest.skip("the checkpoint was not read in TP1: that test has not passed")
+    assert (flagship.record("TP1") / "loaded.pt").exists(), (
+        "needs the checkpoint read in TP1: the test before has to pass"
+    )
     flagship.assert_pushed("TP1")
 
 
