@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -141,9 +140,17 @@ def run(stage: str, overrides: Sequence[str]) -> int:
             crash_marker.end(folder)
             return 1
     crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
-    told: dict[str, Any] = {"stage": stage, "folder": folder, "mark": allocation.mark, "job_id": allocation.job_id}
-    told |= {"max_attempts": site.max_attempts, "log": os.path.realpath("/proc/self/fd/1")}
-    with guarded(partial(step, site), pid=os.getpid(), node=allocation.nodes[0], **told):
+    with guarded(
+        partial(step, site),
+        job_id=allocation.job_id,
+        pid=os.getpid(),
+        stage=stage,
+        folder=folder,
+        mark=allocation.mark,
+        max_attempts=site.max_attempts,
+        node=allocation.nodes[0],
+        log=os.path.realpath("/proc/self/fd/1"),
+    ):
         return run_attempt_on_nodes(stage, config, allocation, site, signals, folder)
 
 

@@ -62,10 +62,12 @@ def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, ma
     stage_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in [*before, failure]))
     if before and all(before[-1].get(key) == failure[key] for key in ("step", "fingerprint")):
-        same = f"the same error came twice in a row after step {step}: {failure['fingerprint']}"
-        return Decision(False, f"not started again: {same}")
+        return Decision(
+            False, f"not started again: the same error came twice in a row after step {step}: {failure['fingerprint']}"
+        )
     failed = sum(entry.get("job") == failure["job"] for entry in [*before, failure])
     if failed >= max_attempts:
-        many = f"{failed} attempts of this job failed, and {max_attempts} are allowed."
-        return Decision(False, f"not started again: {many}")
+        return Decision(
+            False, f"not started again: {failed} attempts of this job failed, and {max_attempts} are allowed."
+        )
     return Decision(True, f"to be started again: failure {failed} of at most {max_attempts}, after step {step}.")

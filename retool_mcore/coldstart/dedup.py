@@ -172,8 +172,9 @@ class Decontaminate:
                 try:
                     found = words(bare_problem(text(at(raw, file.problem), "problem")))
                 except Drop as drop:
-                    told = f"has no problem ({drop}): set `problem` there to its column"
-                    raise UserError(f"{where} of decontaminate.files {told}.") from None
+                    raise UserError(
+                        f"{where} of decontaminate.files has no problem ({drop}): set `problem` there to its column."
+                    ) from None
                 self._whole[" ".join(found)] = where
                 self._runs.update((run, where) for run in self._runs_of(found))
         self._ready = True

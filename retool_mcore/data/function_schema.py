@@ -40,8 +40,9 @@ def check_schema(schema: dict) -> None:
         raise UserError(f"a tool's schema must be {{type, function: {{name, parameters}}}}, got {str(schema)[:120]!r}.")
     parameters = function.get("parameters")
     if "unevaluatedProperties" in (text := json.dumps(parameters)) and "patternProperties" in text:
-        both = "unevaluatedProperties beside patternProperties"
-        raise UserError(f"the parameters of tool {name!r} use {both}: drop one.")
+        raise UserError(
+            f"the parameters of tool {name!r} use unevaluatedProperties beside patternProperties: drop one."
+        )
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:

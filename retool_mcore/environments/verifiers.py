@@ -44,8 +44,9 @@ def _load(name: str, args_json: str) -> Any:
         raise UserError(f"the verifiers environment {name} cannot be loaded ({error}): install it first.") from error
     run = verifiers.ToolEnv | verifiers.SingleTurnEnv
     if isinstance(found, verifiers.StatefulToolEnv) or not isinstance(found, run):
-        told = f"is a {type(found).__name__}: only SingleTurnEnv and ToolEnv are run"
-        raise UserError(f"the verifiers environment {name} {told}.")
+        raise UserError(
+            f"the verifiers environment {name} is a {type(found).__name__}: only SingleTurnEnv and ToolEnv are run."
+        )
     return found
 
 

@@ -205,14 +205,28 @@ def _note(call: ToolCall, reply: Reply | None, turn: int, start: int, truncated:
         arguments = None if call.code is not None or call.arguments is None else json.dumps(call.arguments)
     except (RecursionError, ValueError):
         arguments = None
-    called: dict[str, Any] = {"turn": turn, "start": start, "truncated": truncated, "tool": call.name}
-    called["arguments"] = arguments
+    called: dict[str, Any] = {
+        "turn": turn,
+        "start": start,
+        "truncated": truncated,
+        "tool": call.name,
+        "arguments": arguments,
+    }
     if reply is None:
         return Call(None, True, "malformed", "", call.error, None, 0.0, **called)
     stdout, stderr = reply.stdout, reply.stderr
     if stdout is None and stderr is None:
         stdout, stderr = (reply.text, "") if reply.status == "success" else ("", reply.text)
-    return Call(call.code, False, reply.status, stdout or "", stderr or "", reply.value, reply.duration_s, **called)
+    return Call(
+        code=call.code,
+        malformed=False,
+        status=reply.status,
+        stdout=stdout or "",
+        stderr=stderr or "",
+        value=reply.value,
+        duration_s=reply.duration_s,
+        **called,
+    )
 
 
 def cut_observation(fmt: Format, tokenizer, text: str, max_tokens: int) -> tuple[str, bool]:

@@ -140,9 +140,17 @@ class RetoolAgentLoop(AgentLoopBase):
             logprobs = list(output.log_probs) if output.log_probs else None
             return Generation(list(output.token_ids), logprobs, versions)
 
-        own: dict[str, Any] = {"fmt": self.format, "tokenizer": self.tokenizer, "limits": self.limits}
-        own["timeout_s"] = self.timeout_s
-        trajectory = await run_episode(prompt_ids, generate=generate, sandbox=None, tools=tools, row=row, **own)
+        trajectory = await run_episode(
+            prompt_ids,
+            generate=generate,
+            sandbox=None,
+            fmt=self.format,
+            tokenizer=self.tokenizer,
+            limits=self.limits,
+            timeout_s=self.timeout_s,
+            tools=tools,
+            row=row,
+        )
         last = outputs[-1].extra_fields
         preempted = [output.num_preempted for output in outputs if output.num_preempted is not None]
         return AgentLoopOutput(
