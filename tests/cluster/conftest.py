@@ -1,5 +1,6 @@
 """One Slurm for all cluster tests; each test must leave it as it found it."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,3 +30,17 @@ def cluster(slurm) -> Iterator[Cluster]:
     while (states := slurm.run("sinfo", "-h", "-N", "-o", "%t").split()) != ["idle"] * len(NODES) or slurm.orphans():
         assert time.monotonic() < deadline, f"left behind: nodes {states}, processes {slurm.orphans()}"
         time.sleep(0.2)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Puts a shell script of that name first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+
+    def write(name: str, script: str) -> None:
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return write
