@@ -3,10 +3,12 @@
 import gc
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import file_scheduling
+import one_template
 import pytest
 import quick_compose
 from omegaconf import OmegaConf
@@ -39,6 +41,18 @@ def one_start_of_each_sandbox() -> Iterator[None]:
         yield
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Of the end-to-end tests alone the controller of several workers starts the template for all of them."""
+    if of_end_to_end_alone(config) and config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        kept = ExitStack()
+        kept.enter_context(one_template.of_the_controller())
+        config.add_cleanup(kept.close)
+
+
+def of_end_to_end_alone(config: pytest.Config) -> bool:
+    return config.option.markexpr.startswith("e2e and")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     node.workerinput["by_file"] = node.config.getvalue("dist") == "loadfile"
@@ -53,8 +67,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Of the end-to-end tests alone (launch/test.sh e2e), a file without any is not imported: half a minute."""
     if file_scheduling.is_anothers(collection_path, config):
         return True
-    alone = config.option.markexpr.startswith("e2e and")
-    return True if alone and collection_path.suffix == ".py" and "e2e" not in collection_path.read_text() else None
+    unwanted = of_end_to_end_alone(config) and collection_path.suffix == ".py"
+    return True if unwanted and "e2e" not in collection_path.read_text() else None
 
 
 def pytest_collection_finish() -> None:
