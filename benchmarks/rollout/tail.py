@@ -36,12 +36,17 @@ RUNS = {
     "slow-tools/partial": ("slow-tools", 1, f"{AHEAD.format(1)} {BYPASS}", 9, 480),
     "slow-tools/partial 3": ("slow-tools", 3, f"{AHEAD.format(3)} {BYPASS}", 13, 480),
     "slow-tools/stock": ("slow-tools", 0, "stock", 5, 480),
+    "slow-tools/fp8 cache": ("slow-tools", 0, "parallel.rollout.kv_cache_dtype=fp8", 3, 300),
+    "slow-tools/one_step_off": ("slow-tools", 1, f"pipeline=one_step_off {BYPASS}", 9, 480),
+    "slow-tools/async": ("slow-tools", 2, f"pipeline=async {BYPASS}", 11, 480),
 }
-LANES = [  # one a GPU; verl's socket of a push is named by Ray's job, so no two stock runs at once
-    ["lengths/sync", "slow-tools/sync"],
-    ["lengths/partial", "slow-tools/partial"],
-    ["lengths/partial 3", "slow-tools/partial 3"],
-    ["slow-tools/stock", "lengths/stock"],
+# (GPUs, runs one after the other); verl's socket of a push is named by Ray's job, so no two stock runs at once.
+LANES = [
+    ("0", ["lengths/sync", "slow-tools/sync"]),
+    ("1", ["lengths/partial", "slow-tools/partial", "slow-tools/fp8 cache"]),
+    ("2", ["lengths/partial 3", "slow-tools/partial 3"]),
+    ("3", ["slow-tools/stock", "lengths/stock"]),
+    ("2,3", ["slow-tools/one_step_off", "slow-tools/async"]),  # once both are free
 ]
 SMALL = ["--batch", "4", "--n", "2", "--steps", "2", "--cpu", "--micro", "16384"]
 
@@ -57,22 +62,23 @@ def command(given, name: str, folder: Path) -> list[str]:
     return [*found, *(part for word in words.split() for part in ("--override", word))]
 
 
-def drive(given, lane: int, names: list[str]) -> None:
-    """The runs of one GPU, one after the other, on cores of their own."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // given.gpus)
-    own = cores if given.cpu else cores[lane * share : (lane + 1) * share]
-    temporary = Path(f"/tmp/tail-ray-{os.getpid()}-{lane}")
+def drive(given, gpus: str, names: list[str]) -> None:
+    """The runs of a lane, one after the other, on cores of their own."""
+    temporary = Path(f"/tmp/tail-ray-{os.getpid()}-{gpus[0]}")
     temporary.mkdir(mode=0o700, exist_ok=True)
     env = os.environ | {"RAY_TMPDIR": str(temporary), "RETOOL_TEMPLATE": "on"}
-    env |= {} if given.cpu else {"CUDA_VISIBLE_DEVICES": str(lane)}
+    if not given.cpu:
+        cores = sorted(os.sched_getaffinity(0))
+        share = max(1, len(cores) // given.gpus)
+        os.sched_setaffinity(0, [cores[int(gpu) * share + place] for gpu in gpus.split(",") for place in range(share)])
+        env["CUDA_VISIBLE_DEVICES"] = gpus
     for name in names:
         folder = given.work / name.replace(" ", "_")
         folder.mkdir(parents=True, exist_ok=True)
         clock, limit = time.time(), RUNS[name][-1]
         with (folder / "out.txt").open("w") as log:
             process = subprocess.Popen(
-                ["taskset", "-c", ",".join(map(str, own)), *command(given, name, folder)],
+                command(given, name, folder),
                 env=env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -110,11 +116,11 @@ def read(work: Path) -> dict[str, dict]:
 
 def speeds(name: str, run: dict) -> dict[str, float]:
     """Of the steps that count: number, mean parts, tokens/s with and without the pass for old log-probabilities."""
-    warm = 1 + RUNS[name][1]
-    steps = [step for step in run["steps"] if step["step"] > warm]
+    steps = [step for step in run["steps"] if step["step"] > 1 + RUNS[name][1]]
     if not steps:
         return {}
     tokens = sum(step["perf/total_num_tokens"] for step in steps)
+    gpus = next(len(gpus.split(",")) for gpus, names in LANES if name in names)
     every = 2 if BYPASS in RUNS[name][2] else 1
     rest = sum(step["timing_s/step"] - step.get("timing_s/old_log_prob", 0.0) for step in steps)
     found = {"steps": len(steps), "tokens": tokens / len(steps)}
@@ -125,9 +131,9 @@ def speeds(name: str, run: dict) -> dict[str, float]:
         if chosen:
             of = sum(step["perf/total_num_tokens"] for step in chosen)
             spent = sum(step.get("timing_s/old_log_prob", 0.0) for step in chosen) / of * tokens
-            found |= {f"tokens/s {kind}": tokens / (rest + spent), f"old_log_prob {kind}": spent / len(steps)}
+            found |= {f"tokens/s {kind}": tokens / (rest + spent) / gpus, f"old_log_prob {kind}": spent / len(steps)}
             found[f"step {kind}"] = (rest + spent) / len(steps)
-            found[f"tokens/s of such steps {kind}"] = of / sum(step["timing_s/step"] for step in chosen)
+            found[f"tokens/s of such steps {kind}"] = of / sum(step["timing_s/step"] for step in chosen) / gpus
     for part in ("gen", "update_actor", "update_weights"):
         found[part] = sum(step.get(f"timing_s/{part}", 0.0) for step in steps) / len(steps)
     return found
@@ -137,7 +143,9 @@ def tell(runs: dict[str, dict]) -> dict[str, dict[str, float]]:
     found = {name: speeds(name, run) for name, run in runs.items()}
     for trace in ("lengths", "slow-tools"):
         base = {kind: found.get(f"{trace}/{kind}", {}).get("tokens/s with") for kind in ("sync", "stock")}
-        print(f"\n| {trace} | steps | step, s | generation | log-probs | update | push | tokens/s | / sync | / stock |")
+        print(
+            f"\n| {trace} | steps | step, s | generation | log-probs | update | push | tokens/s/GPU | / sync | / stock |"
+        )
         print("|---|---|---|---|---|---|---|---|---|---|")
         for name, one in found.items():
             for kind in ("with", "without"):
@@ -155,6 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=Path("/tmp"), help="with a folder for each trace")
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--lane", type=int, nargs="*", default=[], help="of LANES; default: the first four")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--only", nargs="*", default=[], choices=RUNS)
     parser.add_argument("--work", type=Path, default=Path("/tmp/tail"))
@@ -163,12 +172,13 @@ def main() -> None:
     given = parser.parse_args()
     head = provenance.made(PACKAGES, device=None if given.cpu else provenance.gpus())
     if given.tell is None:
-        lanes: list[list[str]] = [[] for _ in range(1 if given.cpu else given.gpus)]
-        for number, names in enumerate(LANES):
-            lanes[number % len(lanes)] += [name for name in names if not given.only or name in given.only]
-        threads = [threading.Thread(target=drive, args=(given, number, names)) for number, names in enumerate(lanes)]
+        chosen = [LANES[number] for number in given.lane] if given.lane else LANES[:4]
+        lanes = [(gpus, [name for name in names if not given.only or name in given.only]) for gpus, names in chosen]
+        threads = [threading.Thread(target=drive, args=(given, *lane)) for lane in lanes]
         for thread in threads:
             thread.start()
+            if given.cpu or given.gpus == 1:
+                thread.join()
         for thread in threads:
             thread.join()
     runs = read(given.tell or given.work)

@@ -48,7 +48,7 @@ class Trace:
         def prose(mean: float) -> dict[str, float]:
             return {"call": (1 - answer) / mean, "answer": answer / mean}
 
-        start = {"short": 1 - self.share, "long": self.share}
+        start = {"short": 1 - self.share} | ({"long": self.share} if self.share else {})
         return {
             "start": start,
             "short": {"short": 1 - 1 / self.short} | prose(self.short),

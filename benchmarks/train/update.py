@@ -70,7 +70,9 @@ def torchrun(group: dict, folder: Path, devices: list[int], models: Path) -> tup
     spec, out = folder / f"{start}.json", folder / f"{start}.jsonl"
     spec.write_text(json.dumps({"layout": group.get("layout", {}), "runs": group["runs"], "models": str(models)}))
     out.touch()
-    env = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} | group.get("env", {})
+    there = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # "" where all are
+    own = [there[device] if there[0] else str(device) for device in devices]
+    env = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(own)} | group.get("env", {})
     env["PYTHONPATH"] = os.pathsep.join([str(provenance.ROOT), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={len(devices)}"]
     command += [f"--master-port={29500 + devices[0]}", "-m", WORKER, str(spec), str(out)]
