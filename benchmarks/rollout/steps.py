@@ -61,7 +61,7 @@ model_engine=megatron algorithm.adv_estimator=grpo
 STOCK_TOOLS = """
 {r}.agent.default_agent_loop=tool_agent {r}.multi_turn.enable=True {r}.multi_turn.format=hermes
 {r}.multi_turn.function_tool_path={here}/stock_tool.py {r}.multi_turn.max_user_turns=8
-{r}.multi_turn.max_assistant_turns=9
+{r}.multi_turn.max_assistant_turns=9 ++ray_kwargs.ray_init.object_store_memory=20000000000
 """
 # On our CPU platform, to rehearse the words above.
 STOCK_CPU = """
@@ -86,6 +86,7 @@ def overrides(given, out: Path) -> list[str]:
     ]
     if given.trace:
         found += ["rollout.format=hermes", "train.eval_every=-1", "sandbox.workers=256"]
+        found += ["parallel.ray.object_store_bytes=20000000000"] * (not given.cpu)
     if given.cpu:
         return [*found, "parallel=cpu-tp2", "model=tiny", "model.dtype=float32", *given.override]
     layout = [
@@ -255,6 +256,8 @@ def main() -> None:
     result = make(given, out)
     provenance.write(given.result, head, result)
     tell(result)
+    if result.get("failed") or result.get("exit"):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
