@@ -44,7 +44,7 @@ CPU_ENVIRONMENT = COMMON | ONE_NODE | CPU
 STOCK = """
 data.train_files={model}/stock.parquet data.val_files={model}/stock.parquet data.train_batch_size={batch}
 data.max_prompt_length=128 data.max_response_length={response} data.dataloader_num_workers=0
-actor_rollout_ref.model.path={model} actor_rollout_ref.model.use_remove_padding=True {a}.optim.lr=1e-6
+actor_rollout_ref.model.path={model} actor_rollout_ref.model.use_remove_padding=True {a}.optim.lr={lr}
 {a}.ppo_mini_batch_size={batch} {a}.use_dynamic_bsz=True {a}.ppo_max_token_len_per_gpu={micro} {a}.use_kl_loss=False
 {a}.megatron.tensor_model_parallel_size={gpus} {a}.megatron.pipeline_model_parallel_size=1
 ++{a}.megatron.override_transformer_config.attention_backend=fused
@@ -81,11 +81,12 @@ def overrides(given, out: Path) -> list[str]:
         f"train.steps={given.steps}",
         *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
         *("data.max_prompt_tokens=128", f"data.max_response_tokens={given.response}", "data.max_turns=8"),
-        *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", "train.lr=1e-6"),
+        *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", f"train.lr={given.lr}"),
         "verl.trainer.resume_mode=disable",
     ]
     if given.trace:
         found += ["rollout.format=hermes", "train.eval_every=-1", "sandbox.workers=256"]
+        found += ["sandbox.timeout_s=30"]
         found += ["parallel.ray.object_store_bytes=20000000000"] * (not given.cpu)
     if given.cpu:
         return [*found, "parallel=cpu-tp2", "model=tiny", "model.dtype=float32", *given.override]
@@ -247,6 +248,8 @@ def main() -> None:
     parser.add_argument("--override", action="append", default=[])
     given = parser.parse_args()
     given.model = str(Path(given.model).absolute())
+    # 1e-6 changes the chain's small probabilities of ending a turn by half within ten steps: lengths would drift.
+    given.lr = 1e-12 if given.trace else 1e-6
     if given.trace:
         given.response = TRACES[given.trace].response
     out = given.work / f"{'stock' if given.stock else 'ours'}_{os.getpid()}"

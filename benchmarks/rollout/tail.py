@@ -28,11 +28,11 @@ BYPASS = "correction=bypass correction.log_probs_every=2"
 AHEAD = "pipeline=partial pipeline.staleness={}"
 # name: (trace, batches ahead, further words, steps, seconds at most). `stock` is verl's own trainer.
 RUNS = {
-    "lengths/sync": ("lengths", 0, BYPASS, 6, 640),
-    "lengths/partial": ("lengths", 1, f"{AHEAD.format(1)} {BYPASS}", 9, 640),
-    "lengths/partial 3": ("lengths", 3, f"{AHEAD.format(3)} {BYPASS}", 11, 640),
-    "lengths/stock": ("lengths", 0, "stock", 4, 640),
-    "slow-tools/sync": ("slow-tools", 0, BYPASS, 7, 480),
+    "lengths/sync": ("lengths", 0, BYPASS, 6, 900),
+    "lengths/partial": ("lengths", 1, f"{AHEAD.format(1)} {BYPASS}", 9, 900),
+    "lengths/partial 3": ("lengths", 3, f"{AHEAD.format(3)} {BYPASS}", 13, 900),
+    "lengths/stock": ("lengths", 0, "stock", 4, 800),
+    "slow-tools/sync": ("slow-tools", 0, BYPASS, 7, 600),
     "slow-tools/partial": ("slow-tools", 1, f"{AHEAD.format(1)} {BYPASS}", 9, 480),
     "slow-tools/partial 3": ("slow-tools", 3, f"{AHEAD.format(3)} {BYPASS}", 13, 480),
     "slow-tools/stock": ("slow-tools", 0, "stock", 4, 520),

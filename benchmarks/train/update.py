@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import yaml
@@ -122,7 +122,7 @@ def predicted(row: dict) -> dict:
     if "step_s" in row:
         shape = SHAPES[row["shape"]] if isinstance(row["shape"], str) else Shape(**row["shape"])
         lengths = batch_of(row["lengths"]).lengths
-        per_gpu = model_flops(shape.replace(layers=row["layers"]), lengths) / row["step_s"] / row["gpus"] / 1e12
+        per_gpu = model_flops(replace(shape, layers=row["layers"]), lengths) / row["step_s"] / row["gpus"] / 1e12
         new |= {"tflops_per_gpu": per_gpu, "mfu": per_gpu / PEAK_TFLOPS}
         new["tokens_per_s_per_gpu"] = sum(lengths) / row["step_s"] / row["gpus"]
     return row | new
