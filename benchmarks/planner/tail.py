@@ -1,6 +1,6 @@
 """Simulated steps of the traces (benchmarks/rollout/traces.py) on one GPU, by how generation and training take turns.
 
-python -m benchmarks.planner.tail            # written to docs/measured/step.md before the runs of benchmarks.rollout.tail
+python -m benchmarks.planner.tail            # predicted before benchmarks.rollout.tail ran
 python -m benchmarks.planner.tail --gpu H200-141
 """
 
