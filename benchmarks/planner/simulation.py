@@ -141,6 +141,24 @@ def caches() -> list[dict]:
     return found
 
 
+def traces() -> list[dict]:
+    """The steps of benchmarks.rollout.tail on one H200. They were predicted for an H100, before they were measured."""
+    from benchmarks.planner.tail import TRACES, played
+
+    found, label = [], {"partial 3": "partial, 3 ahead"}
+    for name, speeds in json.loads((provenance.RESULTS / "tail.json").read_text())["speeds"].items():
+        trace, kind = name.split("/")
+        if kind == "fp8 cache" or not speeds:
+            continue
+        kind = label.get(kind, kind)
+        for passes, suffix in (("with", ""), ("without", "bypass" if kind == "sync" else f"{kind}, bypass")):
+            if f"step {passes}" in speeds:
+                simulated = played(TRACES[trace], suffix or kind, "H200-141")
+                row = {"row": f"{trace}, {suffix or kind}", "measured": speeds[f"step {passes}"]}
+                found.append(row | {"simulated": simulated["step"], "fitted": False, "trace": True})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -150,6 +168,7 @@ def main() -> None:
         took, parts = played(shape, layout, gpus, turns, tp)
         row = {"row": name, "measured": seconds, "simulated": took, "fitted": name in FITTED}
         rows.append(row | {"measured_phases": phases, "phases": parts})
+    rows += traces()
     rows += [row | {"fitted": False} for row in caches()]
     table = Table(padding=(0, 0))
     for heading in ("row", "measured", "simulated", "error\n%", "generation", "log-probs", "update", ""):
@@ -168,6 +187,7 @@ def main() -> None:
     Console(width=140, highlight=False).print(table)
     for what, chosen in (
         ("steps", [row for row in rows if "phases" in row]),
+        ("steps of the traces", [row for row in rows if "trace" in row]),
         ("figures of the cache", rows[len(rows) - 8 :]),
     ):
         free = [row for row in chosen if not row["fitted"]]

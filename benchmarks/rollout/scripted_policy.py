@@ -2,6 +2,7 @@
 
     python -m benchmarks.rollout.scripted_policy OUT 7b          # or tiny, 1.5b, 32b, 32b-half
     python -m benchmarks.rollout.scripted_policy OUT 7b --random # plain random weights
+    python -m benchmarks.rollout.scripted_policy OUT 0.5b --trace slow-tools  # lengths and programs of traces.py
 
 No trained weights can be had on a machine without a network, and random ones never call a tool. So the embedding and
 the output matrix hold a Markov chain over tokens (prose -> program -> prose ... -> answer), with random attention and
@@ -13,17 +14,20 @@ true shape. Vocabulary entries that the chain uses are whole strings, so that on
 import argparse
 import json
 import random
+from collections import defaultdict
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.rollout.traces import TRACES, Trace, call_text
 from retool_mcore.data.schema import RL_SCHEMA, write_parquet
 
 #         hidden  ffn  layers heads kv vocab
 SHAPES = {
     "tiny": (64, 128, 2, 4, 2, 2048),
+    "0.5b": (896, 4864, 24, 14, 2, 151936),
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
     "7b": (3584, 18944, 28, 28, 4, 152064),
     "32b": (5120, 27648, 64, 40, 8, 152064),
@@ -42,7 +46,8 @@ PROGRAMS = [
 ]
 PROSE = 1000  # tokens of prose
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TEMPLATE = (
+TEMPLATE = (  # format hermes asks that a template lists tools; the chain calls the interpreter without reading so
+    "{% if tools %}{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -55,23 +60,24 @@ def byte_level(text: str) -> str:
     return "".join(piece for piece, _ in pieces)
 
 
-def make_tokenizer(vocab: int) -> tuple[PreTrainedTokenizerFast, dict[str, list[int]]]:
+def make_tokenizer(vocab: int, trace: Trace | None = None) -> tuple[PreTrainedTokenizerFast, dict[str, list[int]]]:
     """(a byte tokenizer of exactly `vocab` entries, the ids of each class of the chain)."""
     ids = {token: number for number, token in enumerate(SPECIAL + sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    classes: dict[str, list[int]] = {name: [] for name in ("prose", "open", "program", "close", "answer")}
+    classes: dict[str, list[int]] = defaultdict(list)
 
     def add(kind: str, text: str) -> None:
         ids[byte_level(text)] = len(ids)
         classes[kind].append(len(ids) - 1)
 
-    add("open", "<code>")
-    add("close", "</code>")
-    for program in PROGRAMS:
-        add("program", f"\n```python\n{program}\n```\n")
+    if trace is None:
+        add("open", "<code>")
+        add("close", "</code>")
+    for program in (trace and trace.programs()) or PROGRAMS:
+        add(*(("call", call_text(program)) if trace else ("program", f"\n```python\n{program}\n```\n")))
     for digit in range(10):
         add("answer", f"The answer is \\boxed{{{digit}}}.")
     for number in range(PROSE):
-        add("prose", f" word{number}")
+        add(("short", "long")[number % 2] if trace else "prose", f" word{number}")
     ids |= {f"tok{number}": number for number in range(len(ids), vocab)}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -128,7 +134,7 @@ def plant(model: Qwen2ForCausalLM, classes: dict[str, list[int]], chain: dict[st
     embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
     vocab, hidden = embedding.shape
     device = embedding.device
-    states = [*chain]  # every other token (a prompt's, an observation's) is read as prose
+    states = [*chain]  # every other token (a prompt's, an observation's) is read as the first
     directions = torch.linalg.qr(torch.randn(hidden, len(states), device=device))[0].T  # (states, hidden) orthonormal
     of_token = torch.zeros(vocab, dtype=torch.long, device=device)
     logits = torch.full((vocab, len(states)), FLOOR, device=device)
@@ -171,10 +177,13 @@ def rows(count: int, split: str) -> list[dict]:
     return found
 
 
-def make(out: Path, shape: str, random_only: bool, turn_tokens: float, calls: float, device: str) -> None:
-    """Write the model folder and train.parquet, validation.parquet beside its files."""
+def make(
+    out: Path, shape: str, chain: dict[str, dict[str, float]] | None, device: str, trace: Trace | None = None
+) -> None:
+    """Write the model folder and train.parquet, validation.parquet beside its files. chain: None leaves the weights
+    random; trace: whose classes and programs the chain has."""
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer, classes = make_tokenizer(SHAPES[shape][-1])
+    tokenizer, classes = make_tokenizer(SHAPES[shape][-1], trace)
     tokenizer.save_pretrained(out)
     config = make_config(shape, tokenizer)
     torch.manual_seed(0)
@@ -182,8 +191,8 @@ def make(out: Path, shape: str, random_only: bool, turn_tokens: float, calls: fl
     with torch.device(device):
         model = Qwen2ForCausalLM(config)
         torch.set_default_dtype(torch.float32)
-        if not random_only:
-            plant(model, classes, transitions(turn_tokens, calls))
+        if chain is not None:
+            plant(model, classes, chain)
     model.save_pretrained(out, max_shard_size="4GB")
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     GenerationConfig(eos_token_id=end, pad_token_id=pad).save_pretrained(out)
@@ -198,11 +207,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--random", action="store_true", help="leave the random weights as they are")
+    parser.add_argument("--trace", choices=TRACES, help="lengths, calls and programs of traces.py, in format hermes")
     parser.add_argument("--turn-tokens", type=float, default=400.0, help="mean length of a turn")
     parser.add_argument("--calls", type=float, default=2.5, help="mean number of calls in a response without a limit")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
-    make(given.out, given.shape, given.random, given.turn_tokens, given.calls, given.device)
+    trace = TRACES.get(given.trace)
+    chain = trace.chain() if trace else transitions(given.turn_tokens, given.calls)
+    make(given.out, given.shape, None if given.random else chain, given.device, trace)
 
 
 if __name__ == "__main__":

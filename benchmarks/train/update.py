@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import yaml
@@ -70,7 +70,9 @@ def torchrun(group: dict, folder: Path, devices: list[int], models: Path) -> tup
     spec, out = folder / f"{start}.json", folder / f"{start}.jsonl"
     spec.write_text(json.dumps({"layout": group.get("layout", {}), "runs": group["runs"], "models": str(models)}))
     out.touch()
-    env = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} | group.get("env", {})
+    there = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # "" where all are
+    own = [there[device] if there[0] else str(device) for device in devices]
+    env = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(own)} | group.get("env", {})
     env["PYTHONPATH"] = os.pathsep.join([str(provenance.ROOT), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={len(devices)}"]
     command += [f"--master-port={29500 + devices[0]}", "-m", WORKER, str(spec), str(out)]
@@ -120,7 +122,7 @@ def predicted(row: dict) -> dict:
     if "step_s" in row:
         shape = SHAPES[row["shape"]] if isinstance(row["shape"], str) else Shape(**row["shape"])
         lengths = batch_of(row["lengths"]).lengths
-        per_gpu = model_flops(shape.replace(layers=row["layers"]), lengths) / row["step_s"] / row["gpus"] / 1e12
+        per_gpu = model_flops(replace(shape, layers=row["layers"]), lengths) / row["step_s"] / row["gpus"] / 1e12
         new |= {"tflops_per_gpu": per_gpu, "mfu": per_gpu / PEAK_TFLOPS}
         new["tokens_per_s_per_gpu"] = sum(lengths) / row["step_s"] / row["gpus"]
     return row | new
