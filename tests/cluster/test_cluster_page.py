@@ -22,9 +22,8 @@ def test_a_row_of_faults_and_their_sums():
     ahead = row | {"pipeline": "async", "commit": "abc", "date": "2026-11-26", "fault": "rank", "hit": "a cut"}
     table = tables.faults({"rows": [ahead, row], "made": {"machine": {"cores": 2}}}).splitlines()
     assert table[0] == (
-        "2 faults (0 of SFT, 2 of RL, 1 of these with rollouts that run ahead), 1 of them `kill -9`: 2 lost, 4 doubled, "
-        "6 orphans. 2 cores, "
-        "a load of 8 to 8 at the moments of the faults."
+        "2 faults (0 of SFT, 2 of RL, 1 of these with rollouts that run ahead), 1 of them `kill -9`: 2 lost, "
+        "4 doubled, 6 orphans. 2 cores, a load of 8 to 8 at the moments of the faults."
     )
     told = "14 | - | 1 / 2 | 3 | `retool: a 'b' \\| c`"
     assert table[-2] == f"| raylet | rl | {told} | before 5d22d31, 2026-11-22 |"
