@@ -175,9 +175,8 @@ def summary(job: Job) -> str:
     lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}"]
     if job.stage in STAGES:
         layout = config.parallel
-        gpus = asked_gpus(config, job.site)
         nodes = f"{layout.nodes} + {n} for rollouts" if (n := beside(config)) else asked_nodes(job.stage, config)
-        lines.append(f"# nodes: {nodes}, GPUs on each: {gpus}, device: {layout.device}")
+        lines.append(f"# nodes: {nodes}, GPUs on each: {asked_gpus(config, job.site)}, device: {layout.device}")
         lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
         if train := config.get("train"):
             steps = train.steps or f"those of {train.epochs} epochs"
