@@ -342,8 +342,8 @@ def break_jobs(bench: Bench, names: Sequence[str], repeat: int) -> None:
         each.stage for each in met if not each.resubmit and each.pipeline == "sync"
     }  # are undisturbed runs themselves
     sft = {"sft"} if "rl" in stages | begins else set()
-    if wanted := (stages - begins) | sft:
-        prepare(bench.cluster, bench.base("sync"), wanted)
+    if stages | begins:
+        prepare(bench.cluster, bench.base("sync"), (stages - begins) | sft)
     if any(each.pipeline != "sync" for each in [*met, *faults]):
         prepare(bench.cluster, bench.base("async"), {"sft"}, AHEAD_DATA)
     for refusal in sorted(met, key=lambda refusal: refusal.resubmit):
