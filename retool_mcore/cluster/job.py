@@ -347,7 +347,8 @@ def back_to_queue(allocation: Allocation, why: str, otherwise: int, bad: Sequenc
     code, `otherwise` when Slurm refuses."""
     refusal = slurm.requeue(allocation.job_id)
     if refusal is None:
-        elsewhere = bool(bad) and slurm.avoid(allocation.job_id, bad, len(allocation.nodes))
+        # Again where Slurm's SIGTERM to all of the job's processes, which comes now, ended one that asks Slurm.
+        elsewhere = bool(bad) and any(slurm.avoid(allocation.job_id, bad, len(allocation.nodes)) for _ in range(3))
         keeps_off = f" and keeps off {', '.join(bad)}" if elsewhere else ""
         return finish(f"{why}; job {allocation.job_id} is back in the queue{keeps_off}.", 0)
     return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {refusal}", otherwise)
