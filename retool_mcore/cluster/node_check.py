@@ -76,7 +76,7 @@ def check_nodes(
     deadline_s = DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
-    given = {"config": str(config_path), "token": token, "ports": [*ports], "sandbox": sandbox, "deadline_s": deadline_s}
+    given = dict(config=str(config_path), token=token, ports=[*ports], sandbox=sandbox, deadline_s=deadline_s)
     command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(given)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
