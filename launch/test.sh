@@ -6,7 +6,8 @@
 #   launch/test.sh e2e       only those that start Megatron, vLLM and Ray
 #   launch/test.sh cluster   only those on a Slurm of two nodes, which they start themselves (as root)
 #   launch/test.sh hostile   every hostile program at every level of isolation that this machine offers
-#   launch/test.sh rehearsal sixteen processes in the layout of two nodes of eight GPUs, on a Slurm if there is one (as root)
+#   launch/test.sh rehearsal sixteen processes in the layout of two nodes of eight GPUs, on a Slurm if there is one (as root);
+#                            REHEARSAL_LAYERS=4: four layers, for a short one
 #   launch/test.sh nightly   the end-to-end and Slurm tests that are too long for every change
 #
 # Further arguments go to pytest: launch/test.sh fast -k sandbox

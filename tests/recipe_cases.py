@@ -15,8 +15,9 @@ DIFFERENT_LENGTHS = "recipe.overlong_buffer=150"
 BYPASS = ("correction=bypass", "correction.log_probs_every=2")
 PARTIAL = ("pipeline=partial", "train.eval_every=-1")
 
+# In the pipeline with PP=2 and function calls.
+PIPELINE = {"otc": (DIFFERENT_LENGTHS,)}  # group reward, KL to a reference policy
 EVERY_CHANGE = {
-    "otc": (DIFFERENT_LENGTHS,),  # group reward, KL to a reference policy
     # global normalisation, left-out samples, trajectories cut off by the end of a step
     "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS, *PARTIAL),
     # refill, predicted observations, the rollout engine's log-probabilities in every other step

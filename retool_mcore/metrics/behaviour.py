@@ -85,6 +85,7 @@ def behaviour(records: Sequence[Mapping]) -> dict[str, float]:
 
     correct_code_runs       runs that passed, summed over all records (the paper's fourth metric)
     tool_latency_s/mean, /p95
+    tool_queued_share       of the seconds waited for tools those in which none ran (`queued_s`), summed over records
     tool_time_share         seconds waited for the sandbox / seconds waited for sandbox and engine, summed over records
     finish/REASON           share of trajectories
     """
@@ -100,6 +101,8 @@ def behaviour(records: Sequence[Mapping]) -> dict[str, float]:
         metrics["tool_latency_s/mean"] = float(np.mean(latencies))
         metrics["tool_latency_s/p95"] = float(np.percentile(latencies, 95))
     tool_s, generate_s = (sum(record[name] for record in records) for name in ("tool_s", "generate_s"))
+    if tool_s > 0:
+        metrics["tool_queued_share"] = sum(sum(queued_s(record)) for record in records) / tool_s
     if tool_s + generate_s > 0:
         metrics["tool_time_share"] = tool_s / (tool_s + generate_s)
     finishes = Counter(record["finish"] for record in records)
@@ -128,6 +131,15 @@ def policy_spans(record: Mapping) -> list[tuple[int, int]]:
 def void_turns(record: Mapping) -> list[bool]:
     """Of each policy turn, whether it holds neither a complete program nor a boxed answer (arXiv 2509.02479)."""
     return [turn["programs"] == 0 and not turn["boxed"] for turn in record["turn_notes"]]
+
+
+def queued_s(record: Mapping) -> list[float]:
+    """Of each turn's wait for tools the seconds in which none ran: it waited for a slot, and for processors."""
+    ran: dict[int, float] = {}
+    for call in record.get("calls", ()):
+        ran[call["turn"]] = ran.get(call["turn"], 0.0) + (call["duration_s"] or 0.0)
+    waits = [note["tool_s"] for note in record["turn_notes"]]
+    return [max(wait - ran.get(turn, wait), 0.0) for turn, wait in enumerate(waits)]
 
 
 def _corrected(runs: list[Mapping]) -> bool | None:

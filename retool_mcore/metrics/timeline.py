@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retool_mcore.files import write_atomically
+from retool_mcore.metrics.behaviour import queued_s
 from retool_mcore.tables import yaml_beside
 
 PHASES: dict[str, str] = yaml_beside(__file__)
@@ -86,9 +87,10 @@ def chrome_trace(
             start, end = span["start"], span["end"]
             told = details | {"waited_s": round(start - span["asked"], 3)}
             events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **told))
+        waits = queued_s(record)
         for number, (kind, start, end) in enumerate(_phases(record)):
             details["turn"] = turn = number // 2
-            if kind == "tool" and (queued := _queued(record, turn, end - start)) > 0:
+            if kind == "tool" and (queued := waits[turn]) > 0:
                 events.append(_event("queued", "rollout", 1, lane, start - started, queued, **details))
                 start += queued
             events.append(_event(kind, "rollout", 1, lane, start - started, end - start, **details))
@@ -138,12 +140,6 @@ def _phases(record: Mapping) -> list[tuple[str, float, float]]:
             phases.append((kind, clock, clock + turn[f"{kind}_s"]))
             clock += turn[f"{kind}_s"]
     return phases
-
-
-def _queued(record: Mapping, turn: int, waited_s: float) -> float:
-    """Seconds of a turn's wait for tools in which no program of it ran: it waited for a slot, and for processors."""
-    ran = [call["duration_s"] or 0.0 for call in record.get("calls", ()) if call["turn"] == turn]
-    return max(waited_s - sum(ran), 0.0) if ran else 0.0
 
 
 def _intervals(records: Sequence[Mapping], kind: str) -> np.ndarray:

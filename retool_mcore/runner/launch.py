@@ -45,6 +45,8 @@ TORCHRUN = ("sft", "export")  # stages that run one process a GPU
 # Of the optimizer's schedule, which a checkpoint holds (use_checkpoint_opt_param_scheduler).
 SCHEDULE = ("train.lr", "train.min_lr", "train.schedule", "train.warmup_steps", "train.weight_decay")
 FORMAT = "parallel.megatron.dist_ckpt_optim_fully_reshardable"  # of the checkpoints, as verl names it
+# Where one of these differs, a checkpoint's optimizer cannot be read: experts on several ranks have one of their own.
+FORMATS = {FORMAT: bool, "parallel.ep": lambda ep: (ep or 1) > 1}
 NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 LOOK_S = 3.0  # between two looks for new processes, and of the watchdog
 
@@ -148,8 +150,9 @@ def kept_values(stage: str, config: DictConfig) -> str:
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
         return ""
     old = OmegaConf.load(first)
-    if bool(was := OmegaConf.select(old, FORMAT) or False) != bool(OmegaConf.select(config, FORMAT)):
-        raise UserError(f"{stage}: {last} was saved with {FORMAT}={str(was).lower()}: add this, or another name=.")
+    for key, kind in FORMATS.items():
+        if kind(was := OmegaConf.select(old, key) or False) != kind(OmegaConf.select(config, key)):
+            raise UserError(f"{stage}: {last} was saved with {key}={str(was).lower()}: add this, or another name=.")
     pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
     told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
     return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])

@@ -9,9 +9,8 @@ import numpy as np
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES
 
-from retool_mcore.metrics.behaviour import policy_spans
+from retool_mcore.metrics.behaviour import policy_spans, queued_s
 from retool_mcore.metrics.text import roles
-from retool_mcore.view.columns import WAITS
 
 # Enough for a shade and a tooltip, and a third of the bytes of a float.
 DIGITS = 4
@@ -26,8 +25,8 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
     Token lists cover the prompt and then the response. `pieces`: the text of each token; `roles`: [[role, start, end],
     ...] with role prompt, thought, code, observation or error; `trained`: [[start, end], ...], the tokens in the loss;
     `logprobs` (engine) and `trainer_logprobs`: one number a response token, null where it was not sampled or not
-    recorded; `highlights`: {token: [[class, text], ...]}; `waits`: [[seconds for the engine, for tools], ...] by turn;
-    and what the list lacks of the record.
+    recorded; `highlights`: {token: [[class, text], ...]}; `waits`: [[seconds for the engine, in which
+    no tool ran, for tools that run], ...] by turn; and what the list lacks of the record.
     """
     prompt, response = record["prompt_ids"], record["response_ids"]
     shift = len(prompt)
@@ -47,8 +46,14 @@ def detail(record: Mapping, decode: Callable[[list[int]], str]) -> dict:
         "trainer_logprobs": _on_sampled(record.get("old_log_probs"), sampled, len(response)),
         "highlights": _highlights(record, sampled, pieces, shift),
         "calls": [dict(call) for call in record["calls"]],
-        "waits": [[round(turn[name], DIGITS) for name in WAITS] for turn in record.get("turn_notes") or []],
+        "waits": _waits(record) if record.get("turn_notes") else [],
     }
+
+
+def _waits(record: Mapping) -> list[list[float]]:
+    notes = zip(record["turn_notes"], queued_s(record), strict=True)
+    waits = ((note["generate_s"], queued, note["tool_s"] - queued) for note, queued in notes)
+    return [[round(seconds, DIGITS) for seconds in of_turn] for of_turn in waits]
 
 
 def trained(record: Mapping, sampled: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -88,6 +88,11 @@ def test_what_a_resume_would_ignore_is_said(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=f"was saved with {launch.FORMAT}=false: add this"):
         launch.kept_values("rl", compose("rl", given))
     assert launch.kept_values("rl", compose("rl", [*given, f"{launch.FORMAT}=false"]))
+    experts = [*given, "model=qwen3-30b-a3b", "parallel=2x8-80g"]
+    (tmp_path / "x" / "rl" / "config.yaml").write_text(OmegaConf.to_yaml(compose("rl", [*experts, "parallel.ep=8"])))
+    assert launch.kept_values("rl", compose("rl", [*experts, "parallel.ep=4"]))
+    with pytest.raises(UserError, match="was saved with parallel.ep=8: add this"):
+        launch.kept_values("rl", compose("rl", [*experts, "parallel.ep=1"]))
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,32 @@
 """One small cold-started run that the end-to-end tests start from, whichever of pytest's workers they run in."""
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from e2e_runs import RESUMABLE, succeed
 
 from retool_mcore.backends.env import stage_env
+from retool_mcore.backends.forked_python import SOCKET
 from retool_mcore.runner import template
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """Function name, make -> folder of that name that `make` filled, in the first worker that asked; others wait."""
+def of_all_workers(tmp_path_factory) -> Path:
+    """A folder that pytest's workers share."""
     root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session")
+def made_once(of_all_workers) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Function name, make -> folder of that name that `make` filled, in the first worker that asked; others wait."""
+    root = of_all_workers
 
     def get(name: str, make: Callable[[Path], None]) -> Path:
         folder, done = root / name, root / f"{name}.made"
@@ -63,18 +72,28 @@ def fork_of_cold_start(cold_started, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_template() -> Iterator[dict[str, str]]:
+def shared_template(of_all_workers) -> Iterator[dict[str, str]]:
     """One template that the processes of all stages are forked from, those of the shared runs above too; its variables,
-    which are in the environment meanwhile. It finds the modules of this folder, as those of a test that breaks a part
-    must: with another PYTHONPATH than the template's they would be started."""
-    with pytest.MonkeyPatch.context() as patch:
+    which are in the environment meanwhile. The worker that asks first starts it and keeps it until no other uses it.
+    It finds the modules of this folder, as those of a test that breaks a part must: with another PYTHONPATH than the
+    template's they would be started."""
+    told = of_all_workers / "template.json"
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        environment = stage_env({"parallel": {"device": "cpu"}})
-        with template.forked({name: value for name, value in environment.items() if "RETOOL" not in name}, []) as made:
-            named = {name: made[0][name] for name in template.VARIABLES}
-            for name, value in named.items():
-                patch.setenv(name, value)
-            yield named
+        users = stack.enter_context(open(of_all_workers / "template.users", "w"))
+        with open(of_all_workers / "template.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (told.exists() and Path(json.loads(told.read_text())[SOCKET]).exists()):
+                environment = stage_env({"parallel": {"device": "cpu"}})
+                own = {name: value for name, value in environment.items() if "RETOOL" not in name}
+                made, _ = stack.enter_context(template.forked(own, []))
+                told.write_text(json.dumps({name: made[name] for name in template.VARIABLES}))
+                stack.callback(fcntl.flock, users, fcntl.LOCK_EX)  # the others have ended
+            fcntl.flock(users, fcntl.LOCK_SH)
+        named = json.loads(told.read_text())
+        for name, value in named.items():
+            patch.setenv(name, value)
+        yield named
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """What the end-to-end tests share: the `retool` command at the smallest size, and a reader of its metrics."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -95,3 +96,17 @@ def metrics_of(stage_dir: Path) -> dict[int, dict[str, float]]:
             record = json.loads(line)
             steps.setdefault(record["step"], {}).update(record["data"])
     return steps
+
+
+def whole_steps(run: Path, steps: int) -> dict[int, dict[str, float]]:
+    """Metrics of RL by step, of whose batches every trajectory is accounted for."""
+    metrics = metrics_of(run / "rl")
+    assert sorted(metrics) == list(range(1, steps + 1))
+    for values in metrics.values():
+        for name in ("actor/pg_loss", "actor/grad_norm", "reward/accuracy"):
+            assert math.isfinite(values[name]), (name, values)
+        assert values["filters/groups/failed"] == 0
+        dropped = sum(value for name, value in values.items() if name.startswith("filters/samples/"))
+        assert dropped == 16, "kept and left-out samples are the whole batch"
+        assert values["filters/samples/kept"] >= 1
+    return metrics

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from e2e_runs import RL_STEPS, SFT_STEPS, metrics_of, succeed
+from e2e_runs import RL_STEPS, SFT_STEPS, metrics_of, succeed, whole_steps
+from recipe_cases import PIPELINE
 
 from retool_mcore.metrics.records import read_step, step_files
 
@@ -14,7 +15,7 @@ MAX_PROBABILITY_DIFFERENCE = 1e-5
 MAX_LOG_PROB_DIFFERENCE = 1e-3  # of the least likely token
 
 
-def assert_rl_is_sound(run, steps: int) -> None:
+def assert_rl_is_sound(run, steps: int, plain_reward: bool = True) -> None:
     metrics = metrics_of(run / "rl")
     assert sorted(metrics) == list(range(1, steps + 1))
     for values in metrics.values():
@@ -30,7 +31,8 @@ def assert_rl_is_sound(run, steps: int) -> None:
         sampled = [i for span in record["spans"] if span["kind"] == "policy" for i in range(span["start"], span["end"])]
         assert [i for i, bit in enumerate(record["response_mask"]) if bit] == sampled
         assert record["acc"] in (0.0, 1.0)
-        assert record["score"] == pytest.approx(2 * record["acc"] - 1 + punishment, abs=1e-6)
+        if plain_reward:
+            assert record["score"] == pytest.approx(2 * record["acc"] - 1 + punishment, abs=1e-6)
     # So early in its training the policy's calls may all be malformed: then it has read why.
     assert any(span["kind"] == "observation" for record in records for span in record["spans"])
     assert (run / "rl/policy/config.json").is_file()
@@ -55,11 +57,15 @@ def test_tp2_text_from_cold_start_to_export(trained):
 
 
 def test_pp2_with_function_calls(tmp_path):
-    """PP=2 and hermes function calls: cold start, RL, export."""
+    """PP=2 and hermes function calls: cold start, RL by OTC, export."""
     layout = ("parallel=cpu-pp2", "rollout.format=hermes")
+    ((recipe, changes),) = PIPELINE.items()
     succeed("prepare", tmp_path, *layout)
     succeed("sft", tmp_path, *layout)
-    run = succeed("rl", tmp_path, *layout)
-    assert_rl_is_sound(run, steps=2)
+    run = succeed("rl", tmp_path, *layout, f"recipe={recipe}", "data.rl.steps=3", *changes)
+    assert_rl_is_sound(run, steps=3, plain_reward=False)
+    every = whole_steps(run, steps=3).values()
+    assert all("actor/kl_loss" in values for values in every)
+    assert (run / "rl/fewest_calls.jsonl").exists() == any(values["reward/accuracy"] > 0 for values in every)
     succeed("export", tmp_path, "policy=rl", *layout)
     assert json.loads((run / "export/policy/export.json").read_text())["log_prob_difference"] < 1e-4

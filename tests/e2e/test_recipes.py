@@ -1,9 +1,7 @@
 """Recipes of different machinery, three RL steps each on real engines with the tiny policy."""
 
-import math
-
 import pytest
-from e2e_runs import metrics_of, succeed
+from e2e_runs import succeed, whole_steps
 from recipe_cases import EVERY_CHANGE, NIGHTLY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -19,24 +17,12 @@ CASES = [
 def test_three_steps(fork_of_cold_start, recipe, overrides):
     size = (f"data.rl.steps={STEPS}", f"data.rl.save_every={STEPS}")
     run = succeed("rl", fork_of_cold_start, f"recipe={recipe}", *size, *overrides)
-    metrics = metrics_of(run / "rl")
-    assert sorted(metrics) == list(range(1, STEPS + 1))
-    for values in metrics.values():
-        for name in ("actor/pg_loss", "actor/grad_norm", "reward/accuracy"):
-            assert math.isfinite(values[name]), (name, values)
-        assert values["filters/groups/failed"] == 0
-        dropped = sum(value for name, value in values.items() if name.startswith("filters/samples/"))
-        assert dropped == 16, "kept and left-out samples are the whole batch"
-        assert values["filters/samples/kept"] >= 1
-    check(recipe, metrics, run)
+    check(recipe, whole_steps(run, STEPS), run)
 
 
 def check(recipe, metrics, run):
     """What only this recipe leaves behind."""
     every = list(metrics.values())
-    if recipe == "otc":
-        assert all("actor/kl_loss" in values or "kl_loss" in values for values in every)
-        assert (run / "rl/fewest_calls.jsonl").exists() == any(values["reward/accuracy"] > 0 for values in every)
     if recipe == "zerotir":
         oldest = [values["training/off_policy/trajectory_staleness_worst/max"] for values in every]
         assert oldest == [0, 1, 1], "what the first step cut off went on in the second"

@@ -148,6 +148,11 @@ def test_the_papers_metrics_are_about_code_alone():
     assert "last_code_pass/correct" not in behaviour([record([other("success", q="a")])])
 
 
+def test_the_wait_for_a_slot_is_told_apart_from_the_run():
+    ran = record([call(duration_s=0.03)], notes=[turn()])
+    assert behaviour([ran, record()])["tool_queued_share"] == pytest.approx((0.1 - 0.03) / 0.2)
+
+
 def test_tool_time_overlong_and_fakes():
     metrics = behaviour([record(finish="length", notes=[turn(fakes=[3, 7])]), record(finish="turn_length"), record()])
     assert metrics["tool_time_share"] == pytest.approx(0.1 / 1.1)

@@ -1,6 +1,6 @@
 """docs/recipes.md is what the configuration says."""
 
-from recipe_cases import EVERY_CHANGE, FUNCTIONS, NIGHTLY, REPOSITORIES
+from recipe_cases import EVERY_CHANGE, FUNCTIONS, NIGHTLY, PIPELINE, REPOSITORIES
 
 from docs.recipes import PAGE, comments, configuration, explain, render
 from retool_mcore.config import CONFIG_DIR
@@ -31,6 +31,6 @@ def test_comments_are_read_beside_and_above_a_key(tmp_path):
 
 
 def test_every_recipe_that_runs_is_run_on_engines_by_a_test():
-    tested = [*EVERY_CHANGE, *NIGHTLY, *FUNCTIONS, *REPOSITORIES]
+    tested = [*PIPELINE, *EVERY_CHANGE, *NIGHTLY, *FUNCTIONS, *REPOSITORIES]
     runs = [path.stem for path in (CONFIG_DIR / "recipe").glob("*.yaml") if not configuration(path.stem).recipe.needs]
     assert sorted(tested) == sorted(runs)

@@ -16,6 +16,7 @@ def recording_template() -> Iterator[None]:
         patch.delenv("RETOOL_TEMPLATE", raising=False)
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "recorded_engine")
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")  # sixteen processes would compile the experts' activations
         environment = stage_env({"parallel": {"device": "cpu"}})
         with template.forked({name: value for name, value in environment.items() if "RETOOL" not in name}, []) as made:
             for name in template.VARIABLES:

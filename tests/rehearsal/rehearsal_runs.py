@@ -122,6 +122,7 @@ def submitted(cluster, record: Path, runs: Path, *overrides: str) -> None:
     """SFT of the run `t` in `runs` as a job over both nodes of Slurm, to its end."""
     folders = os.pathsep.join((str(Path(__file__).parent), str(Path(__file__).parents[2])))
     env = {"REHEARSAL_FOLDER": str(record), "VERL_USE_EXTERNAL_MODULES": "recorded_engine", "PYTHONPATH": folders}
+    env["TORCHDYNAMO_DISABLE"] = "1"  # as conftest.py
     words = (RETOOL, "submit", "sft", "name=t", f"runs_dir={runs}", *overrides)
     with pytest.MonkeyPatch.context() as patch:
         for name in template.VARIABLES:  # each node has a template of its own

@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from made_run import record as made_record
@@ -40,7 +41,17 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.timeout(3600)]
 
 DENSE, MOE = "qwen2.5-32b", "qwen3-30b-a3b"
 EXPERTS = {"parallel.tp": "4", "parallel.ep": "8"}  # 4 KV heads; two data-parallel ranks, 16 experts on each of 8
-GRPO = ("recipe=grpo", "train.batch=2", "train.mini_batch=2", "train.n=4", "train.lr=1e-5")
+EXPERTS_ELSEWHERE = ONE_PROCESS | {"parallel.gpus_per_node": "2", "parallel.ep": "2", "parallel.ray.num_gpus": "2"}
+GRPO = (
+    "recipe=grpo",
+    "train.batch=2",
+    "train.mini_batch=2",
+    "train.n=4",
+    "train.lr=1e-5",
+    "rollout.max_prompt_tokens=64",  # the longest sequence fits a micro-batch
+    "rollout.max_response_tokens=192",
+    "rollout.max_observation_tokens=64",
+)
 OTHER_LAYOUTS = {
     "TP4 PP2 DP2": ONE_MACHINE | {"parallel.tp": "4"},
     "TP2 PP4 DP2": ONE_MACHINE | {"parallel.tp": "2", "parallel.pp": "4"},
@@ -63,10 +74,15 @@ def replay(run: Path, record: Path, given, chosen: list[str]) -> dict[str, float
 
 
 def recorded_trajectories() -> list[dict]:
-    """Two groups of four: in every second one the policy has answered after its first program's error."""
+    """Two groups of four: in every fourth the policy has answered after its first program's error. No two are alike, or
+    their gradients would cancel."""
     found = []
     for row in range(8):
-        record = made_record(1, row, place=row)
+        record = made_record(1, row, place=row, overlong=0.0, drop="", verifier_failed=0.0)
+        for span in record["spans"][::2]:
+            policy = slice(span["start"], span["end"])
+            record["response_ids"][policy] = np.roll(record["response_ids"][policy], row)
+        record["logprobs"] *= 12  # about those of a random policy: 6 below 0, else a correction of them takes the loss
         if row % 4 == 3:
             end = record["spans"][2]["end"]
             cut = {name: record[name][:end] for name in ("response_ids", "response_mask", "logprobs")}
@@ -82,15 +98,18 @@ def losses(runs: Path, stage: str = "sft") -> dict[int, float]:
     return {one["step"]: one["data"]["train/loss"] for one in steps if "train/loss" in one["data"]}
 
 
-class Flagship:
-    """A thin model cold-started in sixteen processes and in one: runs and records `sixteen` and `one`."""
+class Thin:
+    """A thin model and its data, prepared in the runs `sixteen` and `one`; every run's records are kept by name."""
 
-    def __init__(self, folder: Path, shape: str, changed: dict[str, str], cluster=None) -> None:
+    def __init__(self, folder: Path, shape: str) -> None:
         self.folder, self.model = folder, write_thin(folder / "model", shape)
         self.given = (*DATA, f"model.path={self.model}", "model.make=false")
         self.sixteen, self.one = folder / "sixteen", folder / "one"
         retool("prepare", "name=t", f"runs_dir={self.sixteen}", *self.given)
         shutil.copytree(self.sixteen / "t", self.one / "t")
+
+    def cold_start(self, changed: dict[str, str], cluster=None) -> None:
+        """SFT in sixteen processes and in one."""
         start = time.monotonic()
         if cluster is None:
             sft(self.sixteen, self.record("sixteen"), *self.given, *layout(ONE_MACHINE | changed))
@@ -119,6 +138,7 @@ class Flagship:
             )
             assert loss[step] == pytest.approx(wanted[step], rel=EXACT)
             assert difference < EXACT
+            assert found["grad_norm"] == pytest.approx(reference["grad_norm"], rel=EXACT)  # of all ranks' parts
 
     def assert_resumed(self, runs: Path, name: str, changed: dict[str, str]) -> None:
         """After the first step's checkpoint, in another layout: parameters and Adam's state are the same bits, the next
@@ -128,9 +148,8 @@ class Flagship:
         shutil.rmtree(runs / "t/sft/checkpoints/global_step_2")
         shutil.rmtree(runs / "t/sft/metrics")
         (runs / "t/sft/COMPLETE").unlink()
-        # The random numbers' states are those of the old ranks, and nothing here draws any.
-        parts = "verl.checkpoint.load_contents=[model,optimizer]"
-        sft(runs, self.record(name), *self.given, *layout(changed), parts)
+        sft(runs, self.record(name), *self.given, *layout(changed))
+        assert "random states start anew" in (runs / "t/sft/log.txt").read_text()
         saved, loaded = read(self.record("sixteen"), "update_1"), read(self.record(name), "loaded")
         assert all(steps == [1.0] for steps in loaded["steps"])
         for part in ("parameters", "exp_avg", "exp_avg_sq"):
@@ -155,17 +174,24 @@ class Flagship:
 
 
 @pytest.fixture(scope="module")
-def flagship(tmp_path_factory):
-    """Qwen2.5-32B's, over two nodes of Slurm where this machine can have them."""
-    folder = tmp_path_factory.mktemp("flagship")
+def prepared(tmp_path_factory):
+    """Qwen2.5-32B's shape."""
+    return Thin(tmp_path_factory.mktemp("flagship"), DENSE)
+
+
+@pytest.fixture(scope="module")
+def flagship(prepared):
+    """`prepared`, cold-started over two nodes of Slurm where this machine can have them."""
     if reason := slurm_here.why_not():
         print(f"no Slurm ({reason}): sixteen processes of one torchrun")
-        return Flagship(folder, DENSE, {})
-    cluster = slurm_here.up(folder / "slurm")
+        prepared.cold_start(ONE_MACHINE)
+        return prepared
+    cluster = slurm_here.up(prepared.folder / "slurm")
     try:
-        return Flagship(folder, DENSE, {}, cluster)
+        prepared.cold_start({}, cluster)
     finally:
         cluster.down()
+    return prepared
 
 
 def test_only_keys_of_kernels_differ(tmp_path):
@@ -178,7 +204,26 @@ def test_only_keys_of_kernels_differ(tmp_path):
         assert found.keys() == KERNELS.keys() | THIN.keys()
 
 
-def test_loss_and_every_gradient_equal_those_of_one_process(flagship):
+def test_loss_and_every_gradient_of_a_grpo_update_equal_those_of_one_process(prepared, tmp_path):
+    found = {}
+    for name, chosen in (("sixteen", ONE_MACHINE), ("one", ONE_PROCESS)):
+        shutil.copytree(prepared.sixteen / "t/data", tmp_path / name / "t/data")
+        metrics = replay(tmp_path / name / "t", prepared.record(f"grpo {name}"), prepared.given, layout(chosen))
+        found[name] = metrics, read(prepared.record(f"grpo {name}"), "update_1")
+    (metrics, update), (wanted, reference) = found["sixteen"], found["one"]
+    difference, name = furthest(update["gradients"], reference["gradients"])
+    tell_memory("GRPO, TP8 x PP2", update)
+    print(
+        f"loss {metrics['actor/pg_loss']:.7f} beside {wanted['actor/pg_loss']:.7f}; furthest gradient {name}, by "
+        f"{difference:.1e} of its norm"
+    )
+    assert len(update["memory"]) == 16 and not any(update["copies_differ"])
+    for metric in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/advantages/max"):
+        assert metrics[metric] == pytest.approx(wanted[metric], rel=EXACT, abs=1e-7), metric
+    assert wanted["actor/grad_norm"] > 1e-3 and difference < EXACT
+
+
+def test_loss_and_every_gradient_of_sft_equal_those_of_one_process(flagship):
     flagship.assert_equal("TP8 x PP2")
 
 
@@ -198,25 +243,6 @@ def test_a_checkpoint_goes_on_in_another_layout(flagship, tmp_path, other):
     flagship.assert_resumed(tmp_path, other, OTHER_LAYOUTS[other])
 
 
-def test_a_grpo_update_from_recorded_trajectories_equals_that_of_one_process(flagship, tmp_path):
-    found = {}
-    for name, chosen in (("sixteen", ONE_MACHINE), ("one", ONE_PROCESS)):
-        shutil.copytree(flagship.sixteen / "t/data", tmp_path / name / "t/data")
-        metrics = replay(tmp_path / name / "t", flagship.record(f"grpo {name}"), flagship.given, layout(chosen))
-        found[name] = metrics, read(flagship.record(f"grpo {name}"), "update_1")
-    (metrics, update), (wanted, reference) = found["sixteen"], found["one"]
-    difference, name = furthest(update["gradients"], reference["gradients"])
-    tell_memory("GRPO, TP8 x PP2", update)
-    print(
-        f"loss {metrics['actor/pg_loss']:.7f} beside {wanted['actor/pg_loss']:.7f}; furthest gradient {name}, by "
-        f"{difference:.1e} of its norm"
-    )
-    assert len(update["memory"]) == 16 and not any(update["copies_differ"])
-    for metric in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/advantages/max"):
-        assert metrics[metric] == pytest.approx(wanted[metric], rel=EXACT, abs=1e-7), metric
-    assert wanted["actor/grad_norm"] > 1e-3 and difference < EXACT
-
-
 def test_a_push_fills_the_slices_of_every_engine(flagship):
     assert (flagship.record("TP1") / "loaded.pt").exists(), (
         "needs the checkpoint read in TP1: the test before has to pass"
@@ -226,7 +252,8 @@ def test_a_push_fills_the_slices_of_every_engine(flagship):
 
 def test_experts_spread_over_ranks_equal_those_of_one_process(tmp_path):
     """Qwen3-30B-A3B's layers, heads and experts as TP4 x PP2 x EP8: gradients, checkpoint and push as above."""
-    made = Flagship(tmp_path, MOE, ONE_MACHINE | EXPERTS)
+    made = Thin(tmp_path, MOE)
+    made.cold_start(EXPERTS)
     made.assert_equal("TP4 x PP2 x EP8")
-    made.assert_resumed(tmp_path / "resumed", "TP1", ONE_PROCESS)
-    made.assert_pushed("TP1")
+    made.assert_resumed(tmp_path / "resumed", "TP1 EP2 DP2", EXPERTS_ELSEWHERE)
+    made.assert_pushed("TP1 EP2 DP2")

@@ -1,12 +1,15 @@
 """The flagships' shapes, thin: their layers, heads and experts, but narrow matrices and the tiny model's tokenizer."""
 
 import json
+import os
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from retool_mcore.data import tiny_model
+
+LAYERS = "REHEARSAL_LAYERS"  # names the variable: fewer layers than SHAPES have, for a shorter rehearsal
 
 _SHARED = {
     "vocab_size": tiny_model.VOCAB_SIZE,
@@ -55,16 +58,17 @@ SHAPES = {
 
 
 def write_thin(folder: Path, name: str) -> Path:
-    """The Hugging Face folder of a shape, with random float32 weights: also biases and norms, so that a parameter that
-    is left out or put elsewhere is seen."""
+    """The Hugging Face folder of a shape, of $REHEARSAL_LAYERS layers if that is set, with random float32 weights: also
+    biases and norms, so that a parameter that is left out or put elsewhere is seen."""
     folder.mkdir(parents=True)
     tiny_model.write_tokenizer(folder)
     tokenizer = tiny_model.build_tokenizer()
-    ends = {
+    shape = SHAPES[name] | {
+        "num_hidden_layers": int(os.environ.get(LAYERS, SHAPES[name]["num_hidden_layers"])),
         "eos_token_id": tokenizer.token_to_id(tiny_model.EOS),
         "pad_token_id": tokenizer.token_to_id(tiny_model.PAD),
     }
-    (folder / "config.json").write_text(json.dumps(SHAPES[name] | ends))
+    (folder / "config.json").write_text(json.dumps(shape))
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
     with torch.no_grad():
@@ -72,5 +76,5 @@ def write_thin(folder: Path, name: str) -> Path:
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
     model.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(SHAPES[name] | ends))
+    (folder / "config.json").write_text(json.dumps(shape))
     return folder

@@ -47,7 +47,10 @@ def test_log_probabilities_stand_on_sampled_tokens_only():
 
 
 def test_the_seconds_of_every_turn_are_those_that_it_waited():
-    assert shown()[1]["waits"] == [[0.5, 0.25], [0.5, 0.25], [0.5, 0.0]]
+    made, page = shown()
+    assert page["waits"] == [[0.5, 0.0, 0.25], [0.5, 0.0, 0.25], [0.5, 0.0, 0.0]]
+    _, page = shown(calls=[call | {"duration_s": 0.1 * call["turn"]} for call in made["calls"]])
+    assert page["waits"] == [[0.5, 0.25, 0.0], [0.5, 0.15, 0.1], [0.5, 0.0, 0.0]]
 
 
 def test_a_turn_with_prose_before_its_program_has_both_roles():

@@ -36,7 +36,9 @@ class _GroupedLinear(torch.nn.Module):
                 weight = torch.nn.Parameter(torch.empty(size, dtype=config.params_dtype))
                 init_method(weight)
                 weight.allreduce = config.expert_model_parallel_size == 1
-                weight.tensor_model_parallel, weight.partition_dim, weight.partition_stride = ranks > 1, self.axis, 1
+                # Else the gradient norm leaves out the experts of all tensor-parallel ranks but the first, as copies.
+                weight.tensor_model_parallel = ranks > 1 or config.expert_model_parallel_size > 1
+                weight.partition_dim, weight.partition_stride = self.axis, 1
                 self.register_parameter(f"weight{expert}", weight)
 
     def forward(self, x, tokens_per_expert):

@@ -17,13 +17,14 @@ where verl looks engines up; with all switches off it is verl's.
 import contextlib
 import functools
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.serialization import load_sharded_metadata
 from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import get_model_config
 from verl.utils.device import get_device_id
+from verl.utils.megatron_utils import get_extra_dist_checkpoint_path
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
@@ -50,6 +51,19 @@ class _Packs(GuardedUpdate):
         super().save_checkpoint(local_path, *arguments, **named)
         if torch.distributed.get_rank() == 0:  # Megatron syncs its own files, and nobody the Hugging Face weights
             sync_tree(Path(local_path))
+
+    def load_checkpoint(self, local_path, *arguments, **named):
+        """As verl does, without random states that ranks of another layout saved: Megatron keeps them by tp and pp."""
+        manager, parts = self.checkpoint_mananager, self.checkpoint_mananager.checkpoint_load_contents
+        if "extra" in parts:
+            saved = load_sharded_metadata(get_extra_dist_checkpoint_path(local_path))
+            if manager.get_rng_state().unique_key not in saved:
+                manager.checkpoint_load_contents = [part for part in parts if part != "extra"]
+                if manager.rank == 0:
+                    pp, tp = next(iter(saved.values())).global_shape
+                    told = f"{local_path} is of TP{tp} PP{pp}, and this run is not"
+                    print(f"{told}: random states start anew.", flush=True)
+        super().load_checkpoint(local_path, *arguments, **named)
 
     def _switch(self, name: str) -> bool | str | float:
         return (self.engine_config.override_mcore_model_config or {}).get(name, False)
@@ -101,12 +115,12 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             return super()._build_megatron_module()
         if torch.distributed.get_rank() == 0:
             print("The policy's weights are random (model.init=random): no checkpoint is read.")
-        bridge = self.bridge
-        self.bridge = _WithoutLoading(bridge=bridge)
+        bridge = self.bridge  # mbridge's loads by the first name, Megatron-Bridge's by the second
+        bridge.load_weights = bridge.load_hf_weights = lambda *given, **named: None
         try:
             return super()._build_megatron_module()
         finally:
-            self.bridge = bridge
+            del bridge.load_weights, bridge.load_hf_weights
 
     def _lm_head_logits_processor(self, logits, label, temperature, **options):
         special = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
@@ -126,18 +140,6 @@ class Engine(_Packs, MegatronEngineWithLMHead):
 
 class CriticEngine(_Packs, MegatronEngineWithValueHead):
     """PPO's critic's: of the switches only `packing`."""
-
-
-class _WithoutLoading(SimpleNamespace):
-    """A bridge (Megatron-Bridge's or mbridge's) whose two loading calls do nothing."""
-
-    def load_weights(self, *args, **kwargs):
-        pass
-
-    load_hf_weights = load_weights
-
-    def __getattr__(self, name):
-        return getattr(self.bridge, name)
 
 
 def register_engines() -> None:

@@ -15,16 +15,9 @@ def load_engine(verl, folder: Path):
     """verl's Megatron engine with a checkpoint's weights, under the run's layout, without an optimizer."""
     verl.model.path = str(folder)
     verl.engine.forward_only = True
-    worker = TrainingWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=omega_conf_to_dataclass(verl.model),
-            engine_config=omega_conf_to_dataclass(verl.engine),
-            optimizer_config=omega_conf_to_dataclass(verl.optim),
-            checkpoint_config=omega_conf_to_dataclass(verl.checkpoint),
-            profiler_config=None,
-        )
-    )
+    names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
+    parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}
+    worker = TrainingWorker(TrainingWorkerConfig(model_type="language_model", profiler_config=None, **parts))
     worker.reset()
     return worker.engine
 

@@ -89,14 +89,15 @@ function group({ entry, group: members }, shown) {
 }
 
 function times(detail) {
-  const bars = detail.waits.flatMap(([engine, tool], turn) => [["generate", engine, turn], ["tool", tool, turn]]).filter(([, seconds]) => seconds > 0);
-  const total = bars.reduce((sum, [, seconds]) => sum + seconds, 0), tools = detail.waits.reduce((sum, [, tool]) => sum + tool, 0);
+  const kinds = ["generate", "queued", "tool"], sum = (seconds) => seconds.reduce((all, one) => all + one, 0);
+  const bars = detail.waits.flatMap((waits, turn) => waits.map((seconds, kind) => [kinds[kind], seconds, turn])).filter(([, seconds]) => seconds > 0);
+  const [engine, queued, tools] = kinds.map((_, kind) => sum(detail.waits.map((waits) => waits[kind]))), total = engine + queued + tools;
   if (!total) return null;
   return element("div", {},
     element("div", { class: "bar" }, ...bars.map(([what, seconds, turn]) => element("span", {
       class: what, style: `flex:${seconds}`, title: `turn ${turn + 1}: ${what} ${fixed(seconds, 3)} s`,
     }, seconds / total > 0.12 ? `${fixed(seconds)} s` : ""))),
-    element("p", { class: "note" }, `${fixed(total)} s waited: engine ${fixed(total - tools)} s, tools ${fixed(tools)} s`));
+    element("p", { class: "note" }, `${fixed(total)} s waited: engine ${fixed(engine)} s, for tools to start ${fixed(queued)} s, while they ran ${fixed(tools)} s`));
 }
 
 function shadeOf(detail, position) {

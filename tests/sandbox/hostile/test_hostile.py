@@ -1,6 +1,6 @@
 """Every hostile program at every level: contained, the right status, nothing left behind, the next run unaffected.
 
-Marker e2e: the quick ones at the strongest level that this machine offers, two minutes. Marker `hostile`: all others.
+Among the fast tests: the quick ones at the strongest level that this machine offers. Marker `hostile`: all others.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ def parameters():
         for case in CASES.values():
             quick = level == STRONGEST and not case.slow
             if quick or (level != STRONGEST):
-                marks = [pytest.mark.e2e if quick else pytest.mark.hostile]
+                marks = [] if quick else [pytest.mark.hostile]
                 yield pytest.param(level, case, marks=marks, id=f"{level}-{case.name}")
 
 
