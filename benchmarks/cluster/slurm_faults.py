@@ -17,6 +17,7 @@ from benchmarks.cluster import slurm_here, slurm_jobs
 from benchmarks.cluster.slurm_cluster import NODES, Cluster
 from benchmarks.cluster.slurm_jobs import Job
 from retool_mcore.runner import processes
+from retool_mcore.state import heartbeat
 
 SMALL_DISK_MB = 200
 BALLAST = "ballast"
@@ -26,6 +27,7 @@ CAUSE = re.compile(
     r"|slurmstepd.*\*\*\* (?:JOB|STEP) .*)$"
 )
 RL_DELAY_S = 8.0  # two of its faults fit into 14 steps of 3 s
+AHEAD_DELAY_S = 4.0  # a step of rollouts that run ahead takes a second
 PORT = 21500  # given by hand, for the port that is taken
 # Command lines by which a part is known.
 PARTS = {
@@ -41,6 +43,7 @@ PARTS = {
     "Ray head (gcs_server)": re.compile(r"^\S*gcs_server "),
     "raylet": re.compile(r"^\S*raylet/raylet "),
     "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
+    "transport": re.compile(r"^ray::CheckpointEngineWorker"),  # of an engine with devices of its own
     "agent-loop worker": re.compile(r"^ray::(KeepingWorker|AgentLoopWorker)"),
     "trainer": re.compile(r"^ray::TaskRunner"),
     "template": re.compile(r"-m retool_mcore\.template "),
@@ -62,6 +65,7 @@ class Fault:
     delay_s: float = 15.0  # a random part of it is waited for
     deadline_s: float = 900.0  # on a busy machine a start of RL takes minutes
     overrides: tuple[str, ...] = ()  # that the job is submitted with
+    pipeline: str = "sync"  # of RL
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,9 @@ def _parent(pid: int) -> int | None:
     return None
 
 
-def kill(part: str, *nodes: str, signum: int = signal.SIGKILL) -> Callable[[Job, random.Random], str]:
-    """kill -9 (or another signal) of one process of that part, on a random one of `nodes` (of those that have one)."""
+def kill(part: str, *nodes: str, signum: int = signal.SIGKILL, phase: str = "") -> Callable[[Job, random.Random], str]:
+    """kill -9 (or another signal) of one process of that part, on a random one of `nodes` (of those that have one); in
+    the next `phase` of the trainer, where one is named."""
 
     def inject(job: Job, rng: random.Random | None = None) -> str:
         deadline = time.monotonic() + 60
@@ -170,8 +175,13 @@ def kill(part: str, *nodes: str, signum: int = signal.SIGKILL) -> Callable[[Job,
             if part != "slurmstepd"
             else (nodes[0], find(job.cluster, part, nodes[0])[-1])
         )
+        moment = f" in the {phase}" if phase else ""
+        while phase and heartbeat.phase_of(heartbeat.read(job.folder)) != phase:
+            assert time.monotonic() < deadline, f"no {phase} began: {job.output()[-3000:]}"
+            time.sleep(0.005)
         os.kill(pid, signum)
-        return f"kill -{'9' if signum == signal.SIGKILL else signal.Signals(signum).name[3:]} of the {part} on {node}"
+        what = "9" if signum == signal.SIGKILL else signal.Signals(signum).name[3:]
+        return f"kill -{what} of the {part} on {node}{moment}"
 
     return inject
 
@@ -201,6 +211,35 @@ def lose_node(node: str) -> Callable[[Job, random.Random], str]:
 
 def bring_back(node: str) -> Callable[[Job], None]:
     return lambda job: slurm_here.start_node(job.cluster, node)
+
+
+def rollout_node(job: Job) -> str:
+    """The node whose engines generate ahead of the training."""
+    (node,) = [node for node in NODES if find(job.cluster, "vLLM engine", node)]
+    return node
+
+
+def lose_rollout_node(job: Job, _: random.Random) -> str:
+    node = rollout_node(job)
+    job.cluster.lose(node)
+    return f"the rollout node {node} is gone"
+
+
+def bring_back_lost(job: Job) -> None:
+    for node in NODES:
+        if not os.path.exists(f"/proc/{job.cluster.inits[node]}/ns"):
+            slurm_here.start_node(job.cluster, node)
+
+
+def cut_rollout_node(job: Job, _: random.Random) -> str:
+    node = rollout_node(job)
+    job.cluster.link(node, up=False)
+    return f"the network of the rollout node {node} is cut"
+
+
+def join_again(job: Job) -> None:
+    for node in NODES:
+        job.cluster.link(node, up=True)
 
 
 def kill_slurmd(job: Job, rng: random.Random) -> str:
@@ -252,6 +291,8 @@ class Refusal:
     make: Callable[[Cluster], tuple[str, tuple[str, ...], dict[str, str]]]
     mend: Callable[[Cluster], None]
     resubmit: bool
+    pipeline: str = "sync"
+    spare: bool = False  # a third node, on which the job goes on without the mending
 
 
 _servers: list[subprocess.Popen] = []
@@ -277,12 +318,44 @@ def stop_slurmd(cluster: Cluster) -> tuple[str, tuple[str, ...], dict[str, str]]
     return "n2 does not come up", (), {}
 
 
+def shrink_shm(cluster: Cluster) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    cluster.on("n2", "mount", "-o", "remount,size=64m", "/dev/shm")
+    return "/dev/shm of n2 is too small", (), {}
+
+
 WRONG_PATH = ("init_from=/no/such/model",)
 REFUSALS = [
     Refusal("wrong path", "sft", lambda _: ("init_from=/no/such/model", WRONG_PATH, {}), lambda _: None, True),
     Refusal("node never up", "sft", stop_slurmd, lambda cluster: cluster.start_slurmd("n2"), False),
     Refusal("busy port", "rl", take_port, free_port, False),
+    Refusal("bad node, a third is free", "sft", shrink_shm, lambda _: None, False, spare=True),
+    Refusal("bad node, a third is free, async", "rl", shrink_shm, lambda _: None, False, "async", spare=True),
 ]
+# Of runs whose rollouts, on a node of their own, go ahead of the training: what breaks, and what mends it.
+AHEAD: dict[str, tuple[Callable[[Job, random.Random], str], Callable[[Job], None] | None]] = {
+    "trainer rank": (kill("actor rank", *NODES), None),
+    "rollout engine": (kill("vLLM engine", *NODES), None),
+    "transport": (kill("transport", *NODES), None),
+    "transport, in a push": (kill("transport", *NODES, phase=heartbeat.PUSH), None),
+    "rollout node lost": (lose_rollout_node, bring_back_lost),
+    "rollout node cut off": (cut_rollout_node, join_again),
+    "raylet, rollout node": (lambda job, rng: kill("raylet", rollout_node(job))(job, rng), None),
+    "agent-loop worker": (kill("agent-loop worker", *NODES), None),
+    "trainer": (kill("trainer", *NODES), None),
+    "job process": (kill("job process", "n1"), None),
+    "USR1": (usr1, None),
+}
+
+
+def ahead(pipeline: str, *names: str) -> list[Fault]:
+    return [
+        Fault(
+            f"{name}, {pipeline}", "rl", AHEAD[name][0], repair=AHEAD[name][1], delay_s=AHEAD_DELAY_S, pipeline=pipeline
+        )
+        for name in names
+    ]
+
+
 _FAULTS = [
     Fault("rank, head node", "sft", kill("rank", "n1")),
     Fault("rank, other node", "sft", kill("rank", "n2")),
@@ -307,5 +380,7 @@ _FAULTS = [
     Fault("raylet, other node", "rl", kill("raylet", "n2"), delay_s=RL_DELAY_S),
     Fault("sandbox server", "rl", kill("sandbox server", *NODES), in_place=True, delay_s=RL_DELAY_S),
     Fault("agent-loop worker", "rl", kill("agent-loop worker", *NODES), delay_s=RL_DELAY_S),
+    *ahead("one_step_off", "trainer rank", "rollout engine", "rollout node lost", "transport, in a push"),
+    *ahead("async", *AHEAD),
 ]
 FAULTS = {fault.name: fault for fault in _FAULTS}

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this machine: its own daemons, each node in namespaces of its own.
+"""A real Slurm of two nodes (or more) on this machine: its own daemons, each node in namespaces of its own.
 
 A node has its own process ids, host name, network address, /dev/shm and /tmp/ray, as two machines would, so that what
 runs on one can neither reach nor end the other's processes but through the network; files are shared, as on a cluster's
@@ -18,6 +18,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -59,9 +60,8 @@ KillWait=5
 MinJobAge=600
 SlurmdTimeout=20
 CompleteWait=0
-NodeName=n1 NodeAddr={net}.1 NodeHostname=n1 Port=6818 {size}
-NodeName=n2 NodeAddr={net}.2 NodeHostname=n2 Port=6818 {size}
-PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 # The first process of a node. It stays, so that the node's namespaces outlive a killed slurmd, and reaps what others
@@ -102,8 +102,9 @@ def why_not() -> str | None:
     return None
 
 
-def up(folder: Path, timeout_s: float = 60) -> Cluster:
-    """Starts a cluster whose files lie in `folder` (made if missing) and returns when both nodes are idle.
+def up(folder: Path, timeout_s: float = 60, nodes: Sequence[str] = NODES) -> Cluster:
+    """Starts a cluster whose files lie in `folder` (made if missing) and returns when all of `nodes` (n1, n2, ...) are
+    idle.
 
     Raises:
         CannotStart
@@ -118,8 +119,8 @@ def up(folder: Path, timeout_s: float = 60) -> Cluster:
     net, bridge = _make_bridge()
     cluster = Cluster(str(folder), bridge, munged, {}, {})
     try:
-        _write_files(folder, net)
-        for node in NODES:
+        _write_files(folder, net, nodes)
+        for node in nodes:
             start_node(cluster, node)
         # Slurm's controller insists on running on a host of the name in its configuration.
         controller = f"hostname ctl; mount --bind {folder}/hosts /etc/hosts; exec slurmctld"
@@ -153,18 +154,20 @@ def _make_bridge() -> tuple[str, str]:
     raise CannotStart("254 clusters run here already; take some down, or remove their retool* network devices.")
 
 
-def _write_files(folder: Path, net: str) -> None:
+def _write_files(folder: Path, net: str, nodes: Sequence[str]) -> None:
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     size = f"CPUs=16 Sockets=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=100000 Gres=gpu:{GPUS} State=UNKNOWN"
-    (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder, net=net, port=port, size=size))
+    listed = [f"NodeName={node} NodeAddr={net}.{node[1:]} NodeHostname={node} Port=6818 {size}" for node in nodes]
+    conf = SLURM_CONF.format(folder=folder, net=net, port=port, nodes="\n".join(listed))
+    (folder / "slurm.conf").write_text(conf)
     # Nothing here uses control groups, but slurmd wants a plug-in; "disabled" exists since 23.02.
     version = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
     old = tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < (23, 2)
     (folder / "cgroup.conf").write_text(f"CgroupPlugin={'cgroup/v1' if old else 'disabled'}\n")
     lines = []
-    for node in NODES:
+    for node in nodes:
         (folder / node / "spool").mkdir(parents=True, exist_ok=True)
         for gpu in range(GPUS):
             device = folder / node / f"gpu{gpu}"
@@ -172,7 +175,8 @@ def _write_files(folder: Path, net: str) -> None:
                 os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
         lines.append(f"NodeName={node} Name=gpu File={folder}/{node}/gpu[0-{GPUS - 1}]\n")
     (folder / "gres.conf").write_text("".join(lines))
-    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{net}.1 n1\n{net}.2 n2\n{net}.254 ctl\n")
+    known = "".join(f"{net}.{node[1:]} {node}\n" for node in nodes)
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}{net}.254 ctl\n")
     (folder / "resolv.conf").write_text("")
     (folder / "state").mkdir(exist_ok=True)
 
@@ -194,7 +198,7 @@ def _start_munged(folder: Path, env: dict[str, str]) -> int:
 
 def start_node(cluster: Cluster, node: str) -> None:
     """Starts a node, or starts it again after Cluster.lose. Raises CannotStart."""
-    folder, number = Path(cluster.folder), NODES.index(node) + 1
+    folder, number = Path(cluster.folder), node[1:]
     net = f"10.213.{cluster.bridge.removeprefix('retool')}"
     link = f"{cluster.bridge}n{number}"
     (folder / node / "entered").unlink(missing_ok=True)
@@ -225,11 +229,11 @@ def _wait_idle(cluster: Cluster, deadline: float) -> None:
     said = ""
     while time.monotonic() < deadline:
         done = subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], env=cluster.env(), capture_output=True, text=True)
-        if done.stdout.split() == ["idle"] * len(NODES):
+        if done.stdout.split() == ["idle"] * len(cluster.inits):
             return
         said = done.stdout + done.stderr
         time.sleep(0.2)
-    logs = [Path(cluster.folder, name) for name in ("slurmctld.log", "n1/slurmd.log", "n2/slurmd.log")]
+    logs = [Path(cluster.folder, name) for name in ("slurmctld.log", *(f"{node}/slurmd.log" for node in cluster.inits))]
     tails = [f"{log}:\n{log.read_text()[-1500:]}" for log in logs if log.is_file()]
     raise CannotStart(f"the nodes are not idle in time: {said}\n" + "\n".join(tails))
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cluster.slurm_cluster import Cluster
+from retool_mcore.data import curriculum
+from retool_mcore.metrics import records
+from retool_mcore.state import checkpoints
 
 RETOOL = str(Path(sys.executable).with_name("retool"))
 ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -122,6 +125,35 @@ def wrong_steps(
             if wanted is None or not all(_alike(values.get(name), wanted[name]) for name in COMPARED[stage]):
                 changed.add(step)
     return lost, sorted(changed)
+
+
+def wrong_groups(job: Job, *, n: int, ahead: int) -> tuple[int, dict[int, int]]:
+    """(groups that are lost, groups that are trained again by step) up to the last checkpoint of a run whose rollouts
+    run ahead, in its first epoch: no step comes out twice alike there, but each problem is drawn once.
+
+    A run has drawn what it has trained on, what it dropped (for a failed rollout, say) and the `ahead` groups that the
+    checkpoint holds for steps to come; a group trained on twice leaves another in there. A group of fewer than `n`
+    trajectories is a lost one.
+    """
+    if (last := checkpoints.latest(job.folder / "checkpoints")) is None:
+        return 0, {}
+    end = checkpoints.step_of(last)
+    seen: set[tuple] = set()
+    lost, again = 0, {}
+    for step, path in records.step_files(job.folder / "trajectories").items():
+        if step > end:
+            break
+        rows = records.read_step(path, columns=("data_source", "index", "sample"))
+        samples = {(row["data_source"], row["index"], row["sample"]) for row in rows}
+        groups = {sample[:2] for sample in samples}
+        lost += sum(not {(*group, sample) for sample in range(n)} <= samples for group in groups)
+        again[step] = len(groups & seen) + (len(rows) > len(samples))
+        seen |= groups
+    done = {step: metrics for steps in job.attempts() for step, metrics in steps.items() if step <= end}
+    dropped = sum(v for metrics in done.values() for k, v in metrics.items() if k.startswith("filters/groups/"))
+    drawn = json.loads((last / curriculum.STATE).read_text())["offered"]
+    lost += int(drawn - len(seen) - dropped - ahead) - sum(again.values())
+    return lost, {step: count for step, count in again.items() if count}
 
 
 def _alike(value: float | None, wanted: float) -> bool:

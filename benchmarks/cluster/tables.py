@@ -18,27 +18,33 @@ HEAD = (
     "stage",
     "detected (s)",
     "resumed (s)",
-    "steps lost / doubled",
+    "lost / doubled",
     "orphans",
     "cause, as the user finds it",
+    "commit",
 )
 
 
 def faults(result: dict) -> str:
     """A row for each fault that was tried, by stage and name, and what they add up to."""
-    rows = sorted(result["rows"], key=lambda row: (row["stage"] != "sft", row["fault"]))
+    rows = sorted(result["rows"], key=lambda row: (row["stage"] != "sft", row["pipeline"] != "sync", row["fault"]))
     lines = [HEAD, ("---",) * len(HEAD)]
     for row in rows:
         steps = f"{row['steps_lost']} / {row['steps_doubled']}"
         cause = f"`{row['cause'].replace('`', chr(39))}`" if row["cause"] else "-"
         times = [_seconds(row["detected_s"]), _seconds(row["resumed_s"])]
-        lines.append((row["fault"], row["stage"], *times, steps, str(row["orphans"]), cause.replace("|", "\\|")))
+        stage = row["stage"] if row["pipeline"] == "sync" else f"{row['stage']}, {row['pipeline']}"
+        version = row["commit"] or f"before {row['recorded']}"
+        told = (steps, str(row["orphans"]), cause.replace("|", "\\|"), f"{version}, {row['date']}")
+        lines.append((row["fault"], stage, *times, *told))
     kills = sum("kill -9" in row["hit"] for row in rows)
     stages = Counter(row["stage"] for row in rows)
+    ahead = sum(row["pipeline"] != "sync" for row in rows)
     sums = {name: sum(row[name] for row in rows) for name in ("steps_lost", "steps_doubled", "orphans")}
     loads = [row["load"] for row in rows if row.get("load")]
-    shown = [f"{len(rows)} faults ({stages['sft']} of SFT, {stages['rl']} of RL), {kills} of them `kill -9`: "]
-    shown.append(f"{sums['steps_lost']} steps lost, {sums['steps_doubled']} doubled, {sums['orphans']} orphans. ")
+    shown = [f"{len(rows)} faults ({stages['sft']} of SFT, {stages['rl']} of RL, {ahead} of these with rollouts "]
+    shown.append(f"that run ahead), {kills} of them `kill -9`: ")
+    shown.append(f"{sums['steps_lost']} lost, {sums['steps_doubled']} doubled, {sums['orphans']} orphans. ")
     shown.append(f"{result['made']['machine']['cores']} cores")
     shown.append(f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else ".")
     return "".join(shown) + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)

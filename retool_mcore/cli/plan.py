@@ -84,7 +84,7 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     config, shape, card = asked(stage, words, gpu, gib)
     problem, told = problem_of(config, shape, card, run_of, mean)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
-    needs = memory.needs_of(config, shape)
+    needs = memory.node_needs(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
     most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
     beside = [f"A node's memory: {needs.total / GIB:,.0f} GiB ({most})."]

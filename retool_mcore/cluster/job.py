@@ -46,7 +46,6 @@ from retool_mcore.state.stop import EXIT_CODE, JOB_END
 
 say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
-ONE_NODE = ("eval",)
 RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
 DUMP_NODES_TIMEOUT_S = 120.0
@@ -103,7 +102,7 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
         if allocation.gpus_per_node is None:
             raise UserError("parallel.device=cuda, but the job's node has no GPUs: submit it with --gpus-per-node.")
         given["parallel.gpus_per_node"] = allocation.gpus_per_node
-    if stage in ONE_NODE and len(allocation.nodes) > 1:
+    if stage == "eval" and len(allocation.nodes) > 1:
         raise UserError(f"{stage} runs on one node, but the job has {len(allocation.nodes)}: submit it with --nodes=1.")
     differ = {key: value for key, value in given.items() if OmegaConf.select(config, key) != value}
     for key, value in differ.items():
@@ -348,7 +347,8 @@ def back_to_queue(allocation: Allocation, why: str, otherwise: int, bad: Sequenc
     code, `otherwise` when Slurm refuses."""
     refusal = slurm.requeue(allocation.job_id)
     if refusal is None:
-        elsewhere = bool(bad) and slurm.avoid(allocation.job_id, bad, len(allocation.nodes))
+        # Again where Slurm's SIGTERM to all of the job's processes, which comes now, ended one that asks Slurm.
+        elsewhere = bool(bad) and any(slurm.avoid(allocation.job_id, bad, len(allocation.nodes)) for _ in range(3))
         keeps_off = f" and keeps off {', '.join(bad)}" if elsewhere else ""
         return finish(f"{why}; job {allocation.job_id} is back in the queue{keeps_off}.", 0)
     return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {refusal}", otherwise)

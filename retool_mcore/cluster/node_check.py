@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,8 +44,9 @@ class NodesBroken(UserError):
         self.nodes = nodes
 
 
-def plain_srun(options: Sequence[str], command: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
-    return [slurm.program("srun"), *shared, *options, *command]
+def plain_srun(options: Sequence[str], command: Sequence[str]) -> list[str]:
+    """A step of one task a node, which does not wait for what other steps of the job hold."""
+    return [slurm.program("srun"), "--ntasks-per-node=1", "--overlap", "--mem=0", *options, *command]
 
 
 def check_nodes(
@@ -76,8 +76,7 @@ def check_nodes(
     deadline_s = DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
-    given = {"config": str(config_path), "token": token, "ports": list(ports), "sandbox": sandbox}
-    given["deadline_s"] = deadline_s
+    given = dict(config=str(config_path), token=token, ports=[*ports], sandbox=sandbox, deadline_s=deadline_s)
     command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(given)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +110,7 @@ def gather(
     The first node's clock is added to each: `launched` before srun started, `received` as the report arrived.
     """
     options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}"]
-    # --overlap and --mem=0: the step must not wait for what other steps of the job hold.
-    options += ["--ntasks-per-node=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--label", "--unbuffered"]
+    options += ["--kill-on-bad-exit=0", "--label", "--unbuffered"]
     step = srun(options, command)
     launched = time.time()
     deadline = time.monotonic() + deadline_s
@@ -197,9 +195,7 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
     # On a login node (salloc) the first node's address is not ours.
     address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
     all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
-    # One task a node, which does not wait for what other steps of the job hold.
-    srun = partial(plain_srun, shared=("--ntasks-per-node=1", "--overlap", "--mem=0"))
-    if not nccl_check.passes(all_nodes, srun, address=address, port=network.free_base_port(int(job), 1)):
+    if not nccl_check.passes(all_nodes, plain_srun, address=address, port=network.free_base_port(int(job), 1)):
         raise UserError(nccl_check.FAILED)
 
 

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
@@ -111,11 +112,9 @@ def _joined(report: Mapping) -> Iterator[Row]:
 
 def _needs(config: Mapping) -> memory.Needs:
     """Of one node, by the policy that the first node sees; without one, what any run needs."""
-    config = OmegaConf.create(config)
-    try:
+    config, folder = OmegaConf.create(config), None
+    with suppress(UserError):
         folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
-    except UserError:
-        folder = None
     return memory.node_needs(config, folder)
 
 

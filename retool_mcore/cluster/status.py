@@ -135,7 +135,7 @@ def _from_files(folder: Path, steps: dict, open_attempt: bool, outcome: str | No
         if stage_id and processes.find(stage_id):
             return "running", _doing(folder, steps, now_s)
         paths = [folder / "log.txt", *(folder / "metrics").glob("*"), *(folder / "heartbeat").glob("*")]
-        sign = _age(max((_changed(path, 0.0) for path in paths), default=0.0), now_s)
+        sign = duration(now_s - max((_changed(path, 0.0) for path in paths), default=0.0))
         return "unknown", f"killed, or runs on another machine; last output {sign} ago"
     if outcome is None:
         return "not started", "-"
@@ -161,7 +161,7 @@ def _doing(folder: Path, steps: dict, now_s: float) -> str:
     newest = next(reversed(attempt_files(folder).values()), None)
     began = newest is not None and _quietly(lambda: newest.stat().st_size, 0) > 0
     doing = f"step {max(steps, default=0) + 1}" if began else "starting"
-    since = _age(_changed(newest, now_s) if newest else now_s, now_s)
+    since = duration(now_s - (_changed(newest, now_s) if newest else now_s))
     return f"{doing} since {since}" + (said and f": {said}")
 
 
@@ -196,7 +196,7 @@ def _checkpoint(root: Path, now_s: float) -> str:
     error = f" ± {best['se']:.2g}" if best and "se" in best else ""
     if last is None:
         return "-"
-    return f"step {checkpoints.step_of(last)}, {_age((last / checkpoints.MARK).stat().st_mtime, now_s)} ago" + (
+    return f"step {checkpoints.step_of(last)}, {duration(now_s - (last / checkpoints.MARK).stat().st_mtime)} ago" + (
         f", best: step {best['step']} ({best['metric']} {best['value']:.4g}{error})" if best else ""
     )
 
@@ -220,7 +220,3 @@ def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:
 
 def _changed(path: Path, otherwise: float) -> float:
     return _quietly(lambda: path.stat().st_mtime, otherwise)
-
-
-def _age(then_s: float, now_s: float) -> str:
-    return duration(now_s - then_s)

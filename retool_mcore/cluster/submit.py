@@ -21,6 +21,7 @@ from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
+from retool_mcore.preflight.memory import asked_gib
 from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner.launch import stage_dir
 
@@ -57,6 +58,8 @@ class Job:
             flags.append(f"--nodes={asked_nodes(self.stage, self.config)}")
             if self.site.gpu_gres:
                 flags.append(f"--gpus-per-node={asked_gpus(self.config, self.site)}")
+            if not any(flag.startswith("--mem") for flag in self.site.flags) and (gib := asked_gib(self.config)):
+                flags.append(f"--mem={gib}G")
         if self.after:
             # A job whose predecessor failed would otherwise wait for ever.
             flags += [f"--dependency=afterok:{self.after}", "--kill-on-invalid-dep=yes"]
@@ -172,9 +175,8 @@ def summary(job: Job) -> str:
     lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}"]
     if job.stage in STAGES:
         layout = config.parallel
-        gpus = asked_gpus(config, job.site)
         nodes = f"{layout.nodes} + {n} for rollouts" if (n := beside(config)) else asked_nodes(job.stage, config)
-        lines.append(f"# nodes: {nodes}, GPUs on each: {gpus}, device: {layout.device}")
+        lines.append(f"# nodes: {nodes}, GPUs on each: {asked_gpus(config, job.site)}, device: {layout.device}")
         lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
         if train := config.get("train"):
             steps = train.steps or f"those of {train.epochs} epochs"

@@ -1,6 +1,7 @@
 """Do an update and the models beside vLLM fit the GPUs, and what a run keeps beside them the nodes? By the planner's
 arithmetic (retool_mcore/planner/memory.py)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from retool_mcore.planner import memory as update
 from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters, trained_parameters
+from retool_mcore.planner.run import shape_of
 from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import Shape, known
 from retool_mcore.preflight import machine
@@ -131,16 +133,12 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     return found
 
 
-def node_needs(config: DictConfig, folder: Path | None) -> Needs:
+def node_needs(config: DictConfig, model: Path | Shape | None) -> Needs:
     """What a node needs; of other stages than sft and rl, and of a model that the planner does not know, the least.
 
-    folder: the policy's, None when it is not there.
+    model: the policy's folder, None when it is not there, or its shape.
     """
-    return needs_of(config, None if folder is None else known(folder))
-
-
-def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
-    """The same of a model's shape."""
+    shape = known(model) if isinstance(model, Path) else model
     parallel, cuda = config.parallel, config.parallel.device == "cuda"
     base = {"processes": machine.MIN_CPU_MEMORY_BYTES + cuda * parallel.gpus_per_node * PROCESS_BYTES}
     if "train" not in config or shape is None:
@@ -166,6 +164,12 @@ def needs_of(config: DictConfig, shape: Shape | None) -> Needs:
                 parts["reference"] = parts.get("reference", 0.0) + reference
         nodes.append(Needs(parts))
     return max(nodes, key=lambda needs: needs.total)
+
+
+def asked_gib(config: DictConfig) -> int | None:
+    """GiB to ask a cluster for on every node: the prediction and its error. None where the planner knows no model."""
+    shape = shape_of(config) if "train" in config and config.parallel.device == "cuda" else None
+    return math.ceil(node_needs(config, shape).total * (1 + TOLERANCE) / GIB) if shape else None
 
 
 def check(needs: Needs, *, memory: float) -> None:

@@ -18,12 +18,16 @@ def test_a_page_without_a_place_for_a_table_is_refused():
 def test_a_row_of_faults_and_their_sums():
     row = {"fault": "raylet", "stage": "rl", "hit": "kill -9 of the raylet on n2", "detected_s": 14.3, "load": 7.6}
     row |= {"resumed_s": None, "steps_lost": 1, "steps_doubled": 2, "orphans": 3, "cause": "retool: a `b` | c"}
-    table = tables.faults({"rows": [row], "made": {"machine": {"cores": 2}}}).splitlines()
+    row |= {"pipeline": "sync", "commit": None, "date": "2026-11-22", "recorded": "5d22d31"}
+    ahead = row | {"pipeline": "async", "commit": "abc", "date": "2026-11-26", "fault": "rank", "hit": "a cut"}
+    table = tables.faults({"rows": [ahead, row], "made": {"machine": {"cores": 2}}}).splitlines()
     assert table[0] == (
-        "1 faults (0 of SFT, 1 of RL), 1 of them `kill -9`: 1 steps lost, 2 doubled, 3 orphans. 2 cores, "
-        "a load of 8 to 8 at the moments of the faults."
+        "2 faults (0 of SFT, 2 of RL, 1 of these with rollouts that run ahead), 1 of them `kill -9`: 2 lost, "
+        "4 doubled, 6 orphans. 2 cores, a load of 8 to 8 at the moments of the faults."
     )
-    assert table[-1] == "| raylet | rl | 14 | - | 1 / 2 | 3 | `retool: a 'b' \\| c` |"
+    told = "14 | - | 1 / 2 | 3 | `retool: a 'b' \\| c`"
+    assert table[-2] == f"| raylet | rl | {told} | before 5d22d31, 2026-11-22 |"
+    assert table[-1] == f"| rank | rl, async | {told} | abc, 2026-11-26 |"
 
 
 def test_the_rehearsal_tells_what_went_wrong_at_its_end():

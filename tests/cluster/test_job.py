@@ -216,6 +216,15 @@ def test_back_in_the_queue_it_keeps_off_bad_nodes_where_others_are_enough(
     assert ("keeps off n2" in capsys.readouterr().out) is bool(keeps_off)
 
 
+def test_it_keeps_off_them_although_slurms_signal_ends_the_first_that_asks(program, tmp_path, capsys):
+    killed = f"[ -e {tmp_path}/asked ] || {{ touch {tmp_path}/asked; kill -TERM $$; }}"
+    told = "echo 'Partition=gpu ReqNodeList=(null) ExcNodeList=(null)'"
+    program("scontrol", f'case "$2" in job) {told};; esac')
+    program("sinfo", f"{killed}; printf '%s\\n' n1 n2 n3")
+    assert back_to_queue(TWO, "rl: n2 is silent", 1, ["n2"]) == 0
+    assert "keeps off n2" in capsys.readouterr().out
+
+
 def test_a_job_that_slurm_does_not_requeue_keeps_its_exit_code(program, capsys):
     program("scontrol", "echo requeue disabled >&2; exit 1")
     assert back_to_queue(TWO, "rl: stopped after step 3", 75) == 75

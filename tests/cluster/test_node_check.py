@@ -127,7 +127,8 @@ def test_the_steps_options_stand_before_the_container_and_the_command(tmp_path):
 
     node_check.gather(["n1", "n2"], ["look"], srun, deadline_s=30.0)
     ((options, command),) = seen
-    assert {"--nodes=2", "--nodelist=n1,n2", "--overlap", "--label"} < set(options) and command == ["look"]
+    assert {"--nodes=2", "--nodelist=n1,n2", "--label"} < set(options) and command == ["look"]
+    assert {"--overlap", "--mem=0"} < set(node_check.plain_srun(options, command))
 
 
 def test_a_missing_srun_is_told(config, config_path, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import slurm_faults, slurm_here
-from benchmarks.cluster.slurm_jobs import fork, prepare, retool, submit, wrong_steps
+from benchmarks.cluster.slurm_jobs import fork, prepare, retool, submit, wrong_groups, wrong_steps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -155,7 +155,8 @@ def test_rl_over_two_nodes(cluster, cold_started):
 
 @pytest.mark.nightly
 def test_rollouts_on_a_node_of_their_own(cluster, cold_started, tmp_path):
-    """One node trains, the other generates ahead of it; a lost rollout node costs a start, and no step twice."""
+    """One node trains, the other generates ahead of it; a killed engine costs a start, and no group is trained on twice
+    or left out."""
     runs = fork(cold_started, tmp_path / "runs", "sft")
     alone = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
     words = (*alone, "pipeline=one_step_off", "data.rl.steps=4")
@@ -167,5 +168,7 @@ def test_rollouts_on_a_node_of_their_own(cluster, cold_started, tmp_path):
     assert not ranks[ahead] and ranks[{"n1": "n2", "n2": "n1"}[ahead]], (engines, ranks)
     slurm_faults.kill("vLLM engine", ahead)(job)
     assert job.finish()["Restarts"] == "1", job.output()[-6000:]
-    done = [step for steps in job.attempts() for step in steps]
-    assert sorted(set(done)) == [1, 2, 3, 4] and job.attempts()[1]
+    first, second = job.attempts()
+    # The engine is killed after step 2, whose checkpoint may have become whole by then.
+    assert max(first) in (2, 3) and min(second) in (1, 3) and max(second) == 4, (first, second)
+    assert wrong_groups(job, n=4, ahead=4) == (0, {})

@@ -1,6 +1,7 @@
 """`retool submit`: what it hands to sbatch. Slurm's own commands are stand-ins that write down how they were called."""
 
 import json
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,22 @@ def test_where_slurm_counts_no_gpus_none_are_asked_for(slurm, tmp_path, monkeypa
     ours = (ROOT / "slurm" / "sft.sbatch").read_text()
     assert "#SBATCH --gpus-per-node=8\n" in ours
     assert script.read_text() == ours.replace("#SBATCH --gpus-per-node=8\n", "")
+
+
+def test_the_memory_that_a_node_needs_is_asked_for_where_the_site_asks_for_none(slurm, capsys):
+    fewer = "parallel.megatron.optimizer_offload=false"  # the optimizer's copies, and with them most of it
+    for words in (BIG, [*BIG, fewer]):
+        assert main.main(["submit", "rl", "--site", "example-apptainer", *words]) == 0
+    asked = [[flag for flag in flags if flag.startswith("--mem")] for _, flags, _, _ in calls(slurm)]
+    (all_of_it,), (less,) = ([int(flag.removeprefix("--mem=").removesuffix("G")) for flag in own] for own in asked)
+    capsys.readouterr()
+    assert main.main(["plan", *BIG]) == 0
+    needed = int(re.search(r"A node's memory: ([\d,]+) GiB", capsys.readouterr().out)[1].replace(",", ""))
+    assert needed < all_of_it < 1.1 * needed and less < all_of_it - 300
+    # The default site asks for all that a node has, and an evaluation's need is not known.
+    assert main.main(["submit", "rl", *BIG]) == main.main(["submit", "eval", "--site", "example-apptainer", *BIG]) == 0
+    whole, evaluation = ([flag for flag in flags if flag.startswith("--mem")] for _, flags, _, _ in calls(slurm)[-2:])
+    assert (whole, evaluation) == (["--mem=0"], [])
 
 
 def test_a_run_on_cpu_asks_for_no_gpu(slurm):

@@ -178,10 +178,13 @@ class RetoolTrainerMixin(Phases):
         super()._load_checkpoint()
         self.curriculum.load(self._checkpoint())
         left_out = alarms.left_out(Path(self.config.retool.stage_dir), self.global_steps)
-        if left_out and self.trainer_mode != "sync":  # verl restored some of them from the checkpoint
+        if self.trainer_mode != "sync":
             restored = (transfer_queue.kv_list("train") or {}).get("train", {})
-            transfer_queue.kv_clear(keys=list(restored), partition_id="train")
-            self._restored_tq_prompt_count = 0
+            # verl restored such prompts, too, and what the step itself was trained on, cleared only after the save.
+            kept = set() if left_out else {key for key, tag in restored.items() if tag.get("is_prompt")}
+            if gone := [key for key in restored if key.split("_")[0] not in kept]:
+                transfer_queue.kv_clear(keys=gone, partition_id="train")
+            self._restored_tq_prompt_count = len(kept)
         for _ in range(left_out):
             super()._fetch_one_gen_batch()
         self.fetched = 0
