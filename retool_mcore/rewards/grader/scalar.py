@@ -48,14 +48,16 @@ def parsed(text: str) -> Parsed | None:
         return None
 
 
-@lru_cache(maxsize=4096)
 def form(text: str) -> canonical.Form | None:
     """The canonical form of `text`, None when it has none within the limits."""
-    tree = parsed(text)
-    if tree is None:
-        return None
+    found = parsed(text)
+    return None if found is None else _form(found.tree)
+
+
+@lru_cache(maxsize=4096)
+def _form(tree: tuple) -> canonical.Form | None:
     try:
-        return canonical.canonical(tree.tree)
+        return canonical.canonical(tree)
     except (canonical.TooHard, RecursionError, ZeroDivisionError, OverflowError):
         return None
 
@@ -118,7 +120,16 @@ def same_value(a: str, b: str) -> bool | None:
         return same_value(_J.sub("i", a), b)
     if "i" in left.symbols - right.symbols and "j" in right.symbols - left.symbols:
         return same_value(a, _J.sub("i", b))
-    first, second = form(a), form(b)
+    verdict = _same_trees(left, right)
+    one, other = (Parsed(_decimal_logs(side.tree), side.doubtful, side.symbols) for side in (left, right))
+    if verdict is True or (one, other) == (left, right):
+        return verdict
+    # A bare log is natural or decimal, on both sides alike.
+    return True if (decimal := _same_trees(one, other)) is True else verdict if verdict is decimal else None
+
+
+def _same_trees(left: Parsed, right: Parsed) -> bool | None:
+    first, second = _form(left.tree), _form(right.tree)
     doubtful = left.doubtful or right.doubtful
     places = [p for p in (_decimals(left.tree), _decimals(right.tree)) if p is not None]
     symbols = left.symbols | right.symbols
@@ -128,10 +139,10 @@ def same_value(a: str, b: str) -> bool | None:
                 return True
         except canonical.TooHard:
             return None
-        if places:
+        if ROUNDED.get() and places:
             if (verdict := _rounded(left, right, symbols)) is not None:
                 return verdict
-            if ROUNDED.get() and max(places) >= ROUNDED_PLACES - 1:
+            if max(places) >= ROUNDED_PLACES - 1:
                 return None
         if doubtful:
             return None
@@ -139,13 +150,7 @@ def same_value(a: str, b: str) -> bool | None:
             return False
     elif places and (verdict := _rounded(left, right, symbols)) is not None:
         return verdict
-    if doubtful:
-        return None
-    verdict = numeric.compare(left.tree, right.tree, symbols)
-    one, other = (_decimal_logs(side.tree) for side in (left, right))
-    if (one, other) != (left.tree, right.tree) and numeric.compare(one, other, symbols) is not verdict:
-        return None
-    return verdict
+    return None if doubtful else numeric.compare(left.tree, right.tree, symbols)
 
 
 def _scaled(text: str, factor: Fraction) -> str:
