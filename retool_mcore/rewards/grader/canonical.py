@@ -1,6 +1,6 @@
 """Exact canonical forms: quotients of polynomials over the rationals extended by real roots of rationals, i, pi and e.
 
-A polynomial is a dict from a monomial to its coefficient (Fraction, never 0); a monomial is a frozenset of
+A polynomial is a dict from a monomial to its coefficient (never 0); a monomial is a frozenset of
 (atom, exponent). Atoms are primes (their exponents lie in (0, 1); products of such roots are linearly independent over
 the rationals, Besicovitch 1940), symbols, powers ("power", base, monomial) of which the exponent's coefficient is the
 atom's exponent, logarithms of primes, and opaque terms such as arcsin(x), which are only known to equal themselves.
@@ -17,7 +17,7 @@ MAX_RADICAND = 10**8
 ONE: frozenset = frozenset()
 
 # The power of e of which the exponent is a multiple of i pi.
-TURN = ("power", "e", frozenset([("i", Fraction(1)), ("pi", Fraction(1))]))
+TURN = ("power", "e", frozenset([("i", 1), ("pi", 1)]))
 
 Poly = dict
 
@@ -29,19 +29,23 @@ class TooHard(ValueError):
 def _const(value: Fraction) -> Poly:
     if value.numerator.bit_length() + value.denominator.bit_length() > MAX_BITS:
         raise TooHard("number too long")
-    return {ONE: value} if value else {}
+    return {ONE: value.numerator if value.denominator == 1 else value} if value else {}
 
 
-def _atom(atom, exponent: Fraction = Fraction(1)) -> Poly:
-    return {frozenset([(atom, exponent)]): Fraction(1)}
+def _over(a: Fraction | int, b: Fraction | int) -> Fraction | int:
+    return a if b == 1 else Fraction(a, b)
 
 
-def _join(a: frozenset, b: frozenset) -> tuple[frozenset, Fraction]:
+def _atom(atom, exponent: Fraction | int = 1) -> Poly:
+    return {frozenset([(atom, exponent)]): 1}
+
+
+def _join(a: frozenset, b: frozenset) -> tuple[frozenset, Fraction | int]:
     """Product of two monomials, and the rational that falls out of it."""
     powers = dict(a)
     for atom, exponent in b:
         powers[atom] = powers.get(atom, 0) + exponent
-    factor = Fraction(1)
+    factor: Fraction | int = 1
     for atom, exponent in list(powers.items()):
         if isinstance(atom, int):  # a prime under a root
             whole = exponent.numerator // exponent.denominator
@@ -82,7 +86,7 @@ def _mul(a: Poly, b: Poly) -> Poly:
     for left, x in a.items():
         for right, y in b.items():
             mono, factor = (left or right, 1) if not left or not right else _join(left, right)
-            value = total.get(mono, 0) + x * y * factor
+            value = total.get(mono, 0) + (x * y if factor == 1 else x * y * factor)
             if value:
                 if value.numerator.bit_length() + value.denominator.bit_length() > MAX_BITS:
                     raise TooHard("number too long")
@@ -98,18 +102,18 @@ class Form:
     __slots__ = ("bottom", "top")
 
     def __init__(self, top: Poly, bottom: Poly | None = None):
-        bottom = {ONE: Fraction(1)} if bottom is None else bottom
+        bottom = {ONE: 1} if bottom is None else bottom
         if not bottom:
             raise TooHard("division by zero")
         if len(bottom) == 1 and ONE not in bottom:  # a single term moves into the numerator
             ((mono, coefficient),) = bottom.items()
             inverse, factor = _join(ONE, frozenset((atom, -exponent) for atom, exponent in mono))
-            top, bottom = _mul(top, {inverse: factor / coefficient}), {ONE: Fraction(1)}
+            top, bottom = _mul(top, {inverse: _over(factor, coefficient)}), {ONE: 1}
         else:
             lead = bottom[min(bottom, key=hash)]
             if lead != 1:
-                top = {mono: value / lead for mono, value in top.items()}
-                bottom = {mono: value / lead for mono, value in bottom.items()}
+                top = {mono: _over(value, lead) for mono, value in top.items()}
+                bottom = {mono: _over(value, lead) for mono, value in bottom.items()}
         self.top, self.bottom = top, bottom
 
     def __eq__(self, other) -> bool:
@@ -134,7 +138,7 @@ class Form:
         if not self.top:
             return Fraction(0)
         if set(self.top) == {ONE} and set(self.bottom) == {ONE}:
-            return self.top[ONE] / self.bottom[ONE]
+            return Fraction(self.top[ONE], self.bottom[ONE])
         return None
 
     def key(self) -> tuple:
@@ -143,10 +147,10 @@ class Form:
     def content(self) -> tuple[Fraction, "Form"]:
         """The greatest positive rational that divides the numerator's coefficients, and what it leaves."""
         if not self.top:
-            return Fraction(1), self
+            return 1, self
         values = self.top.values()
         content = Fraction(gcd(*(v.numerator for v in values)), lcm(*(v.denominator for v in values)))
-        return content, Form({mono: value / content for mono, value in self.top.items()}, self.bottom)
+        return content, Form({mono: _over(value, content) for mono, value in self.top.items()}, self.bottom)
 
     @property
     def atoms(self) -> set:
@@ -156,6 +160,14 @@ class Form:
     def decisive(self) -> bool:
         """Whether a different form means a different value: no opaque term but unknown functions, which obey no law."""
         return not any(isinstance(atom, tuple) and not str(atom[0]).startswith("call ") for atom in self.atoms)
+
+    def cleared(self) -> "Form":
+        """Without symbols under a fraction bar: what an equation with zero may be multiplied by."""
+        least: dict = {}
+        for mono in self.top:
+            for atom, exponent in mono:
+                least[atom] = min(exponent, least.get(atom, 0))
+        return self.times(Form({frozenset((atom, -e) for atom, e in least.items() if e < 0): 1}))
 
     @property
     def is_power(self) -> bool:
@@ -193,10 +205,11 @@ def _factors(value: Fraction) -> tuple[tuple[int, int], ...]:
 def _root_of_rational(value: Fraction, exponent: Fraction) -> Form:
     if value == 0:
         return Form({})
-    result = Form({ONE: Fraction(1)})
+    result = Form({ONE: 1})
     if value < 0:
         if exponent.denominator == 2:
-            result = Form({(("i", Fraction(1)),): Fraction(1 if exponent.numerator % 4 == 1 else -1)})
+            result = _atom("i")
+            result = Form(result if exponent.numerator % 4 == 1 else _add({}, result, -1))
         elif exponent.denominator % 2 == 1:  # the real root
             result = Form({ONE: Fraction(-1 if exponent.numerator % 2 else 1)})
         else:
@@ -215,7 +228,7 @@ def _integer_power(base: Form, exponent: int) -> Form:
             raise TooHard("power too large")
     if exponent < 0:
         base, exponent = Form(base.bottom, base.top), -exponent
-    result = Form({ONE: Fraction(1)})
+    result = Form({ONE: 1})
     while exponent:
         if exponent & 1:
             result = result.times(base)
@@ -249,16 +262,16 @@ def _power(base: Form, exponent: Form) -> Form:
         return base
     if set(exponent.bottom) != {ONE}:
         return Form(_atom(("pow", base.key(), exponent.key())))
-    result = Form({ONE: Fraction(1)})
+    result = Form({ONE: 1})
     for mono, coefficient in exponent.top.items():
         if mono == ONE:
             result = result.times(_power(base, Form(_const(coefficient))))
             continue
         for atom, count in _bases(base, rational):
-            power, factor = frozenset([(("power", atom, mono), coefficient * count)]), Fraction(1)
+            power, factor = frozenset([(("power", atom, mono), coefficient * count)]), 1
             if isinstance(atom, tuple) and atom[0] == "power":  # (e^x)^n
                 inner, factor = _join(atom[2], mono)
-                power, factor = frozenset([(("power", atom[1], inner), coefficient * count * factor)]), Fraction(1)
+                power, factor = frozenset([(("power", atom[1], inner), coefficient * count * factor)]), 1
             if ("power", atom, mono) == TURN and 12 % coefficient.denominator == 0:
                 result = result.times(_turned(int(12 * coefficient) % 24))
             else:
@@ -282,7 +295,7 @@ def _bases(base: Form, rational: Fraction | None) -> list[tuple]:
 def _turned(steps: int) -> Form:
     """e to the power of i pi / 12 times `steps`, in roots."""
     if not steps:
-        return Form({ONE: Fraction(1)})
+        return Form({ONE: 1})
     six, two = (_root_of_rational(Fraction(n), Fraction(1, 2)) for n in (6, 2))
     fifteen_degrees = six.plus(two).plus(six.plus(two, -1).times(Form(_atom("i"))))
     return fifteen_degrees.times(Form(_const(Fraction(1, 4)))).times(_turned(steps - 1))
@@ -291,25 +304,25 @@ def _turned(steps: int) -> Form:
 def _logarithm(value: Form) -> Form:
     """The natural one: of numbers and their powers a sum over the primes."""
     content, rest = value.content()
-    total = Form({frozenset([(("ln", prime), Fraction(1))]): Fraction(n) for prime, n in _factors(content)})
+    total = Form({frozenset([(("ln", prime), 1)]): Fraction(n) for prime, n in _factors(content)})
     if not rest.is_power or rest.top.get(next(iter(rest.top))) != 1:
         return total if rest.rational() == 1 else total.plus(Form(_atom(("ln", rest.key()))))
     for atom, exponent in next(iter(rest.top)):
         if isinstance(atom, tuple):
-            term = {frozenset(atom[2]): Fraction(1)}
+            term = {frozenset(atom[2]): 1}
             base = Form(_atom(atom[1])) if isinstance(atom[1], str) else Form(_const(Fraction(atom[1])))
             term = Form(term).times(_logarithm(base))
         else:
-            term = Form(_const(Fraction(1))) if atom == "e" else Form(_atom(("ln", atom)))
+            term = Form({ONE: 1}) if atom == "e" else Form(_atom(("ln", atom)))
         total = total.plus(term.times(Form(_const(exponent))))
     return total
 
 
 def _waves(name: str, arg: Form) -> Form:
     """A trigonometric or hyperbolic function by powers of e."""
-    i = Form(_atom("i")) if not name.endswith("h") else Form({ONE: Fraction(1)})
+    i = Form(_atom("i")) if not name.endswith("h") else Form({ONE: 1})
     up = _power(Form(_atom("e")), arg.times(i))
-    down = Form({ONE: Fraction(1)}).over(up)
+    down = Form({ONE: 1}).over(up)
     sine, cosine = up.plus(down, -1).over(i), up.plus(down)  # twice each
     two = Form(_const(Fraction(2)))
     return {
@@ -329,14 +342,16 @@ def _function(name: str, args: list[Form]) -> Form:
     if name == "binom" and None not in values and all(v.denominator == 1 and 0 <= v <= 3000 for v in values):
         return Form(_const(Fraction(comb(int(values[0]), int(values[1])))))
     if name == "binom" and values[1] is not None and values[1].denominator == 1 and 0 <= values[1] <= 6:
-        result = Form(_const(Fraction(1)))
+        result = Form({ONE: 1})
         for n in range(int(values[1])):
             result = result.times(args[0].plus(Form(_const(Fraction(n))), -1)).over(Form(_const(Fraction(n + 1))))
         return result
+    if name in ("gcd", "lcm") and all(v is not None and v.denominator == 1 for v in values):
+        return Form(_const(Fraction((gcd if name == "gcd" else lcm)(*(int(v) for v in values)))))
     if name == "abs":
         content, rest = args[0].content()
-        lead = next((rest.top[mono] for mono in [min(rest.top, key=hash, default=ONE)] if rest.top), Fraction(1))
-        rest = Form({mono: value / lead for mono, value in rest.top.items()}, rest.bottom)
+        lead = next((rest.top[mono] for mono in [min(rest.top, key=hash, default=ONE)] if rest.top), 1)
+        rest = Form({mono: _over(value, lead) for mono, value in rest.top.items()}, rest.bottom)
         scale = Form(_const(content * abs(lead)))
         return scale.times(rest if rest.is_power or not rest.top else Form(_atom(("abs", rest.key()))))
     if name in ("floor", "ceil") and values[0] is not None:
@@ -344,8 +359,8 @@ def _function(name: str, args: list[Form]) -> Form:
     if name in ("ln", "log", "lg") and args[0].top:
         base = args[1] if len(args) == 2 else Form(_const(Fraction(10)) if name == "lg" else _atom("e"))
         return _logarithm(args[0]).over(_logarithm(base))
-    if name == "exp":
-        return _power(Form(_atom("e")), args[0])
+    if name in ("exp", "cis"):
+        return _power(Form(_atom("e")), args[0].times(Form(_atom("i"))) if name == "cis" else args[0])
     if name in _WAVES:
         return _waves(name, args[0])
     return Form(_atom((name, *(arg.key() for arg in args))))
@@ -375,5 +390,5 @@ def ratio(a: Form, b: Form) -> Fraction | None:
     left, right = _mul(a.top, b.bottom), _mul(b.top, a.bottom)
     if not left or left.keys() != right.keys():
         return None
-    ratios = {left[mono] / right[mono] for mono in left}
+    ratios = {Fraction(left[mono], right[mono]) for mono in left}
     return ratios.pop() if len(ratios) == 1 else None

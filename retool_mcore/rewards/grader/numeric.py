@@ -55,6 +55,7 @@ def _power(base, exponent, lib):
 def _functions(m) -> dict:
     same = {name: getattr(m, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "log")}
     same |= {"ln": m.log, "arcsin": m.asin, "arccos": m.acos, "arctan": m.atan, "lg": lambda v: m.log(v) / m.log(10)}
+    same |= {"cis": lambda v: m.exp(1j * v), "arccot": lambda v: m.pi / 2 - same["arctan"](v)}
     return same | {"cot": lambda v: 1 / m.tan(v), "sec": lambda v: 1 / m.cos(v), "csc": lambda v: 1 / m.sin(v)}
 
 

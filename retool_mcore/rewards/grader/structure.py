@@ -6,10 +6,11 @@ nothing, and in the worker, where it is math-verify.
 
 import re
 from collections.abc import Callable, Iterable
+from string import ascii_lowercase
 
-from retool_mcore.rewards.grader import relations, solutions
+from retool_mcore.rewards.grader import reals, relations, solutions
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
-from retool_mcore.rewards.grader.scalar import ROUNDED, parsed, same_scalar
+from retool_mcore.rewards.grader.scalar import ROUNDED, choice, parsed, same_scalar
 from retool_mcore.rewards.grader.statement import same_claims
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, normal_form, phrase
 
@@ -50,8 +51,12 @@ class Comparison:
         answer, truth = solutions.family(answer, truth)
         if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
             return True
+        if (verdict := choice(answer, truth)) is not None:
+            return verdict
         # A comma between digits may group thousands, set off decimals, or separate two numbers.
         for text, other, swap in ((answer, truth, False), (truth, answer, True)):
+            if "," not in text:
+                continue
             bare = self._is_scalar(other)
             if _GROUPED.fullmatch(text) and bare:
                 verdict = same_scalar(other, text) if swap else same_scalar(text, other)
@@ -86,16 +91,16 @@ class Comparison:
         a, t = relations.member(a, t), relations.member(t)
         if a.kind == t.kind == "residue":
             return self._residues(a, t)
-        sets = [solutions.real_numbers(node) or ("", node) for node in (a, t)]
-        if sets != [("", a), ("", t)] and {node.kind for _, node in sets} <= {"union", "set", "bracket"}:
-            named = {name for name, _ in sets} - {""}
-            return len(named) < 2 and self.nodes(sets[0][1], sets[1][1])
+        pair = {a.kind, t.kind}
+        if (pair != {"scalar"} or r"\mathbb" in t.text) and (ours := reals.region(a)) and (true := reals.region(t)):
+            sure = true.sure or (ours.sure and r"\cap" not in a.text)  # a pair's remark is no interval's
+            if (sure and pair != {"list"}) or ours.name or true.name:
+                return reals.same_regions(ours, true)
         if a.kind == "relation" or t.kind == "relation":
             return self._relations(a, t)
         if a.kind == t.kind == "scalar":
             verdict = same_scalar(a.text, t.text)
             return self.leaf(a.text, t.text) if verdict is None else verdict
-        pair = {a.kind, t.kind}
         if "residue" in pair:
             return False
         if "matrix" in pair or "determinant" in pair:
@@ -125,12 +130,14 @@ class Comparison:
         kinds = {a.kind, t.kind}
         if kinds == {"bracket"}:
             return a.brackets == t.brackets and self._ordered(a.items, t.items)
-        if kinds == {"set", "bracket"}:
-            return False
+        if kinds == {"set", "bracket"}:  # the one pair that solves it
+            single, other = (a, t) if a.kind == "set" else (t, a)
+            pair = len(single.items) == 1 and single.items[0].kind == "bracket" and other.brackets == "()"
+            return self.nodes(*((single.items[0], t) if single is a else (a, single.items[0]))) if pair else False
         if kinds == {"list", "bracket"}:
             bracket, other = (a, t) if a.kind == "bracket" else (t, a)
             if bracket.brackets == "()" or (bracket.brackets == "[]" and len(bracket.items) > 2):
-                return self._ordered(_values(a), _values(t))
+                return self._ordered(_values(a, True), _values(t, True))
             # A truth of two values in square brackets may have been an interval.
             return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
         if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
@@ -191,6 +198,8 @@ class Comparison:
             return verdict if a.kind == "matrix" or verdict else self.leaf(a.text, t.text)
         matrix, other = (a, t) if a.kind == "matrix" else (t, a)
         if matrix.kind == "matrix" and other.kind == "bracket" and other.brackets in ("()", "[]"):
+            if all(item.kind == "bracket" for item in other.items) and len(other.items) == len(matrix.items):
+                return _all(self._ordered(x.items, y.items) for x, y in zip(a.items, t.items, strict=True))
             flat = tuple(cell for row in matrix.items for cell in row.items)
             if 1 in (len(matrix.items), len(matrix.items[0].items)) and len(flat) == len(other.items):
                 return self._ordered(flat, other.items)
@@ -201,9 +210,6 @@ class Comparison:
         left = a.items if a.kind == "union" else (a,)
         right = t.items if t.kind == "union" else (t,)
         if all(n.kind in ("bracket", "set") for n in (*left, *right)):
-            if relations.apart(left) and relations.apart(right):
-                return self._unordered(left, right)
-            # Pieces that touch may be written as one; pieces that are the same one by one are equal in any case.
             if len(left) == len(right) and self._unordered(left, right):
                 return True
             return self.leaf(a.text, t.text)
@@ -239,6 +245,9 @@ class Comparison:
         return self.leaf(a.text, t.text)
 
     def _two_relations(self, a: Node, t: Node) -> bool | None:
+        turned = tuple(relations.FLIPPED.get(op, op) for op in reversed(a.operators))
+        if a.operators != t.operators == turned:
+            a = Node("relation", a.text, a.items[::-1], turned)
         if (verdict := relations.proportional(a, t)) is not None:
             return verdict
         if a.operators == t.operators and len(a.operators) > 1 and set(a.operators) != {"="}:
@@ -263,6 +272,11 @@ class Comparison:
         if left == right or (same is not False and self.nodes(a.items[0], t.items[0])):
             return same
         calls = relations.CALL.fullmatch(left), relations.CALL.fullmatch(right)
+        if all(calls) and calls[0][1] == calls[1][1] and calls[0][2].isalpha() and calls[1][2].isalpha():
+            renamed = re.sub(rf"(?<![\\A-Za-z]){calls[0][2]}(?![A-Za-z])", calls[1][2], value.text)
+            return self.nodes(build(renamed), true_value)
+        if "y" in (left, right) and any(calls):
+            return same
         if all(calls) and calls[0][1] == calls[1][1]:
             free = [parsed(v.text) for v in (value, true_value)]
             return same if all(p is not None and not p.symbols for p in free) else self.leaf(a.text, t.text)
@@ -282,12 +296,16 @@ def _holds_value(node: Node) -> bool:
     return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
 
 
-def _values(node: Node) -> tuple[Node, ...]:
+def _values(node: Node, in_order: bool = False) -> tuple[Node, ...]:
+    """The items without names; in_order: as their names come in the alphabet, where those are `x` and `y`, or so."""
+    names = [_name(item) for item in node.items]
+
     def value(item: Node) -> Node:
         equation = item.kind == "relation" and set(item.operators) == {"="}
         return (relations.assigned(item, is_truth=True) if equation else None) or item
 
-    return tuple(value(item) for item in node.items)
+    told = in_order and None not in names and "".join(sorted(names)) in ascii_lowercase
+    return tuple(value(item) for item in (sorted(node.items, key=_name) if told else node.items))
 
 
 def _distinct(node: Node) -> tuple[Node, ...]:
