@@ -219,7 +219,7 @@ def test_start_up_does_not_count_against_the_comparison(monkeypatch):
 def test_a_zygote_that_cannot_start_is_an_error_and_not_a_wrong_answer(monkeypatch):
     monkeypatch.setattr(pool, "_BOOT", "raise SystemExit(3)")
     with Grader() as grader, pytest.raises(RuntimeError, match="exit code 3"):
-        grader.equivalent(r"\ln(3x)", r"\log(3x)")
+        grader.equivalent("|x|", "x")
 
 
 def test_threads_get_their_own_answers_and_share_the_workers(monkeypatch):

@@ -147,7 +147,7 @@ class Form:
     def content(self) -> tuple[Fraction, "Form"]:
         """The greatest positive rational that divides the numerator's coefficients, and what it leaves."""
         if not self.top:
-            return 1, self
+            return Fraction(1), self
         values = self.top.values()
         content = Fraction(gcd(*(v.numerator for v in values)), lcm(*(v.denominator for v in values)))
         return content, Form({mono: _over(value, content) for mono, value in self.top.items()}, self.bottom)
@@ -208,8 +208,7 @@ def _root_of_rational(value: Fraction, exponent: Fraction) -> Form:
     result = Form({ONE: 1})
     if value < 0:
         if exponent.denominator == 2:
-            result = _atom("i")
-            result = Form(result if exponent.numerator % 4 == 1 else _add({}, result, -1))
+            result = Form({frozenset([("i", 1)]): 1 if exponent.numerator % 4 == 1 else -1})
         elif exponent.denominator % 2 == 1:  # the real root
             result = Form({ONE: Fraction(-1 if exponent.numerator % 2 else 1)})
         else:
@@ -254,7 +253,9 @@ def _power(base: Form, exponent: Form) -> Form:
         if len(base.top) == 1 and set(base.bottom) == {ONE}:
             ((mono, sign),) = rest.top.items()
             # Only of what is positive, or bare: the root of x^2 is not x, and not every root of a product splits.
-            if sign == 1 and (base.is_power or (len(mono) == 1 and ("i", 1) not in mono and {e for _, e in mono} == {1})):
+            if sign == 1 and (
+                base.is_power or (len(mono) == 1 and ("i", 1) not in mono and {e for _, e in mono} == {1})
+            ):
                 mono, factor = _join(ONE, frozenset((atom, e * value) for atom, e in mono))
                 return _root_of_rational(content, value).times(Form({mono: factor}))
         return _root_of_rational(content, value).times(Form(_atom(("root", rest.key(), value))))
@@ -268,14 +269,14 @@ def _power(base: Form, exponent: Form) -> Form:
             result = result.times(_power(base, Form(_const(coefficient))))
             continue
         for atom, count in _bases(base, rational):
-            power, factor = frozenset([(("power", atom, mono), coefficient * count)]), 1
+            over, factor = mono, coefficient * count
             if isinstance(atom, tuple) and atom[0] == "power":  # (e^x)^n
-                inner, factor = _join(atom[2], mono)
-                power, factor = frozenset([(("power", atom[1], inner), coefficient * count * factor)]), 1
-            if ("power", atom, mono) == TURN and 12 % coefficient.denominator == 0:
-                result = result.times(_turned(int(12 * coefficient) % 24))
+                over, sign = _join(atom[2], mono)
+                atom, factor = atom[1], factor * sign
+            if ("power", atom, over) == TURN and 12 % factor.denominator == 0:
+                result = result.times(_turned(int(12 * factor) % 24))
             else:
-                power, factor = _join(ONE, power)
+                power, factor = _join(ONE, frozenset([(("power", atom, over), factor)]))
                 result = result.times(Form({power: factor}))
     return result
 
@@ -308,12 +309,10 @@ def _logarithm(value: Form) -> Form:
     if not rest.is_power or rest.top.get(next(iter(rest.top))) != 1:
         return total if rest.rational() == 1 else total.plus(Form(_atom(("ln", rest.key()))))
     for atom, exponent in next(iter(rest.top)):
+        term = Form({ONE: 1}) if atom == "e" else Form(_atom(("ln", atom)))
         if isinstance(atom, tuple):
-            term = {frozenset(atom[2]): 1}
             base = Form(_atom(atom[1])) if isinstance(atom[1], str) else Form(_const(Fraction(atom[1])))
-            term = Form(term).times(_logarithm(base))
-        else:
-            term = Form({ONE: 1}) if atom == "e" else Form(_atom(("ln", atom)))
+            term = Form({frozenset(atom[2]): 1}).times(_logarithm(base))
         total = total.plus(term.times(Form(_const(exponent))))
     return total
 
@@ -366,7 +365,7 @@ def _function(name: str, args: list[Form]) -> Form:
     return Form(_atom((name, *(arg.key() for arg in args))))
 
 
-_WAVES = frozenset("sin cos tan cot sec csc sinh cosh tanh".split())
+_WAVES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"])
 _OPERATIONS = {"add": Form.plus, "mul": Form.times, "div": Form.over, "pow": _power}
 
 

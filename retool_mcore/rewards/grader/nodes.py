@@ -14,11 +14,18 @@ _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEX
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
 _LISTED = re.compile("[,;]|and|or")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
-_MATRIX = re.compile(r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?",
+    re.DOTALL,
+)
 _CASES = re.compile(
     r"(?:\\begin\{(?:cases|aligned)\}|\\\{ ?\\begin\{array\}\{[lcr]+\})([^<>]*=[^<>]*)\\end\{[a-z]+\}", re.DOTALL
 )
-_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?((?:\|[a-z]\||[^|:])*(?:[<>]|\\[lgn]e(?![a-z])).*)", re.DOTALL)
+_PIECEWISE = re.compile(r"\\begin\{cases\}((?:(?!\\begin).)*&(?:(?!\\begin).)*)\\end\{cases\}", re.DOTALL)
+_IF = re.compile(rf"[{OPEN_TEXT} ]*(?:if|for|when)?[{CLOSE_TEXT} ]*")
+_BUILDER = re.compile(
+    r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?((?:\|[a-z]\||[^|:])*(?:[<>]|\\[lgn]e(?![a-z])).*)", re.DOTALL
+)
 _CUP = re.compile(r"\\cup")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
 _MODULUS = re.compile(
@@ -36,7 +43,8 @@ class Node:
 
     kind: "scalar"; "list" (bare `1, 2`; join is ",", "and" or "or"), "set" (`\{1, 2\}`), "bracket" (`(1, 2]`, brackets
     its two ends), "union", "matrix" (items are rows), "relation" (`x = 5`; operators between the items).
-    "residue" (`3 \pmod 7`: value and modulus). text: its source, in normal form.
+    "residue" (`3 \pmod 7`: value and modulus), "cases" (rows of a value and its condition). text: its source, in
+    normal form.
     """
 
     kind: str
@@ -177,6 +185,14 @@ def _signs(text: str, nesting: int) -> Node:
 
 
 def _single(text: str, nesting: int) -> Node:
+    if match := _PIECEWISE.fullmatch(text):
+        rows = [row.split("&") for row in re.split(r" *\\\\ *", match[1]) if row.strip()]
+        if any(len(row) != 2 for row in rows):
+            raise Unreadable("cases")
+        told = [(value.strip(" ,"), _IF.sub("", condition, 1)) for value, condition in rows]
+        return Node(
+            "cases", text, tuple(Node("row", "&".join(t), tuple(build(x, nesting + 1) for x in t)) for t in told)
+        )
     if match := _MATRIX.fullmatch(text):
         return _matrix(text, match, nesting)
     if text.startswith(r"\{") and text.endswith(r"\}") and _enclosed(text):

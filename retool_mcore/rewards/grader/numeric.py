@@ -138,6 +138,8 @@ def compare(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
             if positive:
                 return None
             continue
+        if not positive and "i" not in symbols and (left.imag or right.imag):
+            continue  # outside of what real numbers allow
         near = _close(left, right, 1e-7)
         if near and positive in proved:
             continue

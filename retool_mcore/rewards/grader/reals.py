@@ -34,7 +34,7 @@ class Region:
     sure: bool = True
 
 
-_ALL = (Piece(-math.inf, math.inf, ("-" + INFINITY, INFINITY), (False, False)),)
+_ALL: tuple[Piece, ...] = (Piece(-math.inf, math.inf, ("-" + INFINITY, INFINITY), (False, False)),)
 
 
 def _piece(low: str, high: str, closed: tuple[bool, bool]) -> tuple[Piece, ...] | None:

@@ -16,7 +16,7 @@ NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
 CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
 
 
-_DECIMAL = re.compile(r"\.[0-9]")
+_DECIMAL = re.compile(r"\.[0-9]+")
 _SAID = re.compile(r"(?<![\\A-Za-z])(?![A-Z]{2}(?![A-Za-z]))[A-Za-z]{2,}")  # `NO` is a line between two points
 _CAPITAL = re.compile(f"{OPEN_TEXT}?[A-Z]{CLOSE_TEXT}?")
 # A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
@@ -48,7 +48,8 @@ def member(node: Node, truth: Node | None = None) -> Node:
     exact = parsed(first.text)
     if exact is not None and not exact.symbols and len(node.operators) == at + 1:
         values = real_value(first.text), real_value(last.text)
-        if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
+        places = _DECIMAL.search(last.text)
+        if None in values or not places or abs(values[0] - values[1]) >= 10.0 ** -(len(places[0]) - 1):
             return node
         return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
     return last if at == 0 and (truth is None or approximates(truth.text)) else node

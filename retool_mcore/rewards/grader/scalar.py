@@ -21,7 +21,8 @@ ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
 
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
 _CHOICE = re.compile(
-    rf"(?P<mark>(?:{OPEN_TEXT}?(?:[Oo]ption|[Cc]hoice|[Aa]nswer):?{CLOSE_TEXT}? ?)?[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
+    rf"(?P<mark>(?:{OPEN_TEXT}?(?:[Oo]ption|[Cc]hoice|[Aa]nswer):?{CLOSE_TEXT}? ?)?[({OPEN_TEXT}]*)"
+    rf"(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
 )
 _LETTERS = re.compile(rf"[({OPEN_TEXT}]*[A-J](?:(?:[,;() {OPEN_TEXT}{CLOSE_TEXT}]|and)*[A-J])+[){CLOSE_TEXT}]*")
 _LETTERED = rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.):] ?)\s*(?P<rest>.+)"
@@ -32,7 +33,7 @@ _STOCK = re.compile("(?:none|all|any|neither|both) of |cannot be |not enough |no
 _REMARK = re.compile(r"[A-H]$|[^+\-\w\\(\[{.$€£¥₹]|-[a-z]{2,}|\.\.|.*\?", re.DOTALL)
 _DRAWN = frozenset(["", "vec", "hat", "angle", "triangle", "overrightarrow"])
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
-_J = re.compile(r"(?<![A-Za-z\\])[jI](?![A-Za-z])")
+_ALONE = r"(?<![A-Za-z\\])[{}](?![A-Za-z])"
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
 _SAME_WORDS = {words: first for first, others in TABLES["same_words"].items() for words in others}
 
@@ -117,11 +118,11 @@ def same_value(a: str, b: str) -> bool | None:
     left, right = parsed(a), parsed(b)
     if left is None or right is None:
         return None
-    # Engineers write j for i, sympy I.
-    if {"j", "I"} & (left.symbols - right.symbols) and "i" in right.symbols - left.symbols:
-        return same_value(_J.sub("i", a), b)
-    if "i" in left.symbols - right.symbols and {"j", "I"} & (right.symbols - left.symbols):
-        return same_value(a, _J.sub("i", b))
+    for letters, name in (("jI", "i"), ("E", "e")):  # engineers write j for i, sympy I and E
+        if name in right.symbols - left.symbols and set(letters) & (left.symbols - right.symbols):
+            return same_value(re.sub(_ALONE.format(letters), name, a), b)
+        if name in left.symbols - right.symbols and set(letters) & (right.symbols - left.symbols):
+            return same_value(a, re.sub(_ALONE.format(letters), name, b))
     verdict = _same_trees(left, right)
     if "log" not in a + b:
         return verdict
@@ -312,7 +313,10 @@ def same_scalar(a: str, t: str) -> bool | None:
         both = list(zip(letters, (a, t), strict=True))
         spaced = all(side is None or re.search(r" [a-zA-Z]|\^", full) for side, full in both)
         number, true_number = (side.number if side else full for side, full in both)
-        if spaced and (parsed(number) and parsed(true_number) and not parsed(number).symbols):
+        tree, true_tree = parsed(number), parsed(true_number)
+        if spaced and tree and true_tree and not tree.symbols:
             return same_value(number, true_number)
+        if tree and true_tree and tree.symbols and true_tree.symbols:
+            return same_value(a, t)
         return True if same_value(a, t) else None
     return same_value(a, t)

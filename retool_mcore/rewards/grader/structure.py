@@ -75,7 +75,7 @@ class Comparison:
             left, right = build(answer), build(truth)
         except Unreadable:
             # Of texts without a structure math-verify may read a part: but in sums of matrices, the same numbers.
-            same = r"\begin" in answer + truth or sorted(_NUMBER.findall(answer)) == sorted(_NUMBER.findall(truth))
+            same = "matrix}" in answer + truth or sorted(_NUMBER.findall(answer)) == sorted(_NUMBER.findall(truth))
             return self.leaf(answer, truth) if same else False
         return self.nodes(left, right)
 
@@ -103,6 +103,10 @@ class Comparison:
             return self.leaf(a.text, t.text) if verdict is None else verdict
         if "residue" in pair:
             return False
+        if "row" in pair:
+            return self._ordered(a.items, t.items)
+        if "cases" in pair:
+            return self._unordered(a.items, t.items) if a.kind == t.kind else False
         if "matrix" in pair or "determinant" in pair:
             return self._matrices(a, t)
         if "union" in pair:
@@ -204,7 +208,8 @@ class Comparison:
             if 1 in (len(matrix.items), len(matrix.items[0].items)) and len(flat) == len(other.items):
                 return self._ordered(flat, other.items)
             return False
-        return False if other.kind in ("list", "set", "bracket", "union") else self.leaf(a.text, t.text)
+        plain = other.kind == "scalar" and matrix.kind == "matrix" and parsed(other.text) is not None
+        return False if plain or other.kind in ("list", "set", "bracket", "union") else self.leaf(a.text, t.text)
 
     def _unions(self, a: Node, t: Node) -> bool | None:
         left = a.items if a.kind == "union" else (a,)
@@ -277,6 +282,8 @@ class Comparison:
             return self.nodes(build(renamed), true_value)
         if "y" in (left, right) and any(calls):
             return same
+        if all(calls) and calls[0][2].isalpha() != calls[1][2].isalpha():
+            return False
         if all(calls) and calls[0][1] == calls[1][1]:
             free = [parsed(v.text) for v in (value, true_value)]
             return same if all(p is not None and not p.symbols for p in free) else self.leaf(a.text, t.text)
@@ -287,8 +294,11 @@ class Comparison:
 
 
 def _said(text: str) -> str:
-    """A text that holds words, without what marks them; "" for others."""
-    return re.sub(rf"[{OPEN_TEXT}{CLOSE_TEXT} ]", "", text).lower() if re.search("[A-Za-z]{4}", text) else ""
+    """A text that holds words, without what marks them and without capitals in them; "" for others."""
+    plain = re.sub(
+        rf"[{OPEN_TEXT}{CLOSE_TEXT} ]", "", re.sub(r"(?<![\\A-Za-z])[A-Za-z]{2,}", lambda m: m[0].lower(), text)
+    )
+    return plain if re.search(r"(?<![\\A-Za-z])[A-Za-z]{4}", text) else ""
 
 
 def _holds_value(node: Node) -> bool:

@@ -129,6 +129,7 @@ def normal_form(text: str) -> str:
     text = _BOX_BEHIND.sub(", ", text)
     text = _BOLD.sub(r" \1 ", _ABOUT.sub(r"\\approx ", text))
     text = _strip_wrappers(_SPACING.sub(" ", _THOUSANDS.sub("", text)))
+    text = text.removeprefix("\\displaystyle").lstrip()
     text = _strip_wrappers(_LEAD.sub(lambda m: m["open"] or "", text))
     if len(_DOLLAR.findall(text)) % 2 == 0:  # an odd one is money
         text = _DOLLAR.sub(" ", text)
@@ -138,11 +139,14 @@ def normal_form(text: str) -> str:
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
     text = _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text)
+    text = text.strip()
     for needle, pattern, spelling in _SPELLINGS:
         if needle in text:
             text = pattern.sub(spelling, text)
     text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
-    text = _UNEQUAL.sub(r"\\ne ", text).replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    text = (
+        _UNEQUAL.sub(r"\\ne ", text).replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    )
     text = text.replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")
     text = _IDLE_SPACE.sub("", _SPACING.sub(" ", text))
     return numeral(_strip_wrappers(text).removeprefix("=").strip(), OPEN_TEXT, CLOSE_TEXT)

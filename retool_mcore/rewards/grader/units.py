@@ -122,7 +122,7 @@ def split(text: str) -> Quantity:
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     if match := _PLAIN.search(text):
         unit = parse_unit(match[1])
-        long_words = all(len(word) > 2 for word in re.findall("[A-Za-z]+", match[1]))
+        long_words = all(len(word) > 2 or word in _GENERIC for word in re.findall("[A-Za-z]+", match[1]))
         if unit and (unit.dimensions or (long_words and not text[match.start() - 1].isalpha() and " " in text)):
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     return Quantity(text)
