@@ -9,8 +9,7 @@ CHEATS = statements.cheats()
 
 
 def claims_more(answer: str, truth: str) -> bool:
-    """Accepted in front. What is left open goes to math-verify: benchmarks/rewards/grader.py runs the cheats through
-    it."""
+    """Accepted."""
     return decide(answer, truth) is True
 
 
@@ -20,10 +19,6 @@ def test_there_are_enough_attempts():
 
 def test_no_attempt_succeeds():
     assert [pair for pair in CHEATS if claims_more(*pair)] == []
-
-
-def test_few_attempts_are_left_to_the_engine():
-    assert sum(decide(*pair) is None for pair in CHEATS) <= 20
 
 
 def test_every_true_pair_survives_twenty_ways_and_falls_in_twenty():

@@ -127,8 +127,8 @@ def same_value(a: str, b: str) -> bool | None:
     if "log" not in a + b:
         return verdict
     one, other = (Parsed(_decimal_logs(side.tree), side.doubtful, side.symbols) for side in (left, right))
-    if verdict is True or (one, other) == (left, right):
-        return verdict
+    if verdict is True or (one, other) == (left, right) or ("lg" in a and "lg" not in b):
+        return verdict  # an answer in `lg` is no more than decimal
     # A bare log is natural or decimal, on both sides alike.
     return True if (decimal := _same_trees(one, other)) is True else verdict if verdict is decimal else None
 
