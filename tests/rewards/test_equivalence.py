@@ -95,7 +95,7 @@ def test_a_stack_that_is_nearly_used_up_costs_a_verdict_and_no_more():
         except RecursionError:  # of `deep` itself, or of what only logs
             break
         equivalence._remembered.cache_clear()
-    assert told >= {(True, "front")} and told <= {(True, "front"), (False, "undecided"), (False, "front")}
+    assert told >= {(True, "front")} and told <= {(True, "front"), (False, "undecided")}
 
 
 def test_threads_get_their_own_answers():
