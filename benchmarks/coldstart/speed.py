@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 from benchmarks import provenance
@@ -36,7 +35,6 @@ from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import read
 from retool_mcore.coldstart.verify import check_answer, check_rule
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
 
 JACCARD, WORDS, NGRAM = 0.8, 3, 10
@@ -91,7 +89,9 @@ def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
     checks = {
         "normalise": normalise,
         "decontaminate": Decontaminate([evaluation], NGRAM),
+        "rule verification": check_rule,
         "format verification": check_form,
+        "answer verification": check_answer,
         "selection": Selector(Select(min_programs=0), str(make_tiny_model(folder / "tiny", 0))),
     }
     source = Source(
@@ -116,15 +116,9 @@ def in_processes(rows: list[Row], processes: int, folder: Path) -> dict:
     return times
 
 
-async def in_tasks(rows: list[Row], processes: int) -> dict:
-    """The same of what waits for the grader and the sandbox; every comparison is a new one to the grader."""
+async def in_tasks(rows: list[Row]) -> dict:
+    """The same of what waits for the sandbox."""
     times = {}
-    for stage, check in (("rule verification", check_rule), ("answer verification", check_answer)):
-        took = []
-        for concurrency in (1, 2 * processes):
-            with Grader(workers=max(2, processes)) as grader:
-                took.append(await waited(partial(check, grader), rows, concurrency))
-        times[stage] = (len(rows), *took)
     few, sandbox = rows[:_RUN_ROWS], create_sandbox({"kind": "local"})
     await sandbox.run("print(1)")
     executor = Executor(Execution(), sandbox)
@@ -155,7 +149,7 @@ def main() -> None:
                     json.dumps({"problem": row.problem, "reasoning": row.reasoning, "answer": row.answer}) + "\n"
                 )
         parsed = [outcome.row for outcome in outcomes(check_form, rows, 1)]
-        times = in_processes(parsed, arguments.processes, folder) | asyncio.run(in_tasks(parsed, arguments.processes))
+        times = in_processes(parsed, arguments.processes, folder) | asyncio.run(in_tasks(parsed))
     few = parsed[:_PAIRED_ROWS]
     # A row's share of the pairs grows with the rows.
     pairs = seconds(lambda: all_pairs(few)) / len(few) * len(rows) / len(few)

@@ -16,6 +16,7 @@ import random
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from retool_mcore.coldstart.normalise import check_form
 from retool_mcore.coldstart.pipeline import outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.verify import check_answer, check_by_judge, check_rule
-from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox
 
 STAGES = ("format verification", "execution", "answer verification")
@@ -99,11 +99,18 @@ def scored(dropped: set[int], wanted: set[int], bad: set[int], kind_of) -> dict:
     }
 
 
-async def dual(count: int, grader: Grader) -> dict:
+def judged_by(check: Callable[[Row], Row]) -> Callable[[Row], Awaitable[Row]]:
+    async def judge(row: Row) -> Row:
+        return check(row)
+
+    return judge
+
+
+async def dual(count: int) -> dict:
     """The rule on reasonings, and the judge on a server's recorded replies."""
     made = numbered(REASONINGS, count)
     rows = [Row(f"k{i}", i, "?", text, str(n)) for i, (_, n, text) in enumerate(made)]
-    _, dropped = await through(partial(check_rule, grader), rows)
+    _, dropped = await through(judged_by(check_rule), rows)
     bad = {i for i, (kind, *_) in enumerate(made) if REASONINGS[kind][1]}
     table = {"rule verification": {"rows": count} | scored(dropped, bad, bad, lambda i: made[i][0])}
 
@@ -115,23 +122,21 @@ async def dual(count: int, grader: Grader) -> dict:
     ):
         cache = CallCache(Path(folder) / "calls.sqlite")
         client = Client(Model(url=double.url, name=MODEL), "judge", cache)
-        _, dropped = await through(partial(check_by_judge, Judge(), client, grader), rows)
+        _, dropped = await through(partial(check_by_judge, Judge(), client), rows)
         await client.close()
         cache.close()
     bad = {i for i, (kind, *_) in enumerate(made) if REPLIES[kind][1]}
     return table | {"judge verification": {"rows": count} | scored(dropped, bad, bad, lambda i: made[i][0])}
 
 
-async def rewrites(count: int, on_mismatch: str, grader: Grader) -> dict:
+async def rewrites(count: int, on_mismatch: str) -> dict:
     made = recorded(count, kinds=tuple(LABELS))
     labels = [LABELS[row.kind] for row in made]
     bad = {i for i, label in enumerate(labels) if label}
     sandbox = create_sandbox({"kind": "local", "timeout_s": 5.0})
 
-    async def form(row: Row) -> Row:
-        return check_form(row)
-
-    checks = (form, Executor(Execution(on_mismatch=on_mismatch), sandbox), partial(check_answer, grader))
+    executor = Executor(Execution(on_mismatch=on_mismatch), sandbox)
+    checks = (judged_by(check_form), executor, judged_by(check_answer))
     left = [Row(f"k{i}", i, r.problem, r.reasoning, r.answer, rewrite=r.rewrite) for i, r in enumerate(made)]
     table, gone = {}, set()
     for stage, check in zip(STAGES, checks, strict=True):
@@ -163,10 +168,9 @@ def show(title: str, table: dict) -> None:
 
 
 async def measured(arguments: argparse.Namespace) -> dict:
-    with Grader() as grader:
-        tables = {"dual verification": await dual(arguments.replies, grader)}
-        for mode in ("repair", "drop"):
-            tables[f"on_mismatch: {mode}"] = await rewrites(arguments.rewrites, mode, grader)
+    tables = {"dual verification": await dual(arguments.replies)}
+    for mode in ("repair", "drop"):
+        tables[f"on_mismatch: {mode}"] = await rewrites(arguments.rewrites, mode)
     return tables
 
 

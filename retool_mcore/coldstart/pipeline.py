@@ -134,12 +134,12 @@ async def run(config: Config) -> list[Counted]:
     processes = config.processes or os.cpu_count() or 1
     with _alone(folder):
         cache = CallCache(folder / "calls.sqlite")
-        services = Services(config, cache, processes)
+        services = Services(config, cache)
         try:
             tokenizer = config.select.tokenizer
             if tokenizer == "tiny":
                 tokenizer = str(make_tiny_model(folder / "tiny", 0))
-            stages = build(config, services, tokenizer, processes)
+            stages = build(config, services, tokenizer)
             stores = _stores(stages, folder / "stages")
             for stage, store in zip(stages, stores, strict=True):
                 if stage.check and not store.ended and (checked := stage.check()) is not None:

@@ -15,7 +15,6 @@ from retool_mcore.coldstart.normalise import check_form, normalise
 from retool_mcore.coldstart.rows import Outcome, Row
 from retool_mcore.coldstart.select import Selector
 from retool_mcore.coldstart.source import identity, read
-from retool_mcore.rewards.equivalence import Grader
 from retool_mcore.sandbox.create import create_sandbox, probe
 
 Parallel = Callable[[Callable, Iterable], Iterator]
@@ -24,7 +23,7 @@ Parallel = Callable[[Callable, Iterable], Iterator]
 @dataclass(frozen=True)
 class Stage:
     """One of `read` (outcomes from the source), `whole` (rows compared with each other), `each` (one row, in processes)
-    and `wait` (one row, in tasks: model calls, sandbox, grader) is set. `depends` is what the stage's result follows
+    and `wait` (one row, in tasks: model calls, sandbox) is set. `depends` is what the stage's result follows
     from, apart from its input; `check` raises UserError when the stage cannot work."""
 
     name: str
@@ -40,8 +39,7 @@ class Stage:
 class Services:
     """What the stages use beyond their row; nothing starts before it is asked for."""
 
-    def __init__(self, config: Config, cache: CallCache, processes: int):
-        self.grader = Grader(workers=max(2, processes))
+    def __init__(self, config: Config, cache: CallCache):
         self.rewriter = Client(config.rewrite.model, "rewrite", cache)
         self.judge = Client(config.judge.model, "judge", cache) if config.judge.model else None
         self.sandbox = create_sandbox(config.execution.sandbox)
@@ -53,7 +51,6 @@ class Services:
         return {client.purpose: totals[client.purpose] | {"cached": client.cached} for client in clients}
 
     async def close(self) -> None:
-        self.grader.close()
         await self.sandbox.close()
         for client in (self.rewriter, self.judge):
             if client is not None:
@@ -61,9 +58,9 @@ class Services:
                     await client.close()
 
 
-def build(config: Config, services: Services, tokenizer: str, processes: int) -> list[Stage]:
+def build(config: Config, services: Services, tokenizer: str) -> list[Stage]:
     """The stages of `config`, in order. `tokenizer`: folder or hub name of select.tokenizer."""
-    grader, execution, copies, model = services.grader, config.execution, config.dedup, config.rewrite.model
+    execution, copies, model = config.execution, config.dedup, config.rewrite.model
     decontaminate = Decontaminate(config.decontaminate.files, config.decontaminate.ngram)
     selector = Selector(config.select, tokenizer)
     selectable = None if config.select.tokenizer == "tiny" else selector.prepare
@@ -82,7 +79,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             each=decontaminate,
             check=decontaminate.prepare,
         ),
-        Stage("rule verification", [], wait=partial(verify.check_rule, grader), concurrency=2 * processes),
+        Stage("rule verification", [], each=verify.check_rule),
     ]
     if services.judge:
         judge = config.judge.model_dump() | {"model": _sampling(config.judge.model)}
@@ -90,7 +87,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             Stage(
                 "judge verification",
                 [judge, verify.JUDGE_INSTRUCTION],
-                wait=partial(verify.check_by_judge, config.judge, services.judge, grader),
+                wait=partial(verify.check_by_judge, config.judge, services.judge),
                 concurrency=config.judge.model.concurrency,
                 check=services.judge.check,
             )
@@ -111,7 +108,7 @@ def build(config: Config, services: Services, tokenizer: str, processes: int) ->
             concurrency=execution.concurrency,
             check=partial(probe, services.sandbox),
         ),
-        Stage("answer verification", [], wait=partial(verify.check_answer, grader), concurrency=2 * processes),
+        Stage("answer verification", [], each=verify.check_answer),
         Stage("selection", config.select.model_dump(), each=selector, check=selectable),
     ]
 

@@ -10,7 +10,7 @@ from retool_mcore.coldstart.config import Judge, Rewrite
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.rewards.answer import extract
-from retool_mcore.rewards.equivalence import Grader
+from retool_mcore.rewards.equivalence import equivalent
 
 _ANSWER = {"answer": {"type": "string"}}
 SCHEMA = {"type": "object", "properties": _ANSWER, "required": ["answer"], "additionalProperties": False}
@@ -21,7 +21,7 @@ REWRITE_INSTRUCTION, JUDGE_INSTRUCTION = (
 )
 
 
-async def check_rule(grader: Grader, row: Row) -> Row:
+def check_rule(row: Row) -> Row:
     """Raises Drop unless the reasoning's own final answer is equivalent to the truth."""
     if not row.reasoning:
         return row
@@ -30,12 +30,12 @@ async def check_rule(grader: Grader, row: Row) -> Row:
         found = extract(row.reasoning, "final_line")
     if not found:
         raise Drop("reasoning has no final answer")
-    if not await grader.equivalent_async(found, row.answer):
+    if not equivalent(found, row.answer):
         raise Drop("reasoning is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
     return row
 
 
-async def check_by_judge(config: Judge, client: Client, grader: Grader, row: Row) -> Row:
+async def check_by_judge(config: Judge, client: Client, row: Row) -> Row:
     """Asks an independent model `samples` times for its answer, and notes the share that is equivalent to the truth.
 
     Raises Drop below `min_share`: either the truth is doubtful or the problem is.
@@ -49,7 +49,7 @@ async def check_by_judge(config: Judge, client: Client, grader: Grader, row: Row
             malformed = reply.text
             continue
         answers.append(answer)
-        right += await grader.equivalent_async(answer, row.answer)
+        right += equivalent(answer, row.answer)
     if not answers:
         raise Drop("judge's reply is malformed", repr(malformed[:200]))
     row.judge_share = right / config.samples
@@ -71,12 +71,12 @@ def judged_answer(text: str) -> str | None:
     return answer if isinstance(answer, str) and answer.strip() else last_boxed(text) or None
 
 
-async def check_answer(grader: Grader, row: Row) -> Row:
+def check_answer(row: Row) -> Row:
     """Raises Drop unless the trace's own prose, without programs and outputs, ends in the right answer."""
     found = extract(row.prose())
     if not found:
         raise Drop("several final answers, or none", row.prose()[-200:])
-    if not await grader.equivalent_async(found, row.answer):
+    if not equivalent(found, row.answer):
         raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
     return row
 

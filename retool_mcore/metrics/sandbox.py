@@ -39,9 +39,8 @@ def _runs(records: Sequence[dict]) -> list[dict]:
     return [call for record in records for call in record["calls"] if call["code"] is not None]
 
 
-# rewards/equivalence.py: before math-verify, from memory, by math-verify, ended in a kill or crash;
-# backends/verl/reward_fn.py: scoring itself raised.
-PARTS = ("front", "memo", "engine", "killed", "crashed")
+# rewards/equivalence.py::decide_once; backends/verl/reward_fn.py: scoring itself raised.
+PARTS = ("front", "memo", "undecided", "crashed")
 
 
 def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:

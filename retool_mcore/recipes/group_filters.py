@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the reward of one trajectory left behind: the verdict, why it is left out of the loss ("": it is not), and
-    whether the grader failed on it (timed out, crashed) rather than decided."""
+    """What the reward of one trajectory left behind: the verdict, and why the loss leaves it out ("": it does not)."""
 
     acc: float
     drop: str = ""
-    verifier_failed: bool = False
 
 
 def group_reason(
@@ -19,11 +17,9 @@ def group_reason(
     *,
     all_equal: bool = False,
     accuracy: Sequence[float] | None = None,
-    verifier_failures: float | None = None,
 ) -> str:
     """Why `group` is dropped, or "" when it is kept. Checked in this order:
 
-    verifier_failure: more than `verifier_failures` of the verdicts are none (ZeroTIR, arXiv 2505.07773: 0.4).
     all_equal: all verdicts are equal (DAPO, arXiv 2503.14476, Eq. 11).
     accuracy: the mean verdict is not strictly between the two bounds (ZeroTIR 0.05 and 0.8, SimpleTIR 0.1 and 0.9).
     nothing_left: every sample is left out of the loss.
@@ -31,8 +27,6 @@ def group_reason(
     `group` holds one trajectory at least.
     """
     accs = [outcome.acc for outcome in group]
-    if verifier_failures is not None and sum(o.verifier_failed for o in group) > verifier_failures * len(group):
-        return "verifier_failure"
     if all_equal and min(accs) == max(accs):
         return "all_equal"
     if accuracy is not None and not accuracy[0] < sum(accs) / len(accs) < accuracy[1]:
@@ -42,5 +36,4 @@ def group_reason(
 
 def drops_groups(filters: Mapping) -> bool:
     """Whether the section `recipe.filters` can drop a group."""
-    bounds = filters["accuracy"], filters["verifier_failures"]
-    return bool(filters["all_equal"] or filters["samples"]) or bounds != (None, None)
+    return bool(filters["all_equal"] or filters["samples"]) or filters["accuracy"] is not None

@@ -13,9 +13,8 @@ def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: b
     policy_text: what the policy wrote, without code blocks and observations (`rollout/trajectory.py::answer_text`).
     policy: how the answer is found in it, one of `answer.POLICIES`.
     rounded: whether decimals may stand for exact values (`recipe.decimals`).
-    Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the answer, "" without one, "graded_by": the part of the
-    grader that decided (`Grader.counters`), "" where nothing was compared, "verifier_failed": 1.0 when the comparison
-    ended in a kill or crash, else 0.0}.
+    Returns {"score": 1.0 or -1.0, "acc": 1.0 or 0.0, "pred": the answer, "" without one, "graded_by": what decided
+    (`equivalence.decide_once`), "" where nothing was compared}.
     Raises UserError when the ground truth is not a non-empty string: no answer could ever be right.
     """
     if not isinstance(ground_truth, str) or not ground_truth.strip():
@@ -23,5 +22,4 @@ def score(policy_text: str, ground_truth: str, policy: str = "boxed", rounded: b
         raise UserError(f"reward_model.ground_truth {told}.")
     pred = extract(policy_text, policy) or ""
     correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
-    found = {"score": 1.0 if correct else -1.0, "acc": float(bool(correct)), "pred": pred}
-    return found | {"graded_by": by, "verifier_failed": float(correct is None)}
+    return {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred, "graded_by": by}

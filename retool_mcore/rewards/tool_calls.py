@@ -60,8 +60,7 @@ def judge(text: str, ground_truth: str) -> dict:
     calls = written_calls(text)
     correct = calls is not None and as_multiset(calls) == as_multiset(read_truth(ground_truth))
     pred = json.dumps(calls, sort_keys=True) if calls else ""
-    found = {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred}
-    return found | {"graded_by": "", "verifier_failed": 0.0}
+    return {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred, "graded_by": ""}
 
 
 def is_calls(calls) -> bool:

@@ -18,7 +18,7 @@ CRASHED = "crashed"  # `graded_by` of a response that made the scoring raise
 def verdict(
     *, policy_text: str, text: str, ground_truth: str, policy: str, decimals: str = "exact", tested: float | None = None
 ) -> dict:
-    """{"score", "acc", "pred", "graded_by", "verifier_failed"} of one response, as `math.score` and `tool_calls.judge`.
+    """{"score", "acc", "pred", "graded_by"} of one response, as `math.score` and `tool_calls.judge`.
 
     policy: where the answer stands, one of ANSWERS. policy_text: what the policy wrote, without code and observations;
     text: the decoded response; decimals: one of DECIMALS, whether a decimal stands for the exact value; tested: what
@@ -30,7 +30,7 @@ def verdict(
         if tested is None:
             raise UserError("answer=tests needs trajectories in an environment with tests: take data=repo_bugs.")
         passed, by = (0.0, CRASHED) if math.isnan(tested) else (tested, "")
-        return {"score": passed, "acc": passed, "pred": "", "graded_by": by, "verifier_failed": 0.0}
+        return {"score": passed, "acc": passed, "pred": "", "graded_by": by}
     if policy == CALLS:
         return judge(text, ground_truth)
     return score(policy_text, ground_truth, policy, rounded=decimals == "rounded")

@@ -94,7 +94,7 @@ async def run_all(config, folder: Path) -> list[dict]:
                 sandbox,
             )
         truth = row["reward_model"]["ground_truth"]
-        # The grader may wait for its worker; other episodes go on meanwhile.
+        # A long response takes a while; other episodes go on meanwhile.
         outcome = await asyncio.to_thread(
             verdict,
             policy_text=answer_text(trajectory, tokenizer),

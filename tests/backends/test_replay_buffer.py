@@ -12,7 +12,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.rollout.wire import to_wire
 
-OFF = {"all_equal": False, "accuracy": None, "verifier_failures": None, "samples": [], "refill_limit": 3}
+OFF = {"all_equal": False, "accuracy": None, "samples": [], "refill_limit": 3}
 
 
 LOST = "the sandbox itself failed"
@@ -36,7 +36,7 @@ class Rollouts:
             for i, (acc, drop) in enumerate(outcomes):
                 key = f"{uid}_{i}_0"
                 self.queue.tags[key] = {"status": "success"}
-                outcome = {"acc": acc, "drop": drop, "verifier_failed": 0.0}
+                outcome = {"acc": acc, "drop": drop}
                 extra = {"reward_extra_info": outcome, "finish": "answer"}
                 if drop == LOST:
                     outcome["drop"] = ""

@@ -6,7 +6,7 @@ from retool_mcore.rollout.wire import from_wire
 
 RECORD = {
     "uid": "u", "sample": 1, "index": 7, "data_source": "aime", "ground_truth": "3", "place": 0,
-    "score": 0.75, "acc": 1.0, "pred": "3", "overlong": -0.25, "drop": "", "verifier_failed": 0.0,
+    "score": 0.75, "acc": 1.0, "pred": "3", "overlong": -0.25, "drop": "",
     "turns": 2, "finish": "answer", "generate_s": 2.0, "tool_s": 1.0, "started": 5.0,
     "prompt_ids": np.array([1, 2], np.int32), "response_ids": np.array([3, 4, 5, 6], np.int32),
     "logprobs": np.array([-0.5, -0.25, 0, -1], np.float32),

@@ -11,7 +11,6 @@ from retool_mcore.coldstart.config import Columns, Config, Judge, Model, Rewrite
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.verify import SCHEMA, check_by_judge, judged_answer
 from retool_mcore.errors import UserError
-from retool_mcore.rewards.equivalence import Grader
 
 QUESTION = [{"role": "user", "content": "What is 6 times 7?"}]
 
@@ -124,8 +123,7 @@ def test_a_judges_answer_is_read_or_missing(text, answer):
 @pytest.mark.parametrize("text, reason", [("{broken", "malformed"), ('{"answer": "41"}', "judge disagrees")])
 def test_a_judge_that_errs_drops_the_row(tmp_path, text, reason):
     async def judge(client):
-        with Grader() as grader:
-            return await check_by_judge(Judge(samples=2), client, grader, Row("k", 0, "6 times 7?", "", "42"))
+        return await check_by_judge(Judge(samples=2), client, Row("k", 0, "6 times 7?", "", "42"))
 
     with serving(lambda content: text) as double, pytest.raises(Drop, match=reason):
         with_client(double, tmp_path, judge)

@@ -64,8 +64,8 @@ def test_the_first_reason_in_the_recipes_order_counts():
         drop_reason(bad, ["viod_turn"], {})
 
 
-def group(*accs, drop="", failed=0):
-    return [Outcome(acc, drop, i < failed) for i, acc in enumerate(accs)]
+def group(*accs, drop=""):
+    return [Outcome(acc, drop) for acc in accs]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,6 @@ def group(*accs, drop="", failed=0):
         (group(*[1] * 16, *[0] * 4), {"accuracy": [0.05, 0.8]}, "accuracy"),
         (group(*[1] * 15, *[0] * 5), {"accuracy": [0.05, 0.8]}, ""),
         (group(1, *[0] * 19), {"accuracy": [0.05, 0.8]}, "accuracy"),
-        (group(1, 0, 0, 0, 0, failed=2), {"verifier_failures": 0.4}, ""),
-        (group(1, 0, 0, 0, 0, failed=3), {"verifier_failures": 0.4}, "verifier_failure"),
         (group(1, 0, drop="void_turn"), {"all_equal": True}, "nothing_left"),
         ([Outcome(1.0, "void_turn"), Outcome(0.0)], {}, ""),
     ],
@@ -88,7 +86,7 @@ def test_groups(outcomes, filters, reason):
 
 
 def test_whether_a_recipe_drops_groups_at_all():
-    off = {"all_equal": False, "accuracy": None, "verifier_failures": None, "samples": []}
+    off = {"all_equal": False, "accuracy": None, "samples": []}
     assert not drops_groups(off)
-    for on in ({"all_equal": True}, {"accuracy": [0, 1]}, {"verifier_failures": 0.0}, {"samples": ["void_turn"]}):
+    for on in ({"all_equal": True}, {"accuracy": [0, 1]}, {"samples": ["void_turn"]}):
         assert drops_groups(off | on)

@@ -5,17 +5,18 @@ import pytest
 from benchmarks.rewards.math_verify_pairs import DISPUTED, PAIRS
 from retool_mcore.rewards.grader.structure import decide
 
-# What is left to math-verify: `benchmarks/rewards/grader.py` runs the suite through it.
-OPEN = 8
+# Sums and products of matrices: docs/grader.md names the gap.
+GAPS = [answer for _, answer, same in PAIRS if same and answer.count(r"\begin{pmatrix}") > 1]
 
 
 @pytest.mark.parametrize(("truth", "answer", "same"), [*PAIRS, *DISPUTED])
-def test_math_verifys_suite_in_front(truth, answer, same):
-    assert decide(answer, truth, rounded=True) in (same, None)
+def test_math_verifys_suite(truth, answer, same):
+    verdict = decide(answer, truth, rounded=True)
+    assert verdict is None if answer in GAPS else bool(verdict) is same
 
 
-def test_few_cases_are_left_to_the_engine():
-    assert sum(decide(answer, truth, rounded=True) is None for truth, answer, _ in PAIRS) <= OPEN
+def test_the_gaps_are_two():
+    assert len(GAPS) == 2
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,12 @@ def test_few_cases_are_left_to_the_engine():
         ("(1;2)", "(1,2)"),
         (r"\langle 1,2\rangle", "(1,2)"),
         ("101_2", "101_{2}"),
+        (r"\ln(3x)", r"\log(3x)"),
+        (r"\ln 5", r"\log 5"),
+        (r"\log 5", r"\lg 5"),
+        ("2", r"\log 100"),
+        (r"\lg 100", "2"),
+        ("[1,2]\\cup[2,3]", "[1,3]"),
     ],
 )
 def test_same(answer, truth):
@@ -115,6 +122,7 @@ def test_same(answer, truth):
         ("x^2", "x^3"),
         (r"\sqrt2", r"\sqrt3"),
         (r"\ln 2", r"\ln 3"),
+        (r"\lg 5", r"\log 5"),
         ("-7", "7"),
         ("204_5", "204_6"),
         ("12:30", "1:30"),
@@ -126,7 +134,6 @@ def test_same(answer, truth):
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
         (r"(-\infty,1)\cup(2,\infty)", r"(-\infty,1)\cup[2,\infty)"),
         (r"\frac{1}{10^{60}}", "0"),
-        ("\u0665", "5"),  # a digit of another script
     ],
 )
 def test_different(answer, truth):
@@ -138,10 +145,10 @@ def test_different(answer, truth):
     [
         ("|x|", "x"),
         (r"\sqrt{x^2}", "x"),
-        (r"\ln(3x)", r"\log(3x)"),
-        ("[1,2]\\cup[2,3]", "[1,3]"),
         ("9^{9^{9^{9}}}", "5"),
+        ("\u0665", "5"),  # a digit of another script
+        (r"\frac{5}{8} & 0", r"\frac58"),
     ],
 )
-def test_left_to_algebra(answer, truth):
+def test_no_rule_decides(answer, truth):
     assert decide(answer, truth) is None

@@ -19,7 +19,7 @@ from retool_mcore.rewards.math import score
 def test_score(text, truth, correct, pred):
     found = score(text, truth)
     assert (found["score"], found["acc"], found["pred"]) == (1.0 if correct else -1.0, float(correct), pred)
-    assert found["verifier_failed"] == 0.0 and found["graded_by"] in (("front", "memo") if pred else ("",))
+    assert found["graded_by"] in (("front", "memo") if pred else ("",))
 
 
 @pytest.mark.parametrize("truth", ["", "  ", None, 42])

@@ -18,8 +18,8 @@ from retool_mcore.recipes.group_filters import Outcome, drops_groups, group_reas
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.state import heartbeat
 
-LIMITS = ("all_equal", "accuracy", "verifier_failures")
-REASONS = ("verifier_failure", "all_equal", "accuracy", "nothing_left")
+LIMITS = ("all_equal", "accuracy")
+REASONS = ("all_equal", "accuracy", "nothing_left")
 SANDBOX = "sandbox_error"
 assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
 
@@ -95,7 +95,7 @@ class GroupFilters:
             groups[key.split("_")[0]].append(extra)
         for uid, group in groups.items():
             told = [extra["reward_extra_info"] for extra in group]
-            outcomes = [Outcome(float(o["acc"]), str(o["drop"]), bool(o["verifier_failed"])) for o in told]
+            outcomes = [Outcome(float(o["acc"]), str(o["drop"])) for o in told]
             reason = SANDBOX if self.sandbox_errors.count(group) else self._filter(outcomes)
             self._reasons[uid] = reason, sum(outcome.acc for outcome in outcomes) / len(outcomes), group[0]["problem"]
         self.sandbox_errors.check(step, self._batch_size)

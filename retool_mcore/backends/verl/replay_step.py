@@ -25,7 +25,7 @@ from retool_mcore.rollout.wire import to_wire
 from retool_mcore.state import alarms
 
 _TRAJECTORY = {field.name for field in fields(Trajectory)}
-_OUTCOME = ("score", "acc", "pred", "overlong", "drop", "verifier_failed")
+_OUTCOME = ("score", "acc", "pred", "overlong", "drop")
 
 
 class ReplayTrainer(RetoolTrainer):

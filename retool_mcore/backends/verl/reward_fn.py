@@ -36,9 +36,8 @@ def compute_score(
         acc      1.0 or 0.0, the grader's verdict; pred: the answer that it read
         overlong the punishment alone, in [-1, 0]
         drop     why the sample is left out of the loss, "" when it is not
-        graded_by    the part of the grader that decided (`Grader.counters`), "" where nothing was compared, "crashed"
-                     where scoring raised
-        verifier_failed   1.0 when the grader gave up instead of deciding
+        graded_by    what decided (`equivalence.decide_once`), "" where nothing was compared, "crashed" where scoring
+                     raised
 
     A response that makes scoring raise is worth what an empty one is, and at most 0: were its group replaced, as verl
     does, a policy could void what it does badly. UserError says that the run is set up wrongly, and goes through.
@@ -70,7 +69,6 @@ def compute_score(
         "overlong": overlong,
         "drop": drop,
         "graded_by": judged["graded_by"],
-        "verifier_failed": judged["verifier_failed"],
     }
 
 

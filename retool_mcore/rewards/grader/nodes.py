@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
@@ -11,12 +12,20 @@ MAX_NESTING = 12
 
 _JOIN_MARKED = re.compile(rf"{OPEN_TEXT}\s*,?\s*(and|or|and/or|,|;)\s*{CLOSE_TEXT}", re.IGNORECASE)
 _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(?![A-Za-z]))")
+_LISTED = re.compile("[,;]|and|or")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
-_MATRIX = re.compile(r"\[?\(?\\begin\{([pbBvV]?matrix|smallmatrix|array)\}(.*)\\end\{\1\}\)?\]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?",
+    re.DOTALL,
+)
 _CASES = re.compile(
     r"(?:\\begin\{(?:cases|aligned)\}|\\\{ ?\\begin\{array\}\{[lcr]+\})([^<>]*=[^<>]*)\\end\{[a-z]+\}", re.DOTALL
 )
-_BUILDER = re.compile(r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?([^|:]*(?:[<>]|\\[lgn]e(?![a-z])).*)", re.DOTALL)
+_PIECEWISE = re.compile(r"\\begin\{cases\}((?:(?!\\begin).)*&(?:(?!\\begin).)*)\\end\{cases\}", re.DOTALL)
+_IF = re.compile(rf"[{OPEN_TEXT} ]*(?:if|for|when)?[{CLOSE_TEXT} ]*")
+_BUILDER = re.compile(
+    r"[a-z] ?(?:\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?((?:\|[a-z]\||[^|:])*(?:[<>]|\\[lgn]e(?![a-z])).*)", re.DOTALL
+)
 _CUP = re.compile(r"\\cup")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)?", re.DOTALL)
 _MODULUS = re.compile(
@@ -34,7 +43,8 @@ class Node:
 
     kind: "scalar"; "list" (bare `1, 2`; join is ",", "and" or "or"), "set" (`\{1, 2\}`), "bracket" (`(1, 2]`, brackets
     its two ends), "union", "matrix" (items are rows), "relation" (`x = 5`; operators between the items).
-    "residue" (`3 \pmod 7`: value and modulus). text: its source, in normal form.
+    "residue" (`3 \pmod 7`: value and modulus), "cases" (rows of a value and its condition). text: its source, in
+    normal form.
     """
 
     kind: str
@@ -118,6 +128,7 @@ def _enclosed(text: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=4096)
 def build(text: str, nesting: int = 0) -> Node:
     """The structure of a text in normal form. Raises Unreadable."""
     if nesting > MAX_NESTING:
@@ -138,7 +149,7 @@ def build(text: str, nesting: int = 0) -> Node:
         groups, _ = _split(text, _any_of(";"))
         if len(groups) > 1 and any("," in group for group in groups):
             return Node("list", text, tuple(build(group, nesting + 1) for group in groups if group), join=",")
-    items, found = _split(text, _list_separator)
+    items, found = _split(text, _list_separator, _LISTED)
     if len(items) > 1:
         return _list(text, items, found, nesting)
     parts, operators = _split(text, _relation_separator, _RELATION)
@@ -174,6 +185,14 @@ def _signs(text: str, nesting: int) -> Node:
 
 
 def _single(text: str, nesting: int) -> Node:
+    if match := _PIECEWISE.fullmatch(text):
+        rows = [row.split("&") for row in re.split(r" *\\\\ *", match[1]) if row.strip()]
+        if any(len(row) != 2 for row in rows):
+            raise Unreadable("cases")
+        told = [(value.strip(" ,"), _IF.sub("", condition, 1)) for value, condition in rows]
+        return Node(
+            "cases", text, tuple(Node("row", "&".join(t), tuple(build(x, nesting + 1) for x in t)) for t in told)
+        )
     if match := _MATRIX.fullmatch(text):
         return _matrix(text, match, nesting)
     if text.startswith(r"\{") and text.endswith(r"\}") and _enclosed(text):
@@ -187,6 +206,8 @@ def _single(text: str, nesting: int) -> Node:
         if "|" in inner or ":" in inner or r"\in" in inner or r"\ldots" in inner or r"\dots" in inner:
             raise Unreadable("set by a condition")
         node = build(inner, nesting + 1)
+        if node.kind == "list" and any(_RELATION.search(item.text) for item in node.items):
+            return node
         return Node("set", text, node.items if node.kind == "list" else (node,))
     if text[0] in "([" and text[-1] in ")]" and _enclosed(text):
         return _bracket(text, text[1:-1], text[0] + text[-1], nesting)
@@ -194,7 +215,7 @@ def _single(text: str, nesting: int) -> Node:
         return build(text[1:-1], nesting + 1)
     if r"\pm" in text:
         return _signs(text, nesting)
-    if text == r"\mathbb{R}" or phrase(text) in ("all real numbers", "all reals", "real numbers"):
+    if text in (r"\mathbb{R}", "R") or phrase(text) in ("all real numbers", "all reals", "real numbers", "all real x"):
         return build(r"(-\infty,\infty)", nesting + 1)
     return Node("scalar", text)
 
@@ -217,13 +238,15 @@ def _bracket(text: str, inner: str, ends: str, nesting: int) -> Node:
 
 
 def _matrix(text: str, match: re.Match, nesting: int) -> Node:
-    body = re.sub(r"\\hline", "", match[2])
-    if match[1] == "array":
+    factor = {"": "", "-": "-1"}.get(match[1], match[1])
+    body = re.sub(r"\\hline", "", match[3])
+    if match[2] == "array":
         body = re.sub(r"^\{[^{}]*\}", "", body)
     rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", body) if row.strip()]
     cells = [[cell.strip() for cell in row.split("&")] for row in rows]
     if not cells or len({len(row) for row in cells}) != 1 or not all(all(row) for row in cells):
         raise Unreadable("matrix")
-    kind = "determinant" if match[1] in ("vmatrix", "Vmatrix") else "matrix"
+    cells = [[f"({factor})*({cell})" if factor else cell for cell in row] for row in cells]
+    kind = "determinant" if match[2] in ("vmatrix", "Vmatrix") else "matrix"
     nodes = tuple(Node("row", "&".join(row), tuple(build(cell, nesting + 1) for cell in row)) for row in cells)
     return Node(kind, text, nodes)

@@ -8,6 +8,7 @@ from retool_mcore.rewards.grader.tables import TABLES
 _UNITS, _TEENS, _TENS = (TABLES["numerals"][name].split() for name in ("units", "teens", "tens"))
 _VALUES = {word: n for n, word in enumerate(["zero", *_UNITS, *_TEENS])}
 _VALUES |= {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_ORDINALS = {word: str(n) for n, word in enumerate(TABLES["numerals"]["ordinals"].split(), 1)}
 _SCALES = TABLES["numerals"]["scales"]
 _PARTS = TABLES["numerals"]["parts"] | {f"{word}s": n for word, n in TABLES["numerals"]["parts"].items()}
 
@@ -51,7 +52,7 @@ def numeral(text: str, opens: str, closes: str) -> str:
         return text
     words = re.sub(r"[ ,-]+", " ", plain.rstrip(".")).lower()
     if not (match := _NUMBER.match(words)):
-        return text
+        return _ORDINALS.get(words, text)
     if match["bottom"]:
         value = Fraction(1 if match["top"] == "a" else _cardinal(match["top"]), _PARTS[match["bottom"]])
         value += _cardinal(match["whole"]) if match["whole"] else 0

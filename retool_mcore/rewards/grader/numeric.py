@@ -36,13 +36,15 @@ def _real(value) -> float:
 
 
 def _power(base, exponent, lib):
+    if exponent.imag == 0 and exponent.real == int(exponent.real) and base != 0 and abs(exponent.real) <= 400:
+        return base ** int(exponent.real)
     if base == 0:
         if exponent.imag == 0 and exponent.real > 0:
             return base
         raise NoValue("0 to a power")
     if abs(exponent.real) > 400:
         raise NoValue("too large")
-    if base.imag == 0 and base.real < 0 and not (exponent.imag == 0 and float(exponent.real).is_integer()):
+    if base.imag == 0 and base.real < 0:
         for root in (3, 5, 7):  # the real root, as in school
             count = exponent * root
             if abs(count - round(count.real)) < 1e-12:
@@ -53,12 +55,13 @@ def _power(base, exponent, lib):
 def _functions(m) -> dict:
     same = {name: getattr(m, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "log")}
     same |= {"ln": m.log, "arcsin": m.asin, "arccos": m.acos, "arctan": m.atan, "lg": lambda v: m.log(v) / m.log(10)}
+    same |= {"cis": lambda v: m.exp(1j * v), "arccot": lambda v: m.pi / 2 - same["arctan"](v)}
     return same | {"cot": lambda v: 1 / m.tan(v), "sec": lambda v: 1 / m.cos(v), "csc": lambda v: 1 / m.sin(v)}
 
 
 _FLOAT = {"lib": _functions(cmath), "make": lambda n, d=1: complex(n / d), "pi": cmath.pi, "e": cmath.e}
 _OPERATIONS: dict[str, Callable] = {"add": operator.add, "mul": operator.mul, "div": operator.truediv}
-_LONG = {"lib": _functions(_MP), "make": lambda n, d=1: _MP.mpc(n) / d, "pi": _MP.pi, "e": _MP.e}
+_LONG = {"lib": _functions(_MP), "make": lambda n, d=1: _MP.mpf(n) / d, "pi": _MP.pi, "e": _MP.e}
 
 
 def _evaluate(tree: tuple, at: dict, kind: dict):
@@ -125,8 +128,9 @@ def _close(a, b, tolerance: float) -> bool:
 
 
 def compare(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
-    """True: equal to 50 digits wherever both have a value. False: clearly different at a positive point. Else None."""
-    agreed = 0
+    """True: equal to 50 digits at the first positive and the first other point where both have a value, and as floats
+    at all. False: clearly different at a positive point. Else None."""
+    proved: set[bool] = set()
     for positive, at in points(symbols):
         try:
             left, right = value(a, at), value(b, at)
@@ -134,14 +138,19 @@ def compare(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
             if positive:
                 return None
             continue
+        if not positive and "i" not in symbols and (left.imag or right.imag):
+            continue  # outside of what real numbers allow
+        near = _close(left, right, 1e-7)
+        if near and positive in proved:
+            continue
         try:
-            long_left, long_right = value(a, at, True), value(b, at, True)
+            left_long, right_long = value(a, at, True), value(b, at, True)
         except NoValue:
             return None
-        if not _close(long_left, long_right, 1e-50):
+        if not _close(left_long, right_long, 1e-50):
             # A float alone proves nothing after cancellation; equal to many digits but not to all is for algebra.
-            clear = not _close(left, right, 1e-7) and not _close(long_left, long_right, 1e-7)
+            clear = not near and not _close(left_long, right_long, 1e-7)
             tiny = max(abs(left), abs(right)) < 1e-40
             return False if clear and positive and not tiny else None
-        agreed += 1
-    return True if agreed else None
+        proved.add(positive)
+    return True if proved else None

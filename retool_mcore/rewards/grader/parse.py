@@ -23,8 +23,7 @@ _REPEATING = re.compile(
     r"([0-9]{0,9})\.([0-9]{0,40}) ?(?:\\(?:overline|bar|dot)\{([0-9]{1,40})\}|\\(?:bar|dot) ?([0-9])|\(([0-9]{1,40})\))"
     r"(?:([0-9]{0,40})\\dot(?:\{([0-9])\}| ?([0-9])))?"
 )
-_CHOOSE = re.compile(r"C\(([0-9]{1,3}), ?([0-9]{1,3})\)")
-_CALL = re.compile(r"([fgh]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
+_CALL = re.compile(r"([fghO]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
 _FUNCTIONS = FUNCTION_NAMES
 _PLAIN_NAMES = {"pi": ("sym", "pi"), "inf": ("sym", "infty"), "infinity": ("sym", "infty"), "oo": ("sym", "infty")}
@@ -257,14 +256,22 @@ class _Parser:
         if len(letters) == 1 and (match := _CALL.match(self.text, self.at)):
             self.at = match.end()
             return self.call(match[1] + (f"^{match[2] or match[3]}" if match[2] or match[3] else ""))
-        if letters == "C" and (match := _CHOOSE.match(self.text, self.at)):
-            self.at = match.end()
-            return ("fn", "binom", *(("num", Fraction(number), None) for number in match.groups()))
-        self.doubtful |= len(letters) > 1
+        if letters in ("gcd", "lcm") or (letters == "C" and self.text.startswith("(", self.at + 1)):
+            return self.integers(letters, len(letters))
+        self.doubtful |= len(letters) > 1 and not letters.islower()
         self.at += 1
         letter = letters[0]
         self.doubtful |= letter.isupper() and self.text.startswith("(", self.at)
         return self.symbol(letter)
+
+    def integers(self, name: str, length: int) -> tuple:
+        """`gcd(a, b)`, `C(n, k)`; with one argument C is a name before a bracket."""
+        self.at += length
+        start, tree = self.at, self.call(name)
+        if name != "C" or len(tree) == 4:
+            return ("fn", "binom" if name == "C" else name, *tree[2:])
+        self.at, self.doubtful = start, True
+        return self.symbol(name)
 
     def call(self, name: str) -> tuple:
         self.expect("(")
@@ -300,6 +307,8 @@ class _Parser:
                 raise ParseError("mathbb")
             self.at = match.end()
             return ("sym", "mathbb_" + match[1])
+        if name in ("gcd", "lcm"):
+            return self.integers(name, 0)
         if name in _FUNCTIONS:
             return self.function(name)
         if name in _GREEK:

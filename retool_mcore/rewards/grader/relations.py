@@ -1,29 +1,27 @@
 """What a relation or an interval amounts to: the value it assigns, the interval it describes, its sides' difference."""
 
-import itertools
 import math
 import re
 
 from retool_mcore.rewards.grader import canonical, numeric
-from retool_mcore.rewards.grader.nodes import Node, build
+from retool_mcore.rewards.grader.nodes import Node
 from retool_mcore.rewards.grader.scalar import form, parsed, same_scalar
 from retool_mcore.rewards.grader.statement import CLAIM_WORDS
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 from retool_mcore.rewards.grader.units import split
 
-_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
+FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
 ORDER = frozenset(["<", ">", r"\le", r"\ge"])
-_ABSOLUTE = re.compile(r"\|([A-Za-z])\|")
 NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
 CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
 
 
-_DECIMAL = re.compile(r"\.[0-9]")
+_DECIMAL = re.compile(r"\.[0-9]+")
 _SAID = re.compile(r"(?<![\\A-Za-z])(?![A-Z]{2}(?![A-Za-z]))[A-Za-z]{2,}")  # `NO` is a line between two points
 _CAPITAL = re.compile(f"{OPEN_TEXT}?[A-Z]{CLOSE_TEXT}?")
 # A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
 _QUANTITY = re.compile(
-    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]++"
+    rf"(?:{OPEN_TEXT}[A-Za-z .]+{CLOSE_TEXT}|[A-Za-z]++|\\#"
     r"|\\(?:vec|bar|hat|widehat|overline|overrightarrow|angle|triangle|max|min|ell|mathbb|mathcal|circ)(?![A-Za-z])"
     r"|[ '|_{}(),\[\]]|\^\{?(?:-1|\\circ|\\prime|[0-9])\}?|(?<=[_A-Za-z{])[0-9]++)+"
 )
@@ -50,7 +48,8 @@ def member(node: Node, truth: Node | None = None) -> Node:
     exact = parsed(first.text)
     if exact is not None and not exact.symbols and len(node.operators) == at + 1:
         values = real_value(first.text), real_value(last.text)
-        if None in values or not _DECIMAL.search(last.text) or abs(values[0] - values[1]) > 0.01 * abs(values[0]):
+        places = _DECIMAL.search(last.text)
+        if None in values or not places or abs(values[0] - values[1]) >= 10.0 ** -(len(places[0]) - 1):
             return node
         return Node("relation", node.text, node.items[: at + 1], node.operators[:at]) if at else first
     return last if at == 0 and (truth is None or approximates(truth.text)) else node
@@ -77,9 +76,11 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
         return None
     numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
-    constants = [text for text, tree in numbers if tree and tree.symbols <= {"e", "i"}]
+    constants = [text for text, tree in numbers if tree and tree.symbols <= {"e", "i"} and tree.tree[0] != "call"]
     if last.kind == "scalar" and any(same_scalar(text, last.text) is False for text in constants):
         return None  # `5 = 6` gives nothing its value
+    if last.kind == "matrix" and _QUANTITY.fullmatch(left.text):
+        return last
     if left.kind == "bracket":
         return last if all((tree := parsed(item.text)) and tree.tree[0] == "sym" for item in left.items) else None
     tree = parsed(left.text)
@@ -118,21 +119,24 @@ def _difference(relation: Node) -> canonical.Form | None:
 def proportional(a: Node, t: Node) -> bool | None:
     """Relations whose two sides differ by a constant factor are the same relation, turned over if it is negative."""
     left, right = _difference(a), _difference(t)
-    if left is None or right is None or a.operators[0] not in _FLIPPED or t.operators[0] not in _FLIPPED:
+    if left is None or right is None or a.operators[0] not in FLIPPED or t.operators[0] not in FLIPPED:
         return None
     if len(left.bottom) > 1 or len(right.bottom) > 1:
         return None
+    if a.operators == t.operators == ("=",):  # `y = 6/x` and `xy = 6`
+        left, right = left.cleared(), right.cleared()
     try:
         factor = canonical.ratio(left, right)
     except canonical.TooHard:
         return None
     operator, other = a.operators[0], t.operators[0]
     if factor is not None:
-        return (operator if factor > 0 else _FLIPPED[operator]) == other
+        return (operator if factor > 0 else FLIPPED[operator]) == other
     symbols = left.atoms | right.atoms
     exact = left.decisive and right.decisive and not any("." in node.text for node in (a, t))
     linear = all(sum(e for _, e in mono) <= 1 for side in (left, right) for mono in side.top)
-    if exact and linear and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
+    plane = operator == other == "=" and all(len(side.atoms) > 1 for side in (left, right))
+    if exact and (linear or plane) and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
         return False
     return None
 
@@ -140,12 +144,10 @@ def proportional(a: Node, t: Node) -> bool | None:
 def interval(relation: Node) -> tuple[Node, Node] | None:
     """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
     operators, items = relation.operators, relation.items
-    if operators == (r"\ne",) and NAME.fullmatch(items[0].text) and real_value(items[1].text) is not None:
-        return items[0], build(rf"(-\infty,{items[1].text})\cup({items[1].text},\infty)")
     if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
         return None
     if operators[0] in (">", r"\ge"):
-        operators, items = tuple(_FLIPPED[op] for op in reversed(operators)), items[::-1]
+        operators, items = tuple(FLIPPED[op] for op in reversed(operators)), items[::-1]
     if not set(operators) <= {"<", r"\le"}:
         return None
     free = [bool(tree is None or tree.symbols - {"e", "pi", "infty"}) for tree in (parsed(i.text) for i in items)]
@@ -158,35 +160,10 @@ def interval(relation: Node) -> tuple[Node, Node] | None:
         ends = ("(" if operators[0] == "<" else "[", ")" if operators[1] == "<" else "]")
     else:
         return None
-    if (match := _ABSOLUTE.fullmatch(name.text)) and low not in ("0", r"-\infty"):
-        low_bound, high_bound = real_value(low), real_value(high)
-        if low_bound is None or high_bound is None or not 0 < low_bound < high_bound:
-            return None
-        turned = ("(" if ends[1] == ")" else "["), (")" if ends[0] == "(" else "]")
-        mirrored = f"{turned[0]}-({high}),-({low}){turned[1]}"
-        mirrored = mirrored.replace(r"-(\infty)", r"-\infty")
-        return Node("scalar", match[1]), build(rf"{mirrored}\cup{ends[0]}{low},{high}{ends[1]}")
     if not (NAME.fullmatch(name.text) or CALL.fullmatch(name.text)):
         return None
     text = f"{ends[0]}{low},{high}{ends[1]}"
     return name, Node("bracket", text, (Node("scalar", low), Node("scalar", high)), brackets="".join(ends))
-
-
-def apart(pieces: tuple[Node, ...]) -> bool:
-    """Whether these intervals and sets are the components of their union: real numbers, in no touch with each other."""
-    spans = []
-    for piece in pieces:
-        if piece.kind == "bracket" and len(piece.items) != 2:
-            return False
-        bounds = [real_value(item.text) for item in piece.items]
-        if None in bounds:
-            return False
-        spans += [(b, b) for b in bounds] if piece.kind == "set" else [tuple(bounds)]
-    spans.sort()
-    # A set's points are compared as one piece, so they must not be spread over the text.
-    if sum(piece.kind == "set" for piece in pieces) > 1:
-        return False
-    return all(low <= high for low, high in spans) and all(a[1] < b[0] - 1e-9 for a, b in itertools.pairwise(spans))
 
 
 def real_value(text: str) -> float | None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from retool_mcore.rewards.grader import canonical, numeric, units
 from retool_mcore.rewards.grader.parse import Parsed, ParseError, parse
 from retool_mcore.rewards.grader.statement import CLAIM_WORDS, FORMS
+from retool_mcore.rewards.grader.tables import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
 
 # Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
@@ -20,9 +21,11 @@ ROUNDED: ContextVar[bool] = ContextVar("rounded", default=False)
 
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?:\.[0-9]+)?")
 _CHOICE = re.compile(
-    rf"(?P<mark>[({OPEN_TEXT}]*)(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
+    rf"(?P<mark>(?:{OPEN_TEXT}?(?:[Oo]ption|[Cc]hoice|[Aa]nswer):?{CLOSE_TEXT}? ?)?[({OPEN_TEXT}]*)"
+    rf"(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
 )
-_LETTERED = rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.)] ?)\s*(?P<rest>.+)"
+_LETTERS = re.compile(rf"[({OPEN_TEXT}]*[A-J](?:(?:[,;() {OPEN_TEXT}{CLOSE_TEXT}]|and)*[A-J])+[){CLOSE_TEXT}]*")
+_LETTERED = rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.):] ?)\s*(?P<rest>.+)"
 _CHOICE_AND = re.compile(_LETTERED % " ", re.DOTALL)
 _CHOICE_BEFORE = re.compile(_LETTERED % "", re.DOTALL)  # where the other side is a letter: else `(A)x` is a product
 # Behind a letter: choices that deny in words, and what is no content but says something about the letter.
@@ -30,9 +33,9 @@ _STOCK = re.compile("(?:none|all|any|neither|both) of |cannot be |not enough |no
 _REMARK = re.compile(r"[A-H]$|[^+\-\w\\(\[{.$€£¥₹]|-[a-z]{2,}|\.\.|.*\?", re.DOTALL)
 _DRAWN = frozenset(["", "vec", "hat", "angle", "triangle", "overrightarrow"])
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
-_J = re.compile(r"(?<![A-Za-z\\])j(?![A-Za-z])")
+_ALONE = r"(?<![A-Za-z\\])[{}](?![A-Za-z])"
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
-_SAME_WORDS = {"true": "yes", "false": "no", "no solutions": "no solution", "no real solutions": "no solution"}
+_SAME_WORDS = {words: first for first, others in TABLES["same_words"].items() for words in others}
 
 
 def _ungrouped(text: str) -> str:
@@ -48,14 +51,16 @@ def parsed(text: str) -> Parsed | None:
         return None
 
 
-@lru_cache(maxsize=4096)
 def form(text: str) -> canonical.Form | None:
     """The canonical form of `text`, None when it has none within the limits."""
-    tree = parsed(text)
-    if tree is None:
-        return None
+    found = parsed(text)
+    return None if found is None else _form(found.tree)
+
+
+@lru_cache(maxsize=4096)
+def _form(tree: tuple) -> canonical.Form | None:
     try:
-        return canonical.canonical(tree.tree)
+        return canonical.canonical(tree)
     except (canonical.TooHard, RecursionError, ZeroDivisionError, OverflowError):
         return None
 
@@ -113,12 +118,23 @@ def same_value(a: str, b: str) -> bool | None:
     left, right = parsed(a), parsed(b)
     if left is None or right is None:
         return None
-    # Engineers write j for i.
-    if "j" in left.symbols - right.symbols and "i" in right.symbols - left.symbols:
-        return same_value(_J.sub("i", a), b)
-    if "i" in left.symbols - right.symbols and "j" in right.symbols - left.symbols:
-        return same_value(a, _J.sub("i", b))
-    first, second = form(a), form(b)
+    for letters, name in (("jI", "i"), ("E", "e")):  # engineers write j for i, sympy I and E
+        if name in right.symbols - left.symbols and set(letters) & (left.symbols - right.symbols):
+            return same_value(re.sub(_ALONE.format(letters), name, a), b)
+        if name in left.symbols - right.symbols and set(letters) & (right.symbols - left.symbols):
+            return same_value(a, re.sub(_ALONE.format(letters), name, b))
+    verdict = _same_trees(left, right)
+    if "log" not in a + b:
+        return verdict
+    one, other = (Parsed(_decimal_logs(side.tree), side.doubtful, side.symbols) for side in (left, right))
+    if verdict is True or (one, other) == (left, right) or ("lg" in a and "lg" not in b):
+        return verdict  # an answer in `lg` is no more than decimal
+    # A bare log is natural or decimal, on both sides alike.
+    return True if (decimal := _same_trees(one, other)) is True else verdict if verdict is decimal else None
+
+
+def _same_trees(left: Parsed, right: Parsed) -> bool | None:
+    first, second = _form(left.tree), _form(right.tree)
     doubtful = left.doubtful or right.doubtful
     places = [p for p in (_decimals(left.tree), _decimals(right.tree)) if p is not None]
     symbols = left.symbols | right.symbols
@@ -128,10 +144,10 @@ def same_value(a: str, b: str) -> bool | None:
                 return True
         except canonical.TooHard:
             return None
-        if places:
+        if ROUNDED.get() and places:
             if (verdict := _rounded(left, right, symbols)) is not None:
                 return verdict
-            if ROUNDED.get() and max(places) >= ROUNDED_PLACES - 1:
+            if max(places) >= ROUNDED_PLACES - 1:
                 return None
         if doubtful:
             return None
@@ -139,13 +155,7 @@ def same_value(a: str, b: str) -> bool | None:
             return False
     elif places and (verdict := _rounded(left, right, symbols)) is not None:
         return verdict
-    if doubtful:
-        return None
-    verdict = numeric.compare(left.tree, right.tree, symbols)
-    one, other = (_decimal_logs(side.tree) for side in (left, right))
-    if (one, other) != (left.tree, right.tree) and numeric.compare(one, other, symbols) is not verdict:
-        return None
-    return verdict
+    return None if doubtful else numeric.compare(left.tree, right.tree, symbols)
 
 
 def _scaled(text: str, factor: Fraction) -> str:
@@ -201,8 +211,10 @@ def _is_content(text: str) -> bool:
     return known and CLAIM_WORDS.isdisjoint(said) and not _REMARK.match(bare)
 
 
-def _choice(a: str, t: str) -> bool | None:
-    """Multiple-choice letters, alone or before their content."""
+def choice(a: str, t: str) -> bool | None:
+    """Multiple-choice letters, alone or before their content, or several of them."""
+    if _LETTERS.fullmatch(a) and _LETTERS.fullmatch(t) and not (a.isalpha() and t.isalpha()):
+        return sorted(re.findall("[A-J]", a)) == sorted(re.findall("[A-J]", t))
     left, right = _CHOICE.fullmatch(a), _CHOICE.fullmatch(t)
     if left and right:
         marked = left["mark"] or right["mark"] or left["end"] or right["end"]
@@ -215,7 +227,7 @@ def _choice(a: str, t: str) -> bool | None:
         return _is_content(long_left["rest"]) and next(filter(None, long_left.groups())) == letter.upper()
     if long_left or (long_right and left):
         if long_right and left:
-            return next(filter(None, long_right.groups())) == left["letter"].upper()
+            return _is_content(long_right["rest"]) and next(filter(None, long_right.groups())) == left["letter"].upper()
         return same_scalar(long_left["rest"], t)
     return same_scalar(a, long_right["rest"]) if long_right else None
 
@@ -240,8 +252,11 @@ def _based(a: str, t: str) -> bool | None:
 def _ratio(a: str, t: str) -> bool | None:
     times = _TIME.fullmatch(a), _TIME.fullmatch(t)
     if all(times):
-        one, other = ((int(m[1]), m[2], (m[3] or "").lower()) for m in times)
-        return one[:2] == other[:2] and (one[2] == other[2] or not one[2] or not other[2])
+        halves = [(m[3] or "").lower() for m in times]
+        hours = [int(m[1]) for m in times]
+        if all(halves) or (any(halves) and hours[0] != hours[1]):
+            hours = [h % 12 + 12 * (half == "p") if half else h for h, half in zip(hours, halves, strict=True)]
+        return hours[0] == hours[1] and times[0][2] == times[1][2]
     left, right = a.split(":"), t.split(":")
     if len(left) != len(right) or len(left) < 2:
         return None if 1 in (len(left), len(right)) else False
@@ -260,7 +275,7 @@ def _words(a: str, t: str) -> bool | None:
         left, right = (re.sub(r"^(?:the|a|an) ", "", side) for side in (left, right))
         return _SAME_WORDS.get(left, left) == _SAME_WORDS.get(right, right)
     words, other = (left, t) if left is not None else (right, a)
-    if words in ("no solution", "no solutions", "no real solutions"):
+    if _SAME_WORDS.get(words, words) == "no solution":
         return other in (r"\emptyset", r"\{\}")
     value = form(other)
     return False if value is not None and value.rational() is not None else None
@@ -273,7 +288,7 @@ def same_scalar(a: str, t: str) -> bool | None:
         return False
     if a == t:
         return True
-    if (verdict := _choice(a, t)) is not None:
+    if (verdict := choice(a, t)) is not None:
         return verdict
     if _BASED.fullmatch(a) or _BASED.fullmatch(t):
         return _based(a, t)
@@ -298,7 +313,10 @@ def same_scalar(a: str, t: str) -> bool | None:
         both = list(zip(letters, (a, t), strict=True))
         spaced = all(side is None or re.search(r" [a-zA-Z]|\^", full) for side, full in both)
         number, true_number = (side.number if side else full for side, full in both)
-        if spaced and (parsed(number) and parsed(true_number) and not parsed(number).symbols):
+        tree, true_tree = parsed(number), parsed(true_number)
+        if spaced and tree and true_tree and not tree.symbols:
             return same_value(number, true_number)
+        if tree and true_tree and tree.symbols and true_tree.symbols:
+            return same_value(a, t)
         return True if same_value(a, t) else None
     return same_value(a, t)

@@ -1,23 +1,15 @@
-"""Whether two structured answers are the same; scalars go to `scalar`, and what stays open to a leaf comparison.
-
-Three-valued throughout: None means that it takes algebra. The same code runs in front, where the leaf comparison knows
-nothing, and in the worker, where it is math-verify.
-"""
+"""Whether two structured answers are the same; scalars go to `scalar`. Three-valued throughout: None is "undecided"."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from string import ascii_lowercase
 
-from retool_mcore.rewards.grader import relations, solutions
+from retool_mcore.rewards.grader import reals, relations, solutions
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
-from retool_mcore.rewards.grader.scalar import ROUNDED, parsed, same_scalar
-from retool_mcore.rewards.grader.statement import same_claims
+from retool_mcore.rewards.grader.scalar import ROUNDED, choice, parsed, same_scalar
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, normal_form, phrase
 
-# (answer, truth), both in normal form -> verdict
-Leaf = Callable[[str, str], bool | None]
-
 _GROUPED = re.compile(r"[+-]?[$€£¥₹]? ?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,]).{0,40}", re.DOTALL)
-_NUMBER = re.compile(r"[0-9]+")
 _ASSIGNED = re.compile(r"([^,]*=\s*)([+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?)")
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 
@@ -32,249 +24,261 @@ def _all(verdicts: Iterable[bool | None]) -> bool | None:
     return result
 
 
-def _open(_answer: str, _truth: str) -> None:
+def _same_texts(answer: str, truth: str) -> bool | None:
+    """The verdict on two normal forms."""
+    answer, truth = solutions.family(answer, truth)
+    if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
+        return True
+    if (verdict := choice(answer, truth)) is not None:
+        return verdict
+    # A comma between digits may group thousands, set off decimals, or separate two numbers.
+    for text, other, swap in ((answer, truth, False), (truth, answer, True)):
+        if "," not in text:
+            continue
+        bare = _is_scalar(other)
+        if _GROUPED.fullmatch(text) and bare:
+            verdict = same_scalar(other, text) if swap else same_scalar(text, other)
+            if verdict is not None:
+                return verdict
+        if "," not in other and (match := _ASSIGNED.fullmatch(text)):
+            plain = match[1] + match[2].replace(",", "")
+            return _same_texts(other, plain) if swap else _same_texts(plain, other)
+        if (match := _COMMA.fullmatch(text)) and bare and "." in other:
+            return same_scalar(f"{match[1]}.{match[2]}", other)
+    if _GROUPED.fullmatch(answer) and _GROUPED.fullmatch(truth) and same_scalar(answer, truth):
+        return True
+    if phrase(answer) is not None and phrase(truth) is not None:
+        return same_scalar(answer, truth)
+    try:
+        return _same_nodes(build(answer), build(truth))
+    except Unreadable:
+        return None
+
+
+def _is_scalar(text: str) -> bool:
+    try:
+        return "," not in text and build(text).kind == "scalar"
+    except Unreadable:
+        return False
+
+
+def _same_nodes(a: Node, t: Node) -> bool | None:
+    if a.text == t.text:
+        return True
+    a, t = relations.member(a, t), relations.member(t)
+    if a.kind == t.kind == "residue":
+        return _residues(a, t)
+    pair = {a.kind, t.kind}
+    if (pair != {"scalar"} or r"\mathbb" in t.text) and (ours := reals.region(a)) and (true := reals.region(t)):
+        sure = true.sure or (ours.sure and r"\cap" not in a.text)  # a pair's remark is no interval's
+        if (sure and pair != {"list"}) or ours.name or true.name:
+            return reals.same_regions(ours, true)
+    if a.kind == "relation" or t.kind == "relation":
+        return _relations(a, t)
+    if a.kind == t.kind == "scalar":
+        return same_scalar(a.text, t.text)
+    if "residue" in pair:
+        return False
+    if "row" in pair:
+        return _ordered(a.items, t.items)
+    if "cases" in pair:
+        return _unordered(a.items, t.items) if a.kind == t.kind else False
+    if "matrix" in pair or "determinant" in pair:
+        return _matrices(a, t)
+    if "union" in pair:
+        return _unions(a, t)
+    if "scalar" in pair:
+        return _with_scalar(a, t)
+    return _sequences(a, t)
+
+
+def _with_scalar(a: Node, t: Node) -> bool | None:
+    scalar, other = (a, t) if a.kind == "scalar" else (t, a)
+    plain = scalar.text
+    if other.kind in ("set", "list", "bracket") and len(other.items) == 1 and not _holds_value(other.items[0]):
+        return False
+    if other.kind in ("set", "list") and len(other.items) == 1:
+        return _same_nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
+    if other.kind == "bracket" and len(other.items) == 1:
+        return same_scalar(*((plain, other.items[0].text) if a is scalar else (other.items[0].text, plain)))
+    is_value = parsed(plain) is not None and not plain.endswith(other.text)
+    if is_value or phrase(plain) is not None or plain == r"\emptyset":
+        return False
+    return None  # units after a list, "4, 5 cm", or something unknown
+
+
+def _sequences(a: Node, t: Node) -> bool | None:
+    kinds = {a.kind, t.kind}
+    if kinds == {"bracket"}:
+        return a.brackets == t.brackets and _ordered(a.items, t.items)
+    if kinds == {"set", "bracket"}:  # the one pair that solves it
+        single, other = (a, t) if a.kind == "set" else (t, a)
+        pair = len(single.items) == 1 and single.items[0].kind == "bracket" and other.brackets == "()"
+        return _same_nodes(*((single.items[0], t) if single is a else (a, single.items[0]))) if pair else False
+    if kinds == {"list", "bracket"}:
+        bracket, other = (a, t) if a.kind == "bracket" else (t, a)
+        if bracket.brackets == "()" or (bracket.brackets == "[]" and len(bracket.items) > 2):
+            return _ordered(_values(a, True), _values(t, True))
+        # A truth of two values in square brackets may have been an interval.
+        return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
+    if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
+        # Joined by "or" they are a union, by "and" an intersection.
+        return _unordered(a.items, t.items) if (a.join == "or") == (t.join == "or") else False
+    names, others = ({re.split("[_(]", name)[0] for item in side.items if (name := _name(item))} for side in (a, t))
+    if names and others and names != others:
+        return False
+    if kinds == {"list"} and len(names) == len(others) == 1:  # `x = 1, 2` and `x_1 = 2, x_2 = 1`
+        return _unordered(_values(a), _values(t))
+    if "list" in kinds and _order_counts(a, t):
+        return _ordered(_values(a), _values(t))
+    return _unordered(_distinct(a), _distinct(t))
+
+
+def _order_counts(a: Node, t: Node) -> bool:
+    """Names on one side only: `x = 1, y = 2` is `1, 2` and not `2, 1`. Roots of one name come in any order."""
+    names = [[_name(item) for item in side.items] for side in (a, t)]
+    named = [sum(name is not None for name in side) for side in names]
+    if not any(named) or all(n == len(side) for n, side in zip(named, names, strict=True)):
+        return False
+    full = names[0] if named[0] else names[1]
+    return None not in full and len({name.split("_")[0] for name in full}) == len(full)
+
+
+def _ordered(a: tuple[Node, ...], t: tuple[Node, ...]) -> bool | None:
+    if len(a) != len(t):
+        return False
+    return _all(_same_nodes(x, y) for x, y in zip(a, t, strict=True))
+
+
+def _unordered(a: tuple[Node, ...], t: tuple[Node, ...]) -> bool | None:
+    if len(a) != len(t):
+        return False
+    left_over, rest = [], list(t)
+    for item in a:
+        partner = next((n for n, other in enumerate(rest) if item.text == other.text), None)
+        if partner is None:
+            left_over.append(item)
+        else:
+            rest.pop(partner)
+    open_rows = []
+    for item in left_over:
+        verdicts = []
+        for n, other in enumerate(rest):
+            verdicts.append(_same_nodes(item, other))
+            if verdicts[-1]:
+                rest.pop(n)
+                break
+        else:
+            if None not in verdicts:
+                return False
+            open_rows.append(item)
+    return None if open_rows else True
+
+
+def _matrices(a: Node, t: Node) -> bool | None:
+    if a.kind == t.kind:
+        if [len(row.items) for row in a.items] != [len(row.items) for row in t.items]:
+            return False if a.kind == "matrix" else None
+        verdict = _all(_ordered(x.items, y.items) for x, y in zip(a.items, t.items, strict=True))
+        return verdict if a.kind == "matrix" or verdict else None
+    matrix, other = (a, t) if a.kind == "matrix" else (t, a)
+    if matrix.kind == "matrix" and other.kind == "bracket" and other.brackets in ("()", "[]"):
+        if all(item.kind == "bracket" for item in other.items) and len(other.items) == len(matrix.items):
+            return _all(_ordered(x.items, y.items) for x, y in zip(a.items, t.items, strict=True))
+        flat = tuple(cell for row in matrix.items for cell in row.items)
+        if 1 in (len(matrix.items), len(matrix.items[0].items)) and len(flat) == len(other.items):
+            return _ordered(flat, other.items)
+        return False
+    plain = other.kind == "scalar" and matrix.kind == "matrix" and parsed(other.text) is not None
+    return False if plain or other.kind in ("list", "set", "bracket", "union") else None
+
+
+def _unions(a: Node, t: Node) -> bool | None:
+    left = a.items if a.kind == "union" else (a,)
+    right = t.items if t.kind == "union" else (t,)
+    if all(n.kind in ("bracket", "set") for n in (*left, *right)):
+        return True if len(left) == len(right) and _unordered(left, right) else None
+    return False if any(node.kind in ("list", "relation") for node in (a, t)) else None
+
+
+def _residues(a: Node, t: Node) -> bool | None:
+    """Classes of one modulus; of integers the representative does not count."""
+    (left, modulus), (right, true_modulus) = a.items, t.items
+    same = _same_nodes(modulus, true_modulus)
+    if not same:
+        return same
+    return _same_nodes(*(relations.reduced(side, modulus) for side in (left, right)))
+
+
+def _relations(a: Node, t: Node) -> bool | None:
+    if a.kind == t.kind == "relation":
+        return _two_relations(a, t)
+    relation, other = (a, t) if a.kind == "relation" else (t, a)
+    if set(relation.operators) == {"="}:
+        value = relations.assigned(relation, is_truth=relation is t)
+        if value is None:
+            return False
+        return _same_nodes(value, other) if relation is a else _same_nodes(other, value)
+    interval = relations.interval(relation)
+    if interval is not None and other.kind in ("bracket", "union"):
+        return _same_nodes(interval[1], other) if relation is a else _same_nodes(other, interval[1])
+    if other.kind in ("scalar", "list", "set"):
+        # `5` for `x > 5`: no. A scalar that is no expression may be a condition in words.
+        return False if other.kind != "scalar" or parsed(other.text) is not None else None
     return None
 
 
-class Comparison:
-    """One comparison of an answer with a truth, with a given leaf comparison."""
-
-    def __init__(self, leaf: Leaf = _open):
-        self.ask = leaf
-
-    def leaf(self, answer: str, truth: str) -> bool | None:
-        return self.ask(answer, truth) if same_claims(answer, truth) else False
-
-    def texts(self, answer: str, truth: str) -> bool | None:
-        """The verdict on two normal forms."""
-        answer, truth = solutions.family(answer, truth)
-        if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
-            return True
-        # A comma between digits may group thousands, set off decimals, or separate two numbers.
-        for text, other, swap in ((answer, truth, False), (truth, answer, True)):
-            bare = self._is_scalar(other)
-            if _GROUPED.fullmatch(text) and bare:
-                verdict = same_scalar(other, text) if swap else same_scalar(text, other)
-                if verdict is not None:
-                    return verdict
-            if "," not in other and (match := _ASSIGNED.fullmatch(text)):
-                plain = match[1] + match[2].replace(",", "")
-                return self.texts(other, plain) if swap else self.texts(plain, other)
-            if (match := _COMMA.fullmatch(text)) and bare and "." in other:
-                return same_scalar(f"{match[1]}.{match[2]}", other)
-        if _GROUPED.fullmatch(answer) and _GROUPED.fullmatch(truth) and same_scalar(answer, truth):
-            return True
-        if phrase(answer) is not None and phrase(truth) is not None:
-            return same_scalar(answer, truth)
-        try:
-            left, right = build(answer), build(truth)
-        except Unreadable:
-            # Of texts without a structure math-verify may read a part: but in sums of matrices, the same numbers.
-            same = r"\begin" in answer + truth or sorted(_NUMBER.findall(answer)) == sorted(_NUMBER.findall(truth))
-            return self.leaf(answer, truth) if same else False
-        return self.nodes(left, right)
-
-    def _is_scalar(self, text: str) -> bool:
-        try:
-            return "," not in text and build(text).kind == "scalar"
-        except Unreadable:
-            return False
-
-    def nodes(self, a: Node, t: Node) -> bool | None:
-        if a.text == t.text:
-            return True
-        a, t = relations.member(a, t), relations.member(t)
-        if a.kind == t.kind == "residue":
-            return self._residues(a, t)
-        sets = [solutions.real_numbers(node) or ("", node) for node in (a, t)]
-        if sets != [("", a), ("", t)] and {node.kind for _, node in sets} <= {"union", "set", "bracket"}:
-            named = {name for name, _ in sets} - {""}
-            return len(named) < 2 and self.nodes(sets[0][1], sets[1][1])
-        if a.kind == "relation" or t.kind == "relation":
-            return self._relations(a, t)
-        if a.kind == t.kind == "scalar":
-            verdict = same_scalar(a.text, t.text)
-            return self.leaf(a.text, t.text) if verdict is None else verdict
-        pair = {a.kind, t.kind}
-        if "residue" in pair:
-            return False
-        if "matrix" in pair or "determinant" in pair:
-            return self._matrices(a, t)
-        if "union" in pair:
-            return self._unions(a, t)
-        if "scalar" in pair:
-            return self._with_scalar(a, t)
-        return self._sequences(a, t)
-
-    def _with_scalar(self, a: Node, t: Node) -> bool | None:
-        scalar, other = (a, t) if a.kind == "scalar" else (t, a)
-        plain = scalar.text
-        if other.kind in ("set", "list", "bracket") and len(other.items) == 1 and not _holds_value(other.items[0]):
-            return False
-        if other.kind in ("set", "list") and len(other.items) == 1:
-            return self.nodes(*((a, t.items[0]) if a is scalar else (a.items[0], t)))
-        if other.kind == "bracket" and len(other.items) == 1:
-            return same_scalar(*((plain, other.items[0].text) if a is scalar else (other.items[0].text, plain)))
-        is_value = parsed(plain) is not None and not plain.endswith(other.text)
-        if is_value or phrase(plain) is not None or plain == r"\emptyset":
-            return False
-        # Units after a list, "4, 5 cm", or something unknown.
-        return self.leaf(a.text, t.text)
-
-    def _sequences(self, a: Node, t: Node) -> bool | None:
-        kinds = {a.kind, t.kind}
-        if kinds == {"bracket"}:
-            return a.brackets == t.brackets and self._ordered(a.items, t.items)
-        if kinds == {"set", "bracket"}:
-            return False
-        if kinds == {"list", "bracket"}:
-            bracket, other = (a, t) if a.kind == "bracket" else (t, a)
-            if bracket.brackets == "()" or (bracket.brackets == "[]" and len(bracket.items) > 2):
-                return self._ordered(_values(a), _values(t))
-            # A truth of two values in square brackets may have been an interval.
-            return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
-        if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
-            # Joined by "or" they are a union, by "and" an intersection.
-            return self._unordered(a.items, t.items) if (a.join == "or") == (t.join == "or") else False
-        names, others = ({re.split("[_(]", name)[0] for item in side.items if (name := _name(item))} for side in (a, t))
-        if names and others and names != others:
-            return False
-        if kinds == {"list"} and len(names) == len(others) == 1:  # `x = 1, 2` and `x_1 = 2, x_2 = 1`
-            return self._unordered(_values(a), _values(t))
-        if "list" in kinds and self._order_counts(a, t):
-            return self._ordered(_values(a), _values(t))
-        return self._unordered(_distinct(a), _distinct(t))
-
-    def _order_counts(self, a: Node, t: Node) -> bool:
-        """Names on one side only: `x = 1, y = 2` is `1, 2` and not `2, 1`. Roots of one name come in any order."""
-        names = [[_name(item) for item in side.items] for side in (a, t)]
-        named = [sum(name is not None for name in side) for side in names]
-        if not any(named) or all(n == len(side) for n, side in zip(named, names, strict=True)):
-            return False
-        full = names[0] if named[0] else names[1]
-        return None not in full and len({name.split("_")[0] for name in full}) == len(full)
-
-    def _ordered(self, a: tuple[Node, ...], t: tuple[Node, ...]) -> bool | None:
-        if len(a) != len(t):
-            return False
-        return _all(self.nodes(x, y) for x, y in zip(a, t, strict=True))
-
-    def _unordered(self, a: tuple[Node, ...], t: tuple[Node, ...]) -> bool | None:
-        if len(a) != len(t):
-            return False
-        left_over, rest = [], list(t)
-        for item in a:
-            partner = next((n for n, other in enumerate(rest) if item.text == other.text), None)
-            if partner is None:
-                left_over.append(item)
-            else:
-                rest.pop(partner)
-        open_rows = []
-        for item in left_over:
-            verdicts = []
-            for n, other in enumerate(rest):
-                verdicts.append(self.nodes(item, other))
-                if verdicts[-1]:
-                    rest.pop(n)
-                    break
-            else:
-                if None not in verdicts:
-                    return False
-                open_rows.append(item)
-        return None if open_rows else True
-
-    def _matrices(self, a: Node, t: Node) -> bool | None:
-        if a.kind == t.kind:
-            if [len(row.items) for row in a.items] != [len(row.items) for row in t.items]:
-                return False if a.kind == "matrix" else None
-            verdict = _all(self._ordered(x.items, y.items) for x, y in zip(a.items, t.items, strict=True))
-            return verdict if a.kind == "matrix" or verdict else self.leaf(a.text, t.text)
-        matrix, other = (a, t) if a.kind == "matrix" else (t, a)
-        if matrix.kind == "matrix" and other.kind == "bracket" and other.brackets in ("()", "[]"):
-            flat = tuple(cell for row in matrix.items for cell in row.items)
-            if 1 in (len(matrix.items), len(matrix.items[0].items)) and len(flat) == len(other.items):
-                return self._ordered(flat, other.items)
-            return False
-        return False if other.kind in ("list", "set", "bracket", "union") else self.leaf(a.text, t.text)
-
-    def _unions(self, a: Node, t: Node) -> bool | None:
-        left = a.items if a.kind == "union" else (a,)
-        right = t.items if t.kind == "union" else (t,)
-        if all(n.kind in ("bracket", "set") for n in (*left, *right)):
-            if relations.apart(left) and relations.apart(right):
-                return self._unordered(left, right)
-            # Pieces that touch may be written as one; pieces that are the same one by one are equal in any case.
-            if len(left) == len(right) and self._unordered(left, right):
-                return True
-            return self.leaf(a.text, t.text)
-        if any(node.kind in ("list", "relation") for node in (a, t)):
-            return False
-        return self.leaf(a.text, t.text)
-
-    def _residues(self, a: Node, t: Node) -> bool | None:
-        """Classes of one modulus; of integers the representative does not count."""
-        (left, modulus), (right, true_modulus) = a.items, t.items
-        same = self.nodes(modulus, true_modulus)
-        if not same:
-            return same
-        return self.nodes(*(relations.reduced(side, modulus) for side in (left, right)))
-
-    # Relations
-
-    def _relations(self, a: Node, t: Node) -> bool | None:
-        if a.kind == t.kind == "relation":
-            return self._two_relations(a, t)
-        relation, other = (a, t) if a.kind == "relation" else (t, a)
-        if set(relation.operators) == {"="}:
-            value = relations.assigned(relation, is_truth=relation is t)
-            if value is None:
-                return False
-            return self.nodes(value, other) if relation is a else self.nodes(other, value)
-        interval = relations.interval(relation)
-        if interval is not None and other.kind in ("bracket", "union"):
-            return self.nodes(interval[1], other) if relation is a else self.nodes(other, interval[1])
-        if other.kind in ("scalar", "list", "set"):
-            # `5` for `x > 5`: no. A scalar that is no expression may be a condition in words.
-            return False if other.kind != "scalar" or parsed(other.text) is not None else self.leaf(a.text, t.text)
-        return self.leaf(a.text, t.text)
-
-    def _two_relations(self, a: Node, t: Node) -> bool | None:
-        if (verdict := relations.proportional(a, t)) is not None:
+def _two_relations(a: Node, t: Node) -> bool | None:
+    turned = tuple(relations.FLIPPED.get(op, op) for op in reversed(a.operators))
+    if a.operators != t.operators == turned:
+        a = Node("relation", a.text, a.items[::-1], turned)
+    if (verdict := relations.proportional(a, t)) is not None:
+        return verdict
+    if a.operators == t.operators and len(a.operators) > 1 and set(a.operators) != {"="}:
+        verdict = _ordered(a.items, t.items)
+        if verdict is not None and relations.interval(a) is None:
             return verdict
-        if a.operators == t.operators and len(a.operators) > 1 and set(a.operators) != {"="}:
-            verdict = self._ordered(a.items, t.items)
-            if verdict is not None and relations.interval(a) is None:
-                return verdict
-        intervals = relations.interval(a), relations.interval(t)
-        if all(intervals):
-            same_name = self.nodes(intervals[0][0], intervals[1][0])
-            return _all([same_name, self.nodes(intervals[0][1], intervals[1][1])])
-        if set(a.operators) == set(t.operators) == {"="}:
-            values = relations.assigned(a, is_truth=True), relations.assigned(t, is_truth=True)
-            if all(values):
-                return self._assignments(a, t, *values)
-            if a.items[0].text == t.items[0].text:
-                return self.nodes(a.items[-1], t.items[-1])
-        return self.leaf(a.text, t.text)
+    intervals = relations.interval(a), relations.interval(t)
+    if all(intervals):
+        same_name = _same_nodes(intervals[0][0], intervals[1][0])
+        return _all([same_name, _same_nodes(intervals[0][1], intervals[1][1])])
+    if set(a.operators) == set(t.operators) == {"="}:
+        values = relations.assigned(a, is_truth=True), relations.assigned(t, is_truth=True)
+        if all(values):
+            return _assignments(a, t, *values)
+        if a.items[0].text == t.items[0].text:
+            return _same_nodes(a.items[-1], t.items[-1])
+    return None
 
-    def _assignments(self, a: Node, t: Node, value: Node, true_value: Node) -> bool | None:
-        left, right = a.items[0].text, t.items[0].text
-        same = self.nodes(value, true_value)
-        if left == right or (same is not False and self.nodes(a.items[0], t.items[0])):
-            return same
-        calls = relations.CALL.fullmatch(left), relations.CALL.fullmatch(right)
-        if all(calls) and calls[0][1] == calls[1][1]:
-            free = [parsed(v.text) for v in (value, true_value)]
-            return same if all(p is not None and not p.symbols for p in free) else self.leaf(a.text, t.text)
-        if any(calls) or same is False:
-            return False if same is False else self.leaf(a.text, t.text)
-        names = relations.NAME.fullmatch(left) and relations.NAME.fullmatch(right)
-        return False if names else self.leaf(a.text, t.text)
+
+def _assignments(a: Node, t: Node, value: Node, true_value: Node) -> bool | None:
+    left, right = a.items[0].text, t.items[0].text
+    same = _same_nodes(value, true_value)
+    if left == right or (same is not False and _same_nodes(a.items[0], t.items[0])):
+        return same
+    calls = relations.CALL.fullmatch(left), relations.CALL.fullmatch(right)
+    if all(calls) and calls[0][1] == calls[1][1] and calls[0][2].isalpha() and calls[1][2].isalpha():
+        renamed = re.sub(rf"(?<![\\A-Za-z]){calls[0][2]}(?![A-Za-z])", calls[1][2], value.text)
+        return _same_nodes(build(renamed), true_value)
+    if "y" in (left, right) and any(calls):
+        return same
+    if all(calls) and calls[0][2].isalpha() != calls[1][2].isalpha():
+        return False
+    if all(calls) and calls[0][1] == calls[1][1]:
+        free = [parsed(v.text) for v in (value, true_value)]
+        return same if all(p is not None and not p.symbols for p in free) else None
+    if any(calls) or same is False:
+        return False if same is False else None
+    names = relations.NAME.fullmatch(left) and relations.NAME.fullmatch(right)
+    return False if names else None
 
 
 def _said(text: str) -> str:
-    """A text that holds words, without what marks them; "" for others."""
-    return re.sub(rf"[{OPEN_TEXT}{CLOSE_TEXT} ]", "", text).lower() if re.search("[A-Za-z]{4}", text) else ""
+    """A text that holds words, without what marks them and without capitals in them; "" for others."""
+    plain = re.sub(
+        rf"[{OPEN_TEXT}{CLOSE_TEXT} ]", "", re.sub(r"(?<![\\A-Za-z])[A-Za-z]{2,}", lambda m: m[0].lower(), text)
+    )
+    return plain if re.search(r"(?<![\\A-Za-z])[A-Za-z]{4}", text) else ""
 
 
 def _holds_value(node: Node) -> bool:
@@ -282,12 +286,16 @@ def _holds_value(node: Node) -> bool:
     return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
 
 
-def _values(node: Node) -> tuple[Node, ...]:
+def _values(node: Node, in_order: bool = False) -> tuple[Node, ...]:
+    """The items without names; in_order: as their names come in the alphabet, where those are `x` and `y`, or so."""
+    names = [_name(item) for item in node.items]
+
     def value(item: Node) -> Node:
         equation = item.kind == "relation" and set(item.operators) == {"="}
         return (relations.assigned(item, is_truth=True) if equation else None) or item
 
-    return tuple(value(item) for item in node.items)
+    told = in_order and None not in names and "".join(sorted(names)) in ascii_lowercase
+    return tuple(value(item) for item in (sorted(node.items, key=_name) if told else node.items))
 
 
 def _distinct(node: Node) -> tuple[Node, ...]:
@@ -314,8 +322,8 @@ def _name(node: Node) -> str | None:
     return None
 
 
-def decide(answer: str, truth: str, leaf: Leaf = _open, rounded: bool = False) -> bool | None:
-    """Whether `answer` means the same as `truth`; None when `leaf` left open what matters.
+def decide(answer: str, truth: str, rounded: bool = False) -> bool | None:
+    """Whether `answer` means the same as `truth`; None when no rule decides it.
 
     rounded: whether a decimal of enough places stands for the exact value, `1.414214` for the root of 2.
     Equal texts are equal, an empty side is not, and different texts of which one is longer than MAX_CHARS are not.
@@ -336,6 +344,6 @@ def decide(answer: str, truth: str, leaf: Leaf = _open, rounded: bool = False) -
         return False
     token = ROUNDED.set(rounded)
     try:
-        return Comparison(leaf).texts(left, right)
+        return _same_texts(left, right)
     finally:
         ROUNDED.reset(token)

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from retool_mcore.rewards.grader.numerals import numeral
 from retool_mcore.rewards.grader.tables import TABLES
@@ -25,10 +26,10 @@ _STYLE = re.compile(rf"{_STYLED}(?=\{{)|\\(?:text)?color\s*\{{[A-Za-z0-9!]*\}}|\
 _MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multiples'])})\b\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
-_UNIT = rf"\{{({OPEN_TEXT}[A-Za-z]+{CLOSE_TEXT})\}}"
-_UNIT_FRACTION = re.compile(rf"\\d?frac{_UNIT}{_UNIT}")
-_CHOOSE = re.compile(r"(?:\{ ?\})?_\{?([0-9]+)\}? ?C_\{?([0-9]+)\}?")
-_TO = re.compile(rf"^\s*([0-9.]+) *{OPEN_TEXT}?to{CLOSE_TEXT}? *([0-9.]+)\s*$")
+_SPELLINGS = [
+    (needle.replace("«", OPEN_TEXT), re.compile(old.replace("«", OPEN_TEXT).replace("»", CLOSE_TEXT)), new)
+    for needle, old, new in TABLES["spellings"]
+]
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
 # A space between two word characters carries meaning (`3 1/2` is not `31/2`), every other one does not.
 # After a comma too: `32, 349` is two numbers, `32,349` one.
@@ -38,11 +39,16 @@ _BOX_BEHIND = re.compile(r"(?<=[0-9)])\s*(?=\\f?box(?:ed)?\s*\{)")  # a second v
 # Not a power: what stands around it is no operand.
 _BOLD = re.compile(r"(?<![\w)\]}])\*\*(?=\S)([^*]+)\*\*(?![\w(\[{\\])")
 _ABOUT = re.compile(r"^\s*\$?\s*~(?=\s*\S)")
+_UNEQUAL = re.compile(r"(?<![0-9)])!=")
 _DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]")
 _DOLLAR = re.compile(r"(?<!\\)\$")
+_SAYS = (
+    r"(?:(?:therefore|thus|hence|so),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct)\s+)?"
+    rf"(?:{'|'.join(TABLES['labels'].split())})\s*(?:is|are|:|=)\s*:?\s*"
+)
 _LEAD = re.compile(
-    r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])\s*|(?:(?:therefore|thus|hence|so),?\s+)?(?:(?:the|my|our)\s+)?"
-    r"(?:(?:final|correct)\s+)?answer\s*(?:is|:|=)\s*:?\s*)",
+    r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])\s*|"
+    rf"\\text(?:bf|rm)?\{{\s*{_SAYS}\}}|{_SAYS}|(?P<open>\\text(?:bf|rm)?\{{)\s*{_SAYS})",
     re.IGNORECASE,
 )
 FUNCTION_NAMES = frozenset(TABLES["functions"].split())
@@ -69,8 +75,9 @@ def _plain(character: str) -> str:
 
 def _words(match: re.Match) -> str:
     words = match[2].strip()
-    if words in FUNCTION_NAMES and not (words == "sec" and match.string[: match.start()].rstrip(" ").endswith("/")):
-        return rf"\{words} "
+    name = _RENAMED.get(words, f"\\{words}")
+    if name[1:] in FUNCTION_NAMES and not (words == "sec" and match.string[: match.start()].rstrip(" ").endswith("/")):
+        return f"{name} "
     # Mathematics: without letters, with signs of its own (its words then stand in the open), i and e, a variable.
     single = len(words) == 1 and (words in "ije" or r"\math" in match[1] and "mathrm" not in match[1])
     if "box" in match[1] and "m" not in match[1] or "ensure" in match[1] or "underline" in match[1]:
@@ -107,6 +114,7 @@ def _strip_wrappers(text: str) -> str:
             return text
 
 
+@lru_cache(maxsize=4096)
 def normal_form(text: str) -> str:
     """`text` in one spelling: dollar signs, quotes, sizing, spacing and boxes gone, Unicode as LaTeX, words marked.
 
@@ -121,7 +129,8 @@ def normal_form(text: str) -> str:
     text = _BOX_BEHIND.sub(", ", text)
     text = _BOLD.sub(r" \1 ", _ABOUT.sub(r"\\approx ", text))
     text = _strip_wrappers(_SPACING.sub(" ", _THOUSANDS.sub("", text)))
-    text = _strip_wrappers(_LEAD.sub("", text))
+    text = text.removeprefix("\\displaystyle").lstrip()
+    text = _strip_wrappers(_LEAD.sub(lambda m: m["open"] or "", text))
     if len(_DOLLAR.findall(text)) % 2 == 0:  # an odd one is money
         text = _DOLLAR.sub(" ", text)
     text = _DELIMITER.sub(" ", text)
@@ -129,15 +138,21 @@ def normal_form(text: str) -> str:
     text = _MULTIPLE.sub(lambda m: rf"\cdot {TABLES['multiples'][m[2].lower()]}{m[1]}", text)
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
-    text = _UNIT_FRACTION.sub(r"\1/\2", _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text))
-    text = _CHOOSE.sub(r"\\binom{\1}{\2}", _TO.sub(r"\1:\2", text))
+    text = _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text)
+    text = text.strip()
+    for needle, pattern, spelling in _SPELLINGS:
+        if needle in text:
+            text = pattern.sub(spelling, text)
     text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
-    text = text.replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
-    text = text.replace("!=", r"\ne ").replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")
+    text = (
+        _UNEQUAL.sub(r"\\ne ", text).replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    )
+    text = text.replace("==", "=").replace("^{\\circ}", r"^\circ").replace("^ \\circ", r"^\circ")
     text = _IDLE_SPACE.sub("", _SPACING.sub(" ", text))
     return numeral(_strip_wrappers(text).removeprefix("=").strip(), OPEN_TEXT, CLOSE_TEXT)
 
 
+@lru_cache(maxsize=4096)
 def phrase(text: str) -> str | None:
     """The words, lower-case and single-spaced, of a normal form that is nothing but words; None for any other."""
     plain = text.replace(OPEN_TEXT, " ").replace(CLOSE_TEXT, " ").strip(" ")

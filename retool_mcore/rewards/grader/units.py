@@ -17,7 +17,7 @@ _TABLE: dict[str, tuple[str, int, Fraction]] = {
 }
 
 # Words that name no unit of their own.
-_GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each"])
+_GENERIC = frozenset(["unit", "units", "square", "sq", "cubic", "in", "total", "of", "the", "each", "old", "them"])
 _NOT_UNITS = FUNCTION_NAMES | CLAIM_WORDS
 _PLURALS = frozenset(TABLES["plurals"].split())
 _NUMBER_END = r"(?<=[0-9}).\])])"
@@ -25,7 +25,7 @@ _MARKED = re.compile(
     rf"((?:\s*/?\s*(?:\\cdot)?{OPEN_TEXT}[^{CLOSE_TEXT}]*{CLOSE_TEXT}(?:\^(?:\{{-?[0-9]\}}|-?[0-9]))?)+)(?:s)?$"
 )
 _PLAIN = re.compile(
-    rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}+\.?(?:\^\{{?[0-9]\}}?)?[ /]?|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
+    rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}+\.?(?:\^\{{?[0-9]\}}?)?[ /]?|[A-Za-z]/|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
 )
 _LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
 _PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)
@@ -33,7 +33,7 @@ _DEGREE = re.compile(
     rf"(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\s*{CLOSE_TEXT}?)\s*{OPEN_TEXT}?[CF]?{CLOSE_TEXT}?$",
     re.IGNORECASE,
 )
-_FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc|cis)(?![a-z])")
 _CURRENCY_FRONT = re.compile(r"^([+-]?)\s*([$€£¥₹])\s*(?=[0-9.\\({+-])")
 _CURRENCY_BACK = re.compile(rf"{_NUMBER_END}\s*([$€£¥₹¢])$")
 
@@ -97,7 +97,7 @@ def parse_unit(text: str) -> Unit | None:
             elif name.lower() not in _GENERIC:
                 nouns.append(name.lower())
     if nouns:  # "5 miles of road" is a noun phrase, whatever else it holds
-        head = re.split(r" (?:of|in|per|each) ", plain.lower().strip())[0].split()[-1].strip(".")
+        head = re.split(r" (?:of|in|per|each) |/", plain.lower().strip())[0].split()[-1].strip(".")
         return Unit(words=frozenset(noun.removesuffix("s") for noun in nouns), head=head)
     if dims:
         return Unit(tuple(sorted((k, v) for k, v in dims.items() if v)), scale)
@@ -122,7 +122,7 @@ def split(text: str) -> Quantity:
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     if match := _PLAIN.search(text):
         unit = parse_unit(match[1])
-        long_words = all(len(word) > 2 for word in re.findall("[A-Za-z]+", match[1]))
+        long_words = all(len(word) > 2 or word in _GENERIC for word in re.findall("[A-Za-z]+", match[1]))
         if unit and (unit.dimensions or (long_words and not text[match.start() - 1].isalpha() and " " in text)):
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     return Quantity(text)
