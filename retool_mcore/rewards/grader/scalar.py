@@ -25,7 +25,9 @@ _CHOICE = re.compile(
     rf"(?P<letter>[A-Za-z])(?P<end>[)\]{CLOSE_TEXT}]*[.:]?[)\]{CLOSE_TEXT}]*)"
 )
 _LETTERS = re.compile(rf"[({OPEN_TEXT}]*[A-J](?:(?:[,;() {OPEN_TEXT}{CLOSE_TEXT}]|and)*[A-J])+[){CLOSE_TEXT}]*")
-_LETTERED = rf"(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.):] ?)\s*(?P<rest>.+)"
+# A letter that is only in bold may be a factor or a term: then no operator follows.
+_TERM = rf"(?!{OPEN_TEXT}[A-H]{CLOSE_TEXT} ?(?:[+*/^_=]|\\(?:pm|mp|cdot|times)(?![a-z])))"
+_LETTERED = rf"{_TERM}(?:{OPEN_TEXT}\(?([A-H])\)?[.:]?{CLOSE_TEXT}[.:)]?|\(([A-H])\)%s|([A-H])[.):] ?)\s*(?P<rest>.+)"
 _CHOICE_AND = re.compile(_LETTERED % " ", re.DOTALL)
 _CHOICE_BEFORE = re.compile(_LETTERED % "", re.DOTALL)  # where the other side is a letter: else `(A)x` is a product
 # Behind a letter: choices that deny in words, and what is no content but says something about the letter.
@@ -140,8 +142,9 @@ def _same_trees(left: Parsed, right: Parsed) -> bool | None:
     symbols = left.symbols | right.symbols
     if first is not None and second is not None:
         try:
-            if first == second:
-                return True
+            if first == second:  # letters times nothing may be words: `0 etc`
+                only_one_has = (left.symbols ^ right.symbols) - {"pi", "e", "i", "infty"}
+                return None if only_one_has and first == _form(("num", Fraction(0), None)) else True
         except canonical.TooHard:
             return None
         if ROUNDED.get() and places:
