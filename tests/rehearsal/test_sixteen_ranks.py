@@ -78,7 +78,7 @@ def recorded_trajectories() -> list[dict]:
     their gradients would cancel."""
     found = []
     for row in range(8):
-        record = made_record(1, row, place=row, overlong=0.0, drop="", verifier_failed=0.0)
+        record = made_record(1, row, place=row, overlong=0.0, drop="")
         for span in record["spans"][::2]:
             policy = slice(span["start"], span["end"])
             record["response_ids"][policy] = np.roll(record["response_ids"][policy], row)
