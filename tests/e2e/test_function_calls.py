@@ -1,11 +1,10 @@
 """Tool-N1 and ToolRL whole on real engines: data in xLAM's columns, a short cold start, three RL steps, evaluation."""
 
 import json
-import math
 
 import pyarrow.parquet as parquet
 import pytest
-from e2e_runs import metrics_of, retool
+from e2e_runs import retool, whole_steps
 from recipe_cases import FUNCTIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
@@ -40,12 +39,8 @@ def test_three_steps(tmp_path, recipe, style):
     succeed("prepare", tmp_path, written)
     succeed("sft", tmp_path, written)
     run = succeed("rl", tmp_path, written, f"recipe={recipe}", *FUNCTIONS[recipe])
-    metrics = metrics_of(run / "rl")
-    assert sorted(metrics) == list(range(1, STEPS + 1))
+    metrics = whole_steps(run, STEPS)
     for values in metrics.values():
-        for name in ("actor/pg_loss", "actor/grad_norm", "reward/accuracy"):
-            assert math.isfinite(values[name]), (name, values)
-        assert values["filters/groups/failed"] == 0
         shares = [value for name, value in values.items() if name.startswith("behaviour/finish/")]
         assert sum(shares) == pytest.approx(1)
     assert max(values["actor/grad_norm"] for values in metrics.values()) > 0
