@@ -68,7 +68,7 @@ def jobs(
             start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
             own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
             own += [*task, *plan.task.words, *plan.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
-            if seed == seeds[0]:  # one measures the start, which all share
+            if seed == seeds[0] and "train.eval_every=-1" not in what.words:  # one measures the start, which all share
                 own.append("verl.trainer.val_before_train=true")
             name = f"b{number}-{arm}-s{seed}"
             found.append((name, [command("rl", runs, name, own)]))
@@ -119,7 +119,7 @@ def main() -> int:
     parser.add_argument("--stagger", type=float, default=4.0, help="seconds between the first starts")
     parser.add_argument("--seeds", type=int, nargs="+", help="without it the plan's; 100 and above to calibrate")
     parser.add_argument("--plan", default="plan.yaml")
-    parser.add_argument("--only", nargs="+", default=[""], help="runs whose name contains one of these, as F-s")
+    parser.add_argument("--only", default="", help="runs whose name contains one of these: F-s,N-s")
     parser.add_argument("--mps", type=Path, metavar="FOLDER", help="with a folder for each GPU: its MPS server's pipes")
     arguments, words = parser.parse_known_args()
     plan = read_plan(arguments.plan)
@@ -131,7 +131,7 @@ def main() -> int:
     found = [
         job
         for job in jobs(plan, arguments.stage, runs, bases, seeds, arguments.gpus, words)
-        if any(part in job[0] for part in arguments.only)
+        if any(part in job[0] for part in arguments.only.split(","))
     ]
     return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger, arguments.mps)
 

@@ -5,9 +5,9 @@
     python -m benchmarks.learning.report --plot docs/learning.png  and its curves
     python -m benchmarks.learning.report --plan plan_calls.yaml    each of them of another plan than plan.yaml
 
-A claim is judged on the last validation that all runs of its arms have reached. A run without any, one that did not
-come to its end by itself, counts with its start's accuracy. No seed is added. --hung names runs that hung and were run
-again, once: the table tells both verdicts, with the second try and by the rule.
+A claim is judged on the last validation that all runs of its arms have reached, one of training on the last steps that
+all have. A run without a validation counts with its start's accuracy. No seed is added. --hung names runs that hung and
+were run again, once: the table tells both verdicts, with the second try and by the rule.
 """
 
 import argparse
@@ -91,6 +91,11 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
             return starts[base, arm]
         return runs[name]["validations"][str(step)] if step else runs[name]["end"]["all"]
 
+    def on_training(base: str, arm: str, seed: str, steps: int) -> float:
+        name = f"{base}-{arm}-{seed}"
+        curve = runs[name]["curves"]["reward/accuracy"]
+        return statistics.mean(curve[:EARLY] if name in hung else curve[max(0, steps - LATE) : steps])
+
     def cut(base: str, seed: str, claim, family: str) -> float:
         names = [f"{base}-{arm}-{seed}" for arm in (claim.worse[0], claim.better)]
         if not set(names).isdisjoint(hung):
@@ -104,13 +109,17 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
         if judged == any(len(of_arm[arm]) < len(plan.bases) * len(plan.seeds) for arm in needed):
             continue
         others = [other for other in claim.worse if other not in plan.before]
-        step = reached(runs[run] for arm in (claim.better, *others) for run in of_arm[arm] if run not in hung)
+        whole = [runs[run] for arm in (claim.better, *others) for run in of_arm[arm] if run not in hung]
+        step, steps = reached(whole), min((run["steps"] for run in whole), default=0)
         pairs = []
         for run in of_arm[claim.better]:
             base, arm, seed = run.split("-")
             if any(f"{base}-{other}-{seed}" not in runs for other in others):
                 continue
-            if claim.of == "accuracy":
+            if claim.of == "training":
+                worse = max(on_training(base, other, seed, steps) for other in others)
+                pairs.append(on_training(base, arm, seed, steps) - worse)
+            elif claim.of == "accuracy":
                 worse = max(accuracy(base, other, seed, step) for other in claim.worse)
                 pairs.append(accuracy(base, arm, seed, step) - worse)
             else:
@@ -118,7 +127,7 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
                 cuts = [cut(base, seed, claim, family) for family in families]
                 pairs.append(cuts[0] - (cuts[1] if len(cuts) > 1 else 0))
         pairs = [round(100 * pair, 2) for pair in pairs]
-        told = {"after_step": step} if step else {}
+        told = {"after_step": steps if claim.of == "training" else step} if step else {}
         if not judged:
             found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs} | told)
             continue
@@ -147,7 +156,8 @@ def reached(runs: Iterable[Mapping]) -> int | None:
 def criterion(claim) -> str:
     """As the table says it."""
     worse = claim.worse[0] if len(claim.worse) == 1 else f"max({', '.join(claim.worse)})"
-    what = f"{claim.better} - {worse}" if claim.of == "accuracy" else f"calls cut, {claim.better} against {worse}"
+    what = f"calls cut, {claim.better} against {worse}" if claim.of == "calls" else f"{claim.better} - {worse}"
+    what += ", in training" * (claim.of == "training")
     if "more_on" in claim:
         what += f", {claim.more_on[0]} less {claim.more_on[1]}"
     return f"{what} {dict(all='>=', above='interval above', within='interval within +-')[claim.rule]} {claim.points}"
