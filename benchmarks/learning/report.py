@@ -173,9 +173,8 @@ def table(rows: list[dict]) -> str:
         pairs = ", ".join(f"{d:+.1f}" for d in row["pairs"])
         low, high = row["interval"]
         met = " | ".join("yes" if row[key] else "no" for key in ("met", "met_by_rule") if key in row)
-        lines.append(
-            f"| {row['claim']} | {row['criterion']} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |"
-        )
+        what = row["criterion"] + (f", after step {row['after_step']}" if "after_step" in row else "")
+        lines.append(f"| {row['claim']} | {what} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |")
     return "\n".join(lines)
 
 
