@@ -10,6 +10,7 @@ start `mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete is not r
 
 import argparse
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -67,15 +68,26 @@ def jobs(
             start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
             own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
             own += [*task, *plan.task.words, *plan.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
-            if seed == seeds[0]:  # one measures the start, which all share
+            if seed == seeds[0] and "train.eval_every=-1" not in what.words:  # one measures the start, which all share
                 own.append("verl.trainer.val_before_train=true")
             name = f"b{number}-{arm}-s{seed}"
             found.append((name, [command("rl", runs, name, own)]))
     return found
 
 
-def run_all(found, runs: Path, gpus: int, beside: int, stagger: float) -> int:
-    """Run them, at most `beside` at once, in turn on the GPUs; returns how many failed."""
+def placed(number: int, gpus: int, mps: Path | None) -> dict[str, str]:
+    """The environment of a plan's run of that number: its GPU, of those that are visible, and the GPU's MPS server."""
+    if not gpus:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+    gpu = visible[number % gpus]
+    server = {"CUDA_MPS_PIPE_DIRECTORY": str(mps / gpu)} if mps else {}
+    return {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": "2"} | server
+
+
+def run_all(found, runs: Path, gpus: int, beside: int, stagger: float, mps: Path | None) -> int:
+    """Run them, at most `beside` at once, in turn on the GPUs; returns how many failed. One that hangs holds its place,
+    and no other's."""
     (runs / "logs").mkdir(parents=True, exist_ok=True)
     asked = {"parallel": {"device": "cuda" if gpus else "cpu"}}
     with forked(stage_env(asked) | {"RETOOL_TEMPLATE": "on"}, []) as (env, _):  # the libraries are imported once
@@ -84,7 +96,7 @@ def run_all(found, runs: Path, gpus: int, beside: int, stagger: float) -> int:
             name, commands = found[number]
             if number < beside:
                 time.sleep(stagger * number)  # their starts compete for cores
-            own = env | ({"CUDA_VISIBLE_DEVICES": str(number % gpus), "OMP_NUM_THREADS": "2"} if gpus else {})
+            own = env | placed(number, gpus, mps)
             start = time.monotonic()
             with (runs / "logs" / f"{name}.log").open("w") as log:
                 code = 0
@@ -107,7 +119,8 @@ def main() -> int:
     parser.add_argument("--stagger", type=float, default=4.0, help="seconds between the first starts")
     parser.add_argument("--seeds", type=int, nargs="+", help="without it the plan's; 100 and above to calibrate")
     parser.add_argument("--plan", default="plan.yaml")
-    parser.add_argument("--only", help="runs whose name contains this")
+    parser.add_argument("--only", default="", help="runs whose name contains one of these: F-s,N-s")
+    parser.add_argument("--mps", type=Path, metavar="FOLDER", help="with a folder for each GPU: its MPS server's pipes")
     arguments, words = parser.parse_known_args()
     plan = read_plan(arguments.plan)
     seeds = arguments.seeds or list(plan.seeds)
@@ -118,9 +131,9 @@ def main() -> int:
     found = [
         job
         for job in jobs(plan, arguments.stage, runs, bases, seeds, arguments.gpus, words)
-        if (arguments.only or "") in job[0]
+        if any(part in job[0] for part in arguments.only.split(","))
     ]
-    return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger)
+    return run_all(found, runs, arguments.gpus, arguments.beside, arguments.stagger, arguments.mps)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
     python -m benchmarks.learning.report --plot docs/learning.png  and its curves
     python -m benchmarks.learning.report --plan plan_calls.yaml    each of them of another plan than plan.yaml
 
-A run that did not come to its end counts with its start's accuracy. No seed is added. --hung names runs that hung and
+A claim is judged on the last validation that all runs of its arms have reached, one of training on the last steps that
+all have. A run without a validation counts with its start's accuracy. No seed is added. --hung names runs that hung and
 were run again, once: the table tells both verdicts, with the second try and by the rule.
 """
 
@@ -13,7 +14,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,16 @@ _STEP = ("timing_s/step", "timing_s/gen")
 
 def read(run: Path) -> dict:
     """A run's steps, its accuracy by family before and after, what it did early and late, and its curves."""
-    lines = [json.loads(line)["data"] for line in sorted(run.glob("rl/metrics/*.jsonl"))[-1].read_text().splitlines()]
+    rows = [json.loads(line) for line in sorted(run.glob("rl/metrics/*.jsonl"))[-1].read_text().splitlines()]
+    lines = [row["data"] for row in rows]
     told: dict = {"steps": sum("reward/accuracy" in line for line in lines), "start": None, "end": None}
+    told["validations"] = {}  # by step, all but the start's
     for place, line in enumerate(lines):
         if "val/accuracy" in line:
             families = {key.split("/")[1]: round(v, 4) for key, v in line.items() if _of_a_family(key)}
             told["start" if place == 0 else "end"] = {"all": round(line["val/accuracy"], 4)} | families
+            if place:
+                told["validations"][str(rows[place]["step"])] = round(line["val/accuracy"], 4)
     files = list(step_files(run / "rl/trajectories").values())
     told |= {"early": behaviour(files[:EARLY]), "late": behaviour(files[-LATE:])}
     told["seconds"] = {k: round(statistics.median(line[k] for line in lines if k in line), 2) for k in _STEP}
@@ -72,17 +77,24 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
     hung: runs that count as if they had not come to their end; no calls are cut in a pair of theirs. judged: False
     gives the pairs, without a verdict, of the claims for which not every run was begun.
     """
-    starts, value = {}, {}
+    starts = {}
     for name, run in runs.items():
         base, arm, _ = name.split("-")
         if run["start"]:
             starts[base, arm] = run["start"]["all"]
-    for name, run in runs.items():
-        base, arm, seed = name.split("-")
-        value[base, arm, seed] = run["end"]["all"] if run["end"] and name not in hung else starts[base, arm]
 
-    def accuracy(base: str, arm: str, seed: str) -> float:
-        return starts[base, plan.before[arm]] if arm in plan.before else value[base, arm, seed]
+    def accuracy(base: str, arm: str, seed: str, step: int | None) -> float:
+        if arm in plan.before:
+            return starts[base, plan.before[arm]]
+        name = f"{base}-{arm}-{seed}"
+        if name in hung or not runs[name]["end"]:
+            return starts[base, arm]
+        return runs[name]["validations"][str(step)] if step else runs[name]["end"]["all"]
+
+    def on_training(base: str, arm: str, seed: str, steps: int) -> float:
+        name = f"{base}-{arm}-{seed}"
+        curve = runs[name]["curves"]["reward/accuracy"]
+        return statistics.mean(curve[:EARLY] if name in hung else curve[max(0, steps - LATE) : steps])
 
     def cut(base: str, seed: str, claim, family: str) -> float:
         names = [f"{base}-{arm}-{seed}" for arm in (claim.worse[0], claim.better)]
@@ -91,25 +103,33 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
         calls = [runs[name]["late"][family]["calls"] for name in names]
         return 1 - calls[1] / calls[0]
 
-    found, arms = [], {arm: sum(a == arm for _, a, _ in value) for arm in plan.arms}
+    found, of_arm = [], {arm: [name for name in runs if name.split("-")[1] == arm] for arm in plan.arms}
     for name, claim in plan.claims.items():
         needed = {plan.before.get(arm, arm) for arm in (claim.better, *claim.worse)}
-        if judged == any(arms[arm] < len(plan.bases) * len(plan.seeds) for arm in needed):
+        if judged == any(len(of_arm[arm]) < len(plan.bases) * len(plan.seeds) for arm in needed):
             continue
+        others = [other for other in claim.worse if other not in plan.before]
+        whole = [runs[run] for arm in (claim.better, *others) for run in of_arm[arm] if run not in hung]
+        step, steps = reached(whole), min((run["steps"] for run in whole), default=0)
         pairs = []
-        for base, arm, seed in value:
-            others = [other for other in claim.worse if other not in plan.before]
-            if arm != claim.better or any((base, other, seed) not in value for other in others):
+        for run in of_arm[claim.better]:
+            base, arm, seed = run.split("-")
+            if any(f"{base}-{other}-{seed}" not in runs for other in others):
                 continue
-            if claim.of == "accuracy":
-                pairs.append(value[base, arm, seed] - max(accuracy(base, other, seed) for other in claim.worse))
+            if claim.of == "training":
+                worse = max(on_training(base, other, seed, steps) for other in others)
+                pairs.append(on_training(base, arm, seed, steps) - worse)
+            elif claim.of == "accuracy":
+                worse = max(accuracy(base, other, seed, step) for other in claim.worse)
+                pairs.append(accuracy(base, arm, seed, step) - worse)
             else:
                 families = claim.get("more_on", ["all"])
                 cuts = [cut(base, seed, claim, family) for family in families]
                 pairs.append(cuts[0] - (cuts[1] if len(cuts) > 1 else 0))
         pairs = [round(100 * pair, 2) for pair in pairs]
+        told = {"after_step": steps if claim.of == "training" else step} if step else {}
         if not judged:
-            found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs})
+            found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs} | told)
             continue
         mean = statistics.mean(pairs)
         half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
@@ -121,14 +141,23 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
         found.append(
             {"claim": name, "paper": claim.paper, "criterion": criterion(claim), "pairs": pairs}
             | {"mean": round(mean, 2), "interval": [round(mean - half, 2), round(mean + half, 2)], "met": bool(met)}
+            | told
         )
     return found
+
+
+def reached(runs: Iterable[Mapping]) -> int | None:
+    """The last step after which all these runs were validated, of those that were at all; None: the files of older
+    results, which have the last validation only."""
+    steps = [{int(step) for step in run["validations"]} for run in runs if run.get("validations")]
+    return max(set.intersection(*steps), default=None) if steps else None
 
 
 def criterion(claim) -> str:
     """As the table says it."""
     worse = claim.worse[0] if len(claim.worse) == 1 else f"max({', '.join(claim.worse)})"
-    what = f"{claim.better} - {worse}" if claim.of == "accuracy" else f"calls cut, {claim.better} against {worse}"
+    what = f"calls cut, {claim.better} against {worse}" if claim.of == "calls" else f"{claim.better} - {worse}"
+    what += ", in training" * (claim.of == "training")
     if "more_on" in claim:
         what += f", {claim.more_on[0]} less {claim.more_on[1]}"
     return f"{what} {dict(all='>=', above='interval above', within='interval within +-')[claim.rule]} {claim.points}"
@@ -144,9 +173,8 @@ def table(rows: list[dict]) -> str:
         pairs = ", ".join(f"{d:+.1f}" for d in row["pairs"])
         low, high = row["interval"]
         met = " | ".join("yes" if row[key] else "no" for key in ("met", "met_by_rule") if key in row)
-        lines.append(
-            f"| {row['claim']} | {row['criterion']} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |"
-        )
+        what = row["criterion"] + (f", after step {row['after_step']}" if "after_step" in row else "")
+        lines.append(f"| {row['claim']} | {what} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |")
     return "\n".join(lines)
 
 

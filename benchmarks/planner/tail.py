@@ -1,4 +1,5 @@
-"""Simulated steps of the traces (benchmarks/rollout/traces.py) on one GPU, by how generation and training take turns.
+"""Simulated steps of the traces (benchmarks/rollout/traces.py), by how generation and training take turns: on one GPU,
+and for `one_step_off` and `async` on two, of which one trains.
 
 python -m benchmarks.planner.tail            # predicted before benchmarks.rollout.tail ran
 python -m benchmarks.planner.tail --gpu H200-141
@@ -25,12 +26,17 @@ KINDS = {
     "partial, bypass": (1, True),
     "partial, 3 ahead": (3, False),
     "partial, 3 ahead, bypass": (3, True),
+    "one_step_off": (1, False),
+    "one_step_off, bypass": (1, True),
+    "async": (2, False),
+    "async, bypass": (2, True),
     "stock": (0, False),
 }
+APART = ("one_step_off", "async")  # they train on a GPU and generate on another
 
 
 def played(trace: Trace, kind: str, gpu: str = "H100-80", steps: int = PLAYED) -> dict[str, float]:
-    """Seconds of a step and its parts, and tokens/s, mean of `steps` after those that fill the queue."""
+    """Seconds of a step and its parts, and tokens/s of a GPU, mean of `steps` after those that fill the queue."""
     ahead, bypass = KINDS[kind]
     ours = kind != "stock"
     parts = Layout(**{**(FULL if ours else STOCK), "tp": 1, "overlap": False, "micro_batch_tokens": 16384})
@@ -42,7 +48,8 @@ def played(trace: Trace, kind: str, gpu: str = "H100-80", steps: int = PLAYED) -
     plan = planned(problem, parts, memory(SHAPE, parts, batch), engine)
     log_probs = 0.0 if bypass else scale.ASSUMED["log_probs"] * plan.seconds["log-probs"]
     train = log_probs + plan.seconds["update"] + scale.ASSUMED["rest_s"]
-    order = Order(GROUP, SLOTS, train, 0.5, ahead=ahead)
+    apart = kind.startswith(APART)
+    order = Order(GROUP, SLOTS, train, 0.5, ahead=ahead, colocated=not apart)
     draw = random.Random(2)
     groups = ([Trajectory(*trace.draw(draw)) for _ in range(GROUP)] for _ in iter(int, 1))
     simulation = Simulation(problem, plan, order, 1, groups)
@@ -53,7 +60,7 @@ def played(trace: Trace, kind: str, gpu: str = "H100-80", steps: int = PLAYED) -
         "generation": sum(step.waited for step in found) / len(found),
         "log-probs": log_probs,
         "update": plan.seconds["update"],
-        "tokens/s": sum(step.tokens for step in found) / seconds,
+        "tokens/s": sum(step.tokens for step in found) / seconds / (1 + apart),
         "staleness": sum(sum(step.staleness) / len(step.staleness) for step in found) / len(found),
     }
 
@@ -63,7 +70,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="H100-80", choices=MACHINES)
     given = parser.parse_args()
     for name, trace in TRACES.items():
-        print(f"\n| {name} | step, s | generation | log-probabilities | update | tokens/s | times sync | times stock |")
+        print(f"\n| {name} | step, s | generation | log-probabilities | update | tokens/s/GPU | / sync | / stock |")
         print("|---|---|---|---|---|---|---|---|")
         told = {kind: played(trace, kind, given.gpu) for kind in KINDS}
         for kind, found in told.items():
