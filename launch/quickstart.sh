@@ -35,14 +35,7 @@ stage() {
 
 ./launch/setup.sh
 SECONDS=0
-if [[ " ${overrides[*]}" != *" parallel="* ]]; then # one process imports the libraries, and every stage's are forked from it
-    template=$(mktemp -d)
-    trap 'kill "$server" 2>/dev/null || true; rm -rf "$template"' EXIT
-    "${retool%retool}python" -m retool_mcore.runner.template "$template/socket" &
-    server=$!
-    until [[ -S $template/socket ]] || ! kill -0 "$server"; do sleep 0.05; done
-    export RETOOL_TEMPLATE=$template/socket RETOOL_FORKED_PYTHON=$template/python PYTHON_EXEC=$template/python
-fi
+[[ " ${overrides[*]}" == *" parallel="* ]] || source launch/template.sh
 stage prepare
 stage eval policy=init
 stage sft

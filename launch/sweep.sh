@@ -38,6 +38,7 @@ for axis in "${axes[@]}"; do
     runs=("${longer[@]}")
 done
 
+[[ -n ${RETOOL_SWEEP:-} || " ${common[*]} ${axes[*]}" == *" parallel="* ]] || source "$(dirname "${BASH_SOURCE[0]}")/template.sh"
 failed=()
 for run in "${runs[@]}"; do
     read -r -a own <<<"$run"

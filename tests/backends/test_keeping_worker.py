@@ -3,12 +3,13 @@
 import asyncio
 from types import SimpleNamespace
 
+import hydra
 import numpy as np
 import pytest
 import torch
 from agent_loops import TOKENIZER
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.workers.rollout.replica import TokenOutput
 
@@ -68,7 +69,7 @@ class Attempt:
         made.config = OmegaConf.create({"actor_rollout_ref": {"rollout": ROLLOUT}, "data": {}})
         made.llm_client, made.tokenizer, made.processor, made.hf_model_type = self, TOKENIZER, None, "qwen2"
         made.dataset_cls, made.tools, made.opened, made.mm_processor_kwargs = None, [], {}, {}
-        made.distillation_enabled, made.live = False, Live(self.cache_tokens, longest=500, window=2)
+        made.loops, made.distillation_enabled, made.live = {}, False, Live(self.cache_tokens, longest=500, window=2)
         made.reward_loop_worker_handles = [SimpleNamespace(compute_score=SimpleNamespace(remote=self.compute_score))]
         return made
 
@@ -195,3 +196,17 @@ def test_what_the_sandbox_spoilt_is_generated_again(monkeypatch, tmp_path):
 
     asyncio.run(post())
     assert kept == [] and file.stat().st_size > 0
+
+
+def test_a_loop_is_as_hydra_would_make_it(monkeypatch):
+    worker = Attempt(monkeypatch).worker()
+    own = {"server_manager": worker, "tokenizer": TOKENIZER, "processor": None, "hf_model_type": "qwen2"}
+    wrapped = {"trainer_config": DictConfigWrap(worker.config), "data_config": DictConfigWrap(worker.config.data)}
+    verls = hydra.utils.instantiate(
+        config=_agent_loop_registry["retool"], dataset_cls=None, tools=ToolListWrap([]), **own, **wrapped
+    )
+    ours = worker._loop("retool")
+    assert ours is not worker._loop("retool"), "a loop lives for one trajectory"
+    names = ("limits", "format", "sandbox_json", "toolbox_json", "timeout_s", "seed", "rollout_config", "data_config")
+    assert type(ours) is type(verls)
+    assert {name: getattr(ours, name) for name in names} == {name: getattr(verls, name) for name in names}

@@ -201,4 +201,5 @@ class RetoolAgentLoop(AgentLoopBase):
 
 
 def _as_json(section: Mapping) -> str:
-    return json.dumps(OmegaConf.to_container(OmegaConf.create(section), resolve=True), sort_keys=True)
+    plain = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
+    return json.dumps(plain, sort_keys=True)
