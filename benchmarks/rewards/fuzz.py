@@ -95,7 +95,9 @@ VALUES = [
         ("C", "(C)", "D"),
     ],
 ]
-changed = st.sampled_from([template for templates in statements.CHANGED.values() for template in templates])
+# `[1,2) \cap [1,2]` is `[1,2)`.
+CHEATS = [template for templates in statements.CHANGED.values() for template in templates if template != r"@ \cap #"]
+changed = st.sampled_from(CHEATS)
 wrapped = st.sampled_from(["@", *statements.WRAPPED])
 
 
