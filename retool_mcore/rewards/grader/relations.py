@@ -6,8 +6,7 @@ import re
 from retool_mcore.rewards.grader import canonical, numeric
 from retool_mcore.rewards.grader.nodes import Node
 from retool_mcore.rewards.grader.scalar import form, parsed, same_scalar
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, OPEN_TEXT, phrase
 from retool_mcore.rewards.grader.units import split
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}

@@ -5,11 +5,9 @@ from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 
-from retool_mcore.rewards.grader import canonical, numeric, units
+from retool_mcore.rewards.grader import TABLES, canonical, numeric, units
 from retool_mcore.rewards.grader.parse import Parsed, ParseError, parse
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS, FORMS
-from retool_mcore.rewards.grader.tables import TABLES
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, FORMS, OPEN_TEXT, phrase
 
 # Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
 # many digits that count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).

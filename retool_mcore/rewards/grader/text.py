@@ -4,8 +4,8 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from retool_mcore.rewards.grader import TABLES
 from retool_mcore.rewards.grader.numerals import numeral
-from retool_mcore.rewards.grader.tables import TABLES
 
 # Three times the longest answer of the known data sets; beyond it only identical text counts.
 MAX_CHARS = 1024
@@ -52,6 +52,9 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 FUNCTION_NAMES = frozenset(TABLES["functions"].split())
+# Words that say something about a value (`not 5`), and names of which expressions are made.
+CLAIM_WORDS = frozenset(TABLES["claims"].split())
+FORMS = FUNCTION_NAMES.union(TABLES["forms"].split(), GREEK_NAMES)
 
 
 def _plain(character: str) -> str:

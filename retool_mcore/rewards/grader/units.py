@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS
-from retool_mcore.rewards.grader.tables import TABLES
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
+from retool_mcore.rewards.grader import TABLES
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
 
 # name: (dimension, power, size)
 _TABLE: dict[str, tuple[str, int, Fraction]] = {
