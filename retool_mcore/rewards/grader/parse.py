@@ -98,7 +98,7 @@ class _Parser:
                 left = ("div", left, self.signed(stop))
                 slashed = True
             elif self.starts_factor(token, stop):
-                if token[0] in "0123456789." and self.text[self.at - 1] in "0123456789. ":
+                if token[0] in "0123456789." and self.text[: self.at].rstrip(" ")[-1:] in "0123456789.":
                     raise ParseError("two numbers in a row")
                 factor = self.power(stop)
                 self.doubtful |= slashed
@@ -374,7 +374,7 @@ class _Parser:
 
 def _mixed(left: tuple, right: tuple) -> tuple | None:
     """`3\\frac{1}{2}` is three and a half, not a product."""
-    if left[0] != "num" or left[2] is not None or right[0] != "div" or left[1].denominator != 1 or left[1] == 0:
+    if left[0] != "num" or left[2] is not None or right[0] != "div" or left[1].denominator != 1:
         return None
     top, bottom = right[1], right[2]
     if top[0] == bottom[0] == "num" and top[2] is None and bottom[2] is None and 0 < top[1] < bottom[1]:
