@@ -16,7 +16,7 @@ _LISTED = re.compile("[,;]|and|or")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(
     r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?"
-    rf" *(\^ ?\{{? ?(?:\\mathsf)?[{{ {OPEN_TEXT}]*(?:T|\\top|\\intercal)[{CLOSE_TEXT} }}]*)?(?: *\\(?:cdot|times) *(?=\S)| *)",
+    rf" *(\^ ?[{{ {OPEN_TEXT}]*(?:T|\\top|\\intercal)[{CLOSE_TEXT} }}]*)?(?: *\\(?:cdot|times) *(?=\S)| *)",
     re.DOTALL,
 )
 _CASES = re.compile(

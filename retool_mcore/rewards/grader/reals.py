@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass, replace
 
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
-from retool_mcore.rewards.grader.relations import NAME, ORDER, assigned, interval, real_value
+from retool_mcore.rewards.grader.relations import CALL, FLIPPED, NAME, ORDER, assigned, real_value
 from retool_mcore.rewards.grader.scalar import same_scalar
 
 _WITHOUT = re.compile(r"(.+?) ?(?:\\setminus|(?<=[})])-(?=[\[(\\])) ?(.+)", re.DOTALL)
+_ABSOLUTE = re.compile(r"\|([A-Za-z])\|")
 _CONDITIONS = ORDER | {r"\ne"}
 INFINITY = r"\infty"
 
@@ -105,13 +106,29 @@ def _of_text(text: str) -> Region | None:
 
 
 def _of_relation(node: Node) -> Region | None:
-    name, other = node.items[0].text, node.items[-1].text
-    if node.operators == (r"\ne",):
-        hole = _piece(other, other, (True, True)) if NAME.fullmatch(name) else None
-        return Region(_complement(hole), name) if hole else None
-    found = interval(node)
-    inside = region(found[1]) if found else None
-    return replace(inside, name=found[0].text, sure=True) if inside else None
+    operators, items = node.operators, [item.text for item in node.items]
+    if operators[0] in (">", r"\ge"):
+        operators, items = tuple(FLIPPED.get(op, op) for op in reversed(operators)), items[::-1]
+    if operators == (r"\ne",) and NAME.fullmatch(items[0]) and (hole := _piece(items[1], items[1], (True, True))):
+        return Region(_complement(hole), items[0])
+    if not set(operators) <= {"<", r"\le"} or any(item.kind != "scalar" for item in node.items):
+        return None
+    closed = [op == r"\le" for op in operators]
+    if len(items) == 2:
+        at = int(real_value(items[0]) is not None)
+        items = ["-" + INFINITY, *items] if not at else [*items, INFINITY]
+        closed = [False, *closed] if not at else [*closed, False]
+    if len(items) != 3 or not (pieces := _piece(items[0], items[2], (closed[0], closed[1]))):
+        return None
+    if match := _ABSOLUTE.fullmatch(items[1]):
+        if pieces[0].high <= 0:
+            return None
+        low = items[2].removeprefix("+")
+        mirror = "-" + INFINITY if low == INFINITY else f"-({low})"
+        inner = Piece(-pieces[0].high, pieces[0].high, (mirror, low), (closed[1], closed[1]))
+        hole = _piece(f"-({items[0]})", items[0], (not closed[0], not closed[0])) if pieces[0].low > 0 else ()
+        return Region(_intersection((inner,), _complement(hole)), match[1])
+    return Region(pieces, items[1]) if NAME.fullmatch(items[1]) or CALL.fullmatch(items[1]) else None
 
 
 def _of_list(node: Node) -> Region | None:

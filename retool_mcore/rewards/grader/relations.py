@@ -12,7 +12,6 @@ from retool_mcore.rewards.grader.units import split
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
 ORDER = frozenset(["<", ">", r"\le", r"\ge"])
 NAME = re.compile(r"[A-Za-z]\w*'*|\\[A-Za-z]+|[A-Za-z]_\{\w+\}'*")
-_ABSOLUTE = re.compile(r"\|([A-Za-z])\|")
 CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DOTALL)
 
 
@@ -139,43 +138,6 @@ def proportional(a: Node, t: Node) -> bool | None:
     if exact and (linear or plane) and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
         return False
     return None
-
-
-def interval(relation: Node) -> tuple[Node, Node] | None:
-    """(the unknown, the interval or union that it lies in) of a solved inequality such as `1 < x <= 2` or `|x| > 3`."""
-    operators, items = relation.operators, [item.text for item in relation.items]
-    if operators[0] in (">", r"\ge"):
-        operators, items = tuple(FLIPPED.get(op, op) for op in reversed(operators)), items[::-1]
-    if not set(operators) <= {"<", r"\le"} or any(item.kind != "scalar" for item in relation.items):
-        return None
-    closed = [op == r"\le" for op in operators]
-    free = [bool(tree is None or tree.symbols - {"e", "pi", "infty"}) for tree in map(parsed, items)]
-    if free == [True, False]:
-        items, closed, free = [r"-\infty", *items], [False, *closed], [False, *free]
-    elif free == [False, True]:
-        items, closed, free = [*items, r"\infty"], [*closed, False], [*free, False]
-    if free != [False, True, False]:
-        return None
-    (low, name, high), (left, right) = items, closed
-    if not (match := _ABSOLUTE.fullmatch(name)):
-        known = NAME.fullmatch(name) or CALL.fullmatch(name)
-        return (Node("scalar", name), _between(low, high, left, right)) if known else None
-    within = _between(_minus(high), high, right, right)
-    if low != r"-\infty":
-        sides = _between(_minus(high), _minus(low), right, left), _between(low, high, left, right)
-        within = Node("union", r"\cup".join(side.text for side in sides), sides)
-    return Node("scalar", match[1]), within
-
-
-def _minus(bound: str) -> str:
-    return r"-\infty" if bound.removeprefix("+") == r"\infty" else f"-({bound})"
-
-
-def _between(low: str, high: str, left: bool, right: bool) -> Node:
-    """The interval, closed or open at either end."""
-    ends = "(["[left] + ")]"[right]
-    items = Node("scalar", low), Node("scalar", high)
-    return Node("bracket", f"{ends[0]}{low},{high}{ends[1]}", items, brackets=ends)
 
 
 def real_value(text: str) -> float | None:

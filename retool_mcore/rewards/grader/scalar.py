@@ -35,6 +35,7 @@ _DRAWN = frozenset(["", "vec", "hat", "angle", "triangle", "overrightarrow"])
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
 _ALONE = r"(?<![A-Za-z\\])[{}](?![A-Za-z])"
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
+_SIGNS = {"no solution": (r"\emptyset", r"\{\}"), "infinitely many": (r"\infty",)}
 _SAME_WORDS = {words: first for first, others in TABLES["same_words"].items() for words in others}
 
 
@@ -271,13 +272,12 @@ def _ratio(a: str, t: str) -> bool | None:
 
 
 def _words(a: str, t: str) -> bool | None:
-    left, right = phrase(a), phrase(t)
+    left, right = (side and re.sub(r"^(?:the|a|an) ", "", side) for side in (phrase(a), phrase(t)))
     if left is not None and right is not None:
-        left, right = (re.sub(r"^(?:the|a|an) ", "", side) for side in (left, right))
         return _SAME_WORDS.get(left, left) == _SAME_WORDS.get(right, right)
     words, other = (left, t) if left is not None else (right, a)
-    if _SAME_WORDS.get(words, words) == "no solution":
-        return other in (r"\emptyset", r"\{\}")
+    if signs := _SIGNS.get(_SAME_WORDS.get(words, words)):
+        return other in signs
     value = form(other)
     return False if value is not None and value.rational() is not None else None
 

@@ -27,8 +27,10 @@ _MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multi
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
 _SPELLINGS = [
-    (needle.replace("«", OPEN_TEXT), re.compile(old.replace("«", OPEN_TEXT).replace("»", CLOSE_TEXT)), new)
-    for needle, old, new in TABLES["spellings"]
+    (needle, re.compile(old), new)
+    for needle, old, new in (
+        [part.replace("«", OPEN_TEXT).replace("»", CLOSE_TEXT) for part in spelling] for spelling in TABLES["spellings"]
+    )
 ]
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
 # A space between two word characters carries meaning (`3 1/2` is not `31/2`), every other one does not.
