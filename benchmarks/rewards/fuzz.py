@@ -94,6 +94,14 @@ VALUES = [
         (r"\text{Monday}", "Monday", "Tuesday"),
         ("C", "(C)", "D"),
     ],
+    *[
+        ("n 2^{n-2}", r"2^{n-2}\cdot n", "n 2^{n-1}"),
+        (r"2\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}^T", r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2&1\end{pmatrix}"),
+        ("March 15", r"\text{15th of March}", "March 16"),
+        ("2 hours 30 minutes", "150 minutes", "3 hours"),
+        ("12:00 noon", "12:00 p.m.", "1:00 p.m."),
+    ],
 ]
 # `[1,2) \cap [1,2]` is `[1,2)`.
 CHEATS = [template for templates in statements.CHANGED.values() for template in templates if template != r"@ \cap #"]

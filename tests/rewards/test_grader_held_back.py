@@ -44,6 +44,9 @@ SAME = [
     ("the 15th of March, 2020", r"\text{March 15, 2020}"),
     (r"\text{on Tuesday}", "Tue."),
     ("noon", "12:00 p.m."),
+    (r"\boxed{\text{on Tuesday}}", "Tue."),
+    (r"(n+1)^2 = n^2+2n+1", "n^2+2n+1"),
+    (r"S = (n+1)^2 = n^2+2n+1", "(n+1)^2"),
     (r"\text{concave up on } (0,\infty)", r"concave up on $(0, \infty)$"),
 ]
 OTHER = [
@@ -76,6 +79,8 @@ OTHER = [
     ("2 hours or 30 minutes", "2.5 hours"),
     (r"9.8\ \mathrm{m\,s^{-1}}", r"9.8 \text{ m/s}^2"),
     ("March 5", "March 15"),
+    ("n 2^{n-1} = n 2^{n-2}", "n 2^{n-2}"),
+    ("2^n = n", "n"),
     ("March 15, 2021", "March 15, 2020"),
     ("March 15 or 16", "March 15"),
     ("12:00 a.m.", "noon"),

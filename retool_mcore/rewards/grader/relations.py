@@ -75,9 +75,16 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
         return None
     numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
-    constants = [text for text, tree in numbers if tree and tree.symbols <= {"e", "i"} and tree.tree[0] != "call"]
-    if last.kind == "scalar" and any(same_scalar(text, last.text) is False for text in constants):
-        return None  # `5 = 6` gives nothing its value
+    found = parsed(split(last.text).number)
+    letters = found.symbols if found else frozenset("?")
+    valued = [
+        text
+        for text, tree in numbers
+        if tree and tree.tree[0] != "call" and (tree.symbols <= {"e", "i"} or tree.symbols == letters != {text})
+    ]
+    verdicts = [same_scalar(text, last.text) for text in valued if last.kind == "scalar"]
+    if False in verdicts:
+        return None  # `5 = 6` and `2^n = n` give nothing its value
     if last.kind == "matrix" and _QUANTITY.fullmatch(left.text):
         return last
     if left.kind == "bracket":
@@ -96,7 +103,7 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if is_truth:
         return None
     # An answer may repeat what was asked for, `m + n = 5`; with one unknown it is an equation left unsolved.
-    return last if len(tree.symbols) > 1 or value is None or not value.decisive else None
+    return last if True in verdicts or len(tree.symbols) > 1 or value is None or not value.decisive else None
 
 
 def _is_product_of_symbols(tree: tuple) -> bool:

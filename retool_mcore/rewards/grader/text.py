@@ -144,7 +144,7 @@ def normal_form(text: str) -> str:
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
     text = _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text)
-    text = text.strip()
+    text = _strip_wrappers(text).removeprefix("=").strip()
     for needle, pattern, spelling in _SPELLINGS:
         if needle in text:
             text = pattern.sub(spelling, text)
