@@ -29,7 +29,7 @@ _PLAIN = re.compile(
 _POWERS = re.compile(
     rf"{_NUMBER_END}[ {{]*((?:[A-Za-z]{{1,3}}(?:\^\{{?-?[0-9]\}}?)? )+[A-Za-z]{{1,3}}\^\{{-[0-9]\}})\}}?$"
 )
-_PART = re.compile(r" *([0-9]+(?:\.[0-9]+)?) *([A-Za-z]+)(?: and(?= ))?(?![A-Za-z])")
+_PART = re.compile(r"(?<![0-9.])([0-9]{1,12}(?:\.[0-9]{1,12})?) *([A-Za-z]+)(?: and(?= ))?(?![A-Za-z])")
 _LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
 _PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)
 _DEGREE = re.compile(
