@@ -160,7 +160,8 @@ def hunts(hunt: Hunt) -> list:
         hunt.judge("noise", answer, truth, same, "accepted")
 
     def same(text):
-        assume(len(text) <= 1000 and normal_form(text).removeprefix(r"\approx").strip() and not text.endswith("\\"))
+        seen = "".join(filter(str.isprintable, text))
+        assume(len(text) <= 1000 and normal_form(text).removeprefix(r"\approx").strip() and not seen.endswith("\\"))
         hunt.judge("same", f" {text} ", text, True, "not itself", open_is_fine=False)
 
     def pairs(rule, random):
