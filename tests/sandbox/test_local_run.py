@@ -54,21 +54,6 @@ def test_fences_stdin_and_main(box):
     assert run(box, "len(input())", stdin="x" * 300_000).value == "300000"
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
-def test_a_program_of_many_processes_leaves_a_processor_to_others(box):
-    code = f"""
-import os, time
-before = len(os.sched_getaffinity(0))
-end = time.monotonic() + {AMPLE_S / 2}
-children = [pid for pid in (os.fork() for _ in range(9)) if pid or time.sleep({AMPLE_S})]
-while len(os.sched_getaffinity(0)) == before and time.monotonic() < end:
-    time.sleep(0.01)
-before - len(os.sched_getaffinity(0))
-"""
-    assert run(box, code).value == "1"
-    assert run(box, "import os\nlen(os.sched_getaffinity(0))").value == str(len(os.sched_getaffinity(0)))
-
-
 def test_an_error_shows_the_programs_own_line_and_no_library_frames(box):
     code = "import json\ndef load(text):\n    return json.loads(text)\nprint('before')\nload('{')"
     result = run(box, code)

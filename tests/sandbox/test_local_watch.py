@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from retool_mcore.sandbox.isolation import limits
-from retool_mcore.sandbox.local.watch import CROWD, give_way
+from retool_mcore.sandbox.local.watch import give_way
 
 
 @pytest.mark.parametrize("server", [0, 5, 10])
@@ -30,22 +30,3 @@ def test_a_process_is_lowered_once(session, first, monkeypatch):
     assert lowered == first
     give_way(run, [10, 11, 12, 13])  # further down, and so all of them
     assert lowered[len(first) :] == [pid for pid in (*first, 13)]
-
-
-@pytest.mark.parametrize(("count", "bound"), [(CROWD, []), (CROWD + 1, list(range(CROWD + 1)))])
-def test_a_crowd_leaves_a_processor_to_others(count, bound, monkeypatch):
-    seen = []
-    monkeypatch.setattr(limits, "lower_priority", lambda *_: None)
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: {2, 3, 5})
-    monkeypatch.setattr(limits.os, "sched_setaffinity", lambda pid, processors: seen.append((pid, processors)))
-    run = SimpleNamespace(session=None, nice=-20, lowered=set(), place=SimpleNamespace(program=0))
-    give_way(run, list(range(count)))
-    assert seen == [(pid, {3, 5}) for pid in bound]
-
-
-def test_one_processor_serves_all(monkeypatch):
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: {2})
-    monkeypatch.setattr(limits.os, "sched_setaffinity", lambda pid, processors: seen.append(processors))
-    seen = []
-    limits.leave_a_processor(1)
-    assert seen == [{2}]

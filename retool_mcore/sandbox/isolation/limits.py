@@ -52,15 +52,6 @@ def lower_priority(which: int, number: int, nice: int) -> None:
         return  # It has ended, or no such groups are made, or asked for again too soon.
 
 
-def leave_a_processor(pid: int) -> None:
-    """Bind a process, which may not bind itself, to all of this one's processors but one, where there are more."""
-    mine = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(pid, mine - {min(mine)} or mine)
-    except OSError:
-        return  # It has ended.
-
-
 def _set(kind: int, soft: int, hard: int) -> None:
     ceiling = resource.getrlimit(kind)[1]
     if ceiling != resource.RLIM_INFINITY:

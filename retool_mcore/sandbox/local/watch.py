@@ -13,8 +13,6 @@ WATCH_S = 0.1
 GRACE_S = 0.2
 # Whoever runs longer gives way to what is short and to the server, and whoever has made processes by then at once.
 LONG_S, SOON_S = 0.03, 0.01
-# Of more processes even the last nice is not enough: they also leave a processor to the others.
-CROWD = 8
 
 
 class Watch:
@@ -75,6 +73,4 @@ def give_way(run: Run, processes: list[int]) -> None:
     for pid in processes if run.session is None else processes[1:]:
         if pid not in run.lowered:
             limits.lower_priority(os.PRIO_PROCESS, pid, run.nice)
-        if len(processes) > CROWD:
-            limits.leave_a_processor(pid)
     run.lowered.update(processes)
