@@ -94,8 +94,18 @@ VALUES = [
         (r"\text{Monday}", "Monday", "Tuesday"),
         ("C", "(C)", "D"),
     ],
+    *[
+        ("n 2^{n-2}", r"2^{n-2}\cdot n", "n 2^{n-1}"),
+        (r"2\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}^T", r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2&1\end{pmatrix}"),
+        ("March 15", r"\text{15th of March}", "March 16"),
+        ("2 hours 30 minutes", "150 minutes", "3 hours"),
+        ("12:00 noon", "12:00 p.m.", "1:00 p.m."),
+    ],
 ]
-changed = st.sampled_from([template for templates in statements.CHANGED.values() for template in templates])
+# `[1,2) \cap [1,2]` is `[1,2)`.
+CHEATS = [template for templates in statements.CHANGED.values() for template in templates if template != r"@ \cap #"]
+changed = st.sampled_from(CHEATS)
 wrapped = st.sampled_from(["@", *statements.WRAPPED])
 
 
@@ -150,7 +160,8 @@ def hunts(hunt: Hunt) -> list:
         hunt.judge("noise", answer, truth, same, "accepted")
 
     def same(text):
-        assume(len(text) <= 1000 and normal_form(text).removeprefix(r"\approx").strip() and not text.endswith("\\"))
+        seen = "".join(filter(str.isprintable, text))
+        assume(len(text) <= 1000 and normal_form(text).removeprefix(r"\approx").strip() and not seen.endswith("\\"))
         hunt.judge("same", f" {text} ", text, True, "not itself", open_is_fine=False)
 
     def pairs(rule, random):

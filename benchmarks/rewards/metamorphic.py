@@ -162,7 +162,7 @@ def stated(r: random.Random) -> Iterator[Pair]:
     a, b = r.randint(-400, 400), r.randint(2, 60)
     answer, truth, other, atomic = r.choice(
         [
-            (str(a), str(a), str(a + b), a > 0),
+            (str(a), str(a), str(a + b), a > 2),  # `1!!` is 1, and `2!!` is 2
             (rf"\frac{{{3 * b + 1}}}{{3}}", rf"\frac{{{6 * b + 2}}}{{6}}", rf"\frac{{{3 * b + 2}}}{{3}}", False),
             (rf"{b}\sqrt{{3}}", rf"\sqrt{{{3 * b * b}}}", rf"{b + 1}\sqrt{{3}}", False),
             (rf"{b}\pi", rf"\pi \cdot {b}", rf"{b + 1}\pi", False),

@@ -116,7 +116,6 @@ def main() -> None:
     parser.add_argument("--levels", nargs="+", default=LEVELS[::-1], choices=LEVELS)
     parser.add_argument("--only", default="", help="a family, or how a case's name begins")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=1, help="levels that are tried at the same time")
     parser.add_argument("--rows", action="store_true", help="print the rows as JSON and write no file")
     arguments = parser.parse_args()
     if arguments.rows:
@@ -128,9 +127,10 @@ def main() -> None:
         return
     head = provenance.made(PACKAGES)
     users = [None] + ([arguments.as_user] if arguments.as_user else [])
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        pairs = [(user, level) for user in users for level in arguments.levels]
-        rows = sum(pool.map(lambda pair: rows_of(*pair, arguments), pairs), [])
+    with ThreadPoolExecutor(len(users)) as pool:  # one user's levels would meet in what the kernel counts for a user
+        rows = sum(
+            pool.map(lambda user: sum((rows_of(user, level, arguments) for level in arguments.levels), []), users), []
+        )
     head["command"] = head["command"].replace(arguments.user_python, "PYTHON")
     families = {family: len(cases) for family, cases in FAMILIES.items()}
     reasons = {

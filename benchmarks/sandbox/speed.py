@@ -35,6 +35,7 @@ CLIENTS = (1, 16, 128, 256)
 HOGS = {
     "CPU": "while True: pass",
     "memory": "x = []\nwhile True:\n    x.append(bytearray(b'x') * 10**6)",
+    "files": "n = 0\nwhile True:\n    n += 1\n    open(str(n % 40), 'wb').write(bytes(10**6))",
     "fork": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
 }
 # (clients, hogs) beside each other: as many as two cores can hold, and twice as many.

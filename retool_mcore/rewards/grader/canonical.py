@@ -338,7 +338,7 @@ def _function(name: str, args: list[Form]) -> Form:
     values = [arg.rational() for arg in args]
     if "factorial" in name and values[0] is not None and values[0].denominator == 1 and 0 <= values[0] <= 3000:
         return Form(_const(Fraction(prod(range(int(values[0]), 0, -1 if name == "factorial" else -2)))))
-    if name == "binom" and None not in values and all(v.denominator == 1 and 0 <= v <= 3000 for v in values):
+    if name == "binom" and None not in values and all(v.denominator == 1 and 0 <= v <= 10_000 for v in values):
         return Form(_const(Fraction(comb(int(values[0]), int(values[1])))))
     if name == "binom" and values[1] is not None and values[1].denominator == 1 and 0 <= values[1] <= 6:
         result = Form({ONE: 1})

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, phrase
 
 MAX_ITEMS = 200
 MAX_NESTING = 12
@@ -15,7 +15,8 @@ _JOIN = re.compile(r"(?:,\s*)?(?:(?<=[0-9)}\]])(and|or)|(?<![A-Za-z\\])(and|or)(
 _LISTED = re.compile("[,;]|and|or")
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|cong|to|notin)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(
-    r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?",
+    r"(-?[0-9]*|-?\\frac\{-?[0-9]+\}\{[0-9]+\})\[?\(?\\begin\{([pbBvV]?matrix|[pb]?smallmatrix|array)\}((?:(?!\\begin).)*)\\end\{\2\}\)?\]?"
+    rf" *(\^ ?[{{ {OPEN_TEXT}]*(?:T|\\top|\\intercal)[{CLOSE_TEXT} }}]*)?(?: *\\(?:cdot|times) *(?=\S)| *)",
     re.DOTALL,
 )
 _CASES = re.compile(
@@ -193,8 +194,9 @@ def _single(text: str, nesting: int) -> Node:
         return Node(
             "cases", text, tuple(Node("row", "&".join(t), tuple(build(x, nesting + 1) for x in t)) for t in told)
         )
-    if match := _MATRIX.fullmatch(text):
-        return _matrix(text, match, nesting)
+    if r"\begin{" in text and (rows := _sum_of_matrices(text)):
+        nodes = tuple(Node("row", "&".join(row), tuple(build(cell, nesting + 1) for cell in row)) for row in rows)
+        return Node("determinant" if "vmatrix}" in text.lower() else "matrix", text, nodes)
     if text.startswith(r"\{") and text.endswith(r"\}") and _enclosed(text):
         inner = text[2:-2].strip()
         if not inner:
@@ -237,7 +239,39 @@ def _bracket(text: str, inner: str, ends: str, nesting: int) -> Node:
     return Node("scalar", text) if node.kind == "scalar" else node
 
 
-def _matrix(text: str, match: re.Match, nesting: int) -> Node:
+def _sum_of_matrices(text: str) -> list[list[str]] | None:
+    """The cells of a matrix, or of a sum of products of them, not worked out; None where something else stands too."""
+    terms, signs = _split(text, _any_of("+", "-"))
+    if terms[0]:
+        signs = ["+", *signs]
+    products = [_product_of_matrices(term) for term in terms[len(terms) - len(signs) :]]
+    if None in products or (len(products) > 1 and "vmatrix}" in text.lower()):
+        return None
+    if len({(len(product), len(product[0])) for product in products}) > 1:
+        raise Unreadable("matrices of other sizes")
+    if len(products) == 1 and signs == ["+"]:
+        return products[0]
+    signed = [[[f"{sign}({cell})" for cell in row] for row in rows] for sign, rows in zip(signs, products, strict=True)]
+    return [["".join(cells) for cells in zip(*rows, strict=True)] for rows in zip(*signed, strict=True)]
+
+
+def _product_of_matrices(text: str) -> list[list[str]] | None:
+    at, product = 0, []
+    while match := _MATRIX.match(text, at):
+        cells = _cells(match)
+        if match[4]:
+            cells = [list(column) for column in zip(*cells, strict=True)]
+        if product and (len(product[0]) != len(cells) or "v" in match[2].lower()):
+            raise Unreadable("matrices that have no product")
+        columns = list(zip(*cells, strict=True))
+        dots = [["+".join(f"({a})*({b})" for a, b in zip(row, c, strict=True)) for c in columns] for row in product]
+        product, at = dots or cells, match.end()
+        if any(len(cell) > MAX_CHARS for row in product for cell in row):
+            raise Unreadable("matrices too large")
+    return product if at == len(text) and product else None
+
+
+def _cells(match: re.Match) -> list[list[str]]:
     factor = {"": "", "-": "-1"}.get(match[1], match[1])
     body = re.sub(r"\\hline", "", match[3])
     if match[2] == "array":
@@ -246,7 +280,4 @@ def _matrix(text: str, match: re.Match, nesting: int) -> Node:
     cells = [[cell.strip() for cell in row.split("&")] for row in rows]
     if not cells or len({len(row) for row in cells}) != 1 or not all(all(row) for row in cells):
         raise Unreadable("matrix")
-    cells = [[f"({factor})*({cell})" if factor else cell for cell in row] for row in cells]
-    kind = "determinant" if match[2] in ("vmatrix", "Vmatrix") else "matrix"
-    nodes = tuple(Node("row", "&".join(row), tuple(build(cell, nesting + 1) for cell in row)) for row in cells)
-    return Node(kind, text, nodes)
+    return [[f"({factor})*({cell})" if factor else cell for cell in row] for row in cells]

@@ -3,7 +3,7 @@
 import re
 from fractions import Fraction
 
-from retool_mcore.rewards.grader.tables import TABLES
+from retool_mcore.rewards.grader import TABLES
 
 _UNITS, _TEENS, _TENS = (TABLES["numerals"][name].split() for name in ("units", "teens", "tens"))
 _VALUES = {word: n for n, word in enumerate(["zero", *_UNITS, *_TEENS])}

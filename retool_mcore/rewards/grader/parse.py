@@ -25,7 +25,6 @@ _REPEATING = re.compile(
 )
 _CALL = re.compile(r"([fghO]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
-_FUNCTIONS = FUNCTION_NAMES
 _PLAIN_NAMES = {"pi": ("sym", "pi"), "inf": ("sym", "infty"), "infinity": ("sym", "infty"), "oo": ("sym", "infty")}
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
@@ -98,11 +97,12 @@ class _Parser:
                 left = ("div", left, self.signed(stop))
                 slashed = True
             elif self.starts_factor(token, stop):
-                if token[0] in "0123456789." and self.text[self.at - 1] in "0123456789. ":
+                if token[0] in "0123456789." and self.text[: self.at].rstrip(" ")[-1:] in "0123456789.":
                     raise ParseError("two numbers in a row")
+                no_mixed = left[1:2] == (0,) and self.text[self.at - 1] == " "  # `0 \frac{5}{8}` may be two values
                 factor = self.power(stop)
                 self.doubtful |= slashed
-                left = _mixed(left, factor) or ("mul", left, factor)
+                left = (None if no_mixed else _mixed(left, factor)) or ("mul", left, factor)
             else:
                 return left
         return left
@@ -127,7 +127,7 @@ class _Parser:
         name = token[1:]
         return token[0] == "\\" and (
             name in _GREEK
-            or name in _FUNCTIONS
+            or name in FUNCTION_NAMES
             or name in ("frac", "sqrt", "pi", "binom", "lfloor", "lceil", "overline", "sum", "prod", "imath", "mathbb")
         )
 
@@ -242,7 +242,7 @@ class _Parser:
 
     def name(self, letters: str) -> tuple:
         lower = letters.lower()
-        if letters in _FUNCTIONS or letters in ("sqrt", "abs"):
+        if letters in FUNCTION_NAMES or letters in ("sqrt", "abs"):
             self.at += len(letters)
             if letters in ("sqrt", "abs"):
                 inner = self.group("(")
@@ -309,7 +309,7 @@ class _Parser:
             return ("sym", "mathbb_" + match[1])
         if name in ("gcd", "lcm"):
             return self.integers(name, 0)
-        if name in _FUNCTIONS:
+        if name in FUNCTION_NAMES:
             return self.function(name)
         if name in _GREEK:
             return self.symbol(name)
@@ -369,12 +369,12 @@ class _Parser:
 
     def at_function(self) -> bool:
         match = _NAME.match(self.text, self.at + self.text.startswith("\\", self.at))
-        return bool(match) and match[0] in _FUNCTIONS
+        return bool(match) and match[0] in FUNCTION_NAMES
 
 
 def _mixed(left: tuple, right: tuple) -> tuple | None:
     """`3\\frac{1}{2}` is three and a half, not a product."""
-    if left[0] != "num" or left[2] is not None or right[0] != "div" or left[1].denominator != 1 or left[1] == 0:
+    if left[0] != "num" or left[2] is not None or right[0] != "div" or left[1].denominator != 1:
         return None
     top, bottom = right[1], right[2]
     if top[0] == bottom[0] == "num" and top[2] is None and bottom[2] is None and 0 < top[1] < bottom[1]:

@@ -6,8 +6,7 @@ import re
 from retool_mcore.rewards.grader import canonical, numeric
 from retool_mcore.rewards.grader.nodes import Node
 from retool_mcore.rewards.grader.scalar import form, parsed, same_scalar
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, OPEN_TEXT, phrase
 from retool_mcore.rewards.grader.units import split
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
@@ -76,9 +75,16 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
         return None
     numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
-    constants = [text for text, tree in numbers if tree and tree.symbols <= {"e", "i"} and tree.tree[0] != "call"]
-    if last.kind == "scalar" and any(same_scalar(text, last.text) is False for text in constants):
-        return None  # `5 = 6` gives nothing its value
+    found = parsed(split(last.text).number)
+    letters = found.symbols if found else frozenset("?")
+    valued = [
+        text
+        for text, tree in numbers
+        if tree and tree.tree[0] != "call" and (tree.symbols <= {"e", "i"} or tree.symbols == letters != {text})
+    ]
+    verdicts = [same_scalar(text, last.text) for text in valued if last.kind == "scalar"]
+    if False in verdicts:
+        return None  # `5 = 6` and `2^n = n` give nothing its value
     if last.kind == "matrix" and _QUANTITY.fullmatch(left.text):
         return last
     if left.kind == "bracket":
@@ -97,7 +103,7 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if is_truth:
         return None
     # An answer may repeat what was asked for, `m + n = 5`; with one unknown it is an equation left unsolved.
-    return last if len(tree.symbols) > 1 or value is None or not value.decisive else None
+    return last if True in verdicts or len(tree.symbols) > 1 or value is None or not value.decisive else None
 
 
 def _is_product_of_symbols(tree: tuple) -> bool:
@@ -139,31 +145,6 @@ def proportional(a: Node, t: Node) -> bool | None:
     if exact and (linear or plane) and all(isinstance(s, str) and s not in ("i", "e", "pi") for s in symbols):
         return False
     return None
-
-
-def interval(relation: Node) -> tuple[Node, Node] | None:
-    """(the unknown, the interval it lies in) of a solved inequality such as `1 < x <= 2`."""
-    operators, items = relation.operators, relation.items
-    if not set(operators) <= ORDER or any(item.kind != "scalar" for item in items):
-        return None
-    if operators[0] in (">", r"\ge"):
-        operators, items = tuple(FLIPPED[op] for op in reversed(operators)), items[::-1]
-    if not set(operators) <= {"<", r"\le"}:
-        return None
-    free = [bool(tree is None or tree.symbols - {"e", "pi", "infty"}) for tree in (parsed(i.text) for i in items)]
-    if len(items) == 2 and free in ([True, False], [False, True]):
-        name, bound = items if free[0] else items[::-1]
-        low, high = (r"-\infty", bound.text) if free[0] else (bound.text, r"\infty")
-        ends = ("(", ")" if operators[0] == "<" else "]") if free[0] else ("(" if operators[0] == "<" else "[", ")")
-    elif len(items) == 3 and free == [False, True, False]:
-        low, name, high = items[0].text, items[1], items[2].text
-        ends = ("(" if operators[0] == "<" else "[", ")" if operators[1] == "<" else "]")
-    else:
-        return None
-    if not (NAME.fullmatch(name.text) or CALL.fullmatch(name.text)):
-        return None
-    text = f"{ends[0]}{low},{high}{ends[1]}"
-    return name, Node("bracket", text, (Node("scalar", low), Node("scalar", high)), brackets="".join(ends))
 
 
 def real_value(text: str) -> float | None:

@@ -5,11 +5,9 @@ from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 
-from retool_mcore.rewards.grader import canonical, numeric, units
+from retool_mcore.rewards.grader import TABLES, canonical, numeric, units
 from retool_mcore.rewards.grader.parse import Parsed, ParseError, parse
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS, FORMS
-from retool_mcore.rewards.grader.tables import TABLES
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT, phrase
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, FORMS, OPEN_TEXT, phrase
 
 # Where decimals may stand for the exact value that they are a rounding of, they do from this many places on, with as
 # many digits that count (math-verify rounds to 6 places too, and takes 0.000001 for 0.0000014).
@@ -37,6 +35,7 @@ _DRAWN = frozenset(["", "vec", "hat", "angle", "triangle", "overrightarrow"])
 _BASED = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
 _ALONE = r"(?<![A-Za-z\\])[{}](?![A-Za-z])"
 _TIME = re.compile(rf"([0-9]{{1,2}}):([0-5][0-9])\s*{OPEN_TEXT}?\s*([AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?")
+_SIGNS = {"no solution": (r"\emptyset", r"\{\}"), "infinitely many": (r"\infty",)}
 _SAME_WORDS = {words: first for first, others in TABLES["same_words"].items() for words in others}
 
 
@@ -273,13 +272,12 @@ def _ratio(a: str, t: str) -> bool | None:
 
 
 def _words(a: str, t: str) -> bool | None:
-    left, right = phrase(a), phrase(t)
+    left, right = (side and re.sub(r"^(?:the|a|an) ", "", side) for side in (phrase(a), phrase(t)))
     if left is not None and right is not None:
-        left, right = (re.sub(r"^(?:the|a|an) ", "", side) for side in (left, right))
         return _SAME_WORDS.get(left, left) == _SAME_WORDS.get(right, right)
     words, other = (left, t) if left is not None else (right, a)
-    if _SAME_WORDS.get(words, words) == "no solution":
-        return other in (r"\emptyset", r"\{\}")
+    if signs := _SIGNS.get(_SAME_WORDS.get(words, words)):
+        return other in signs
     value = form(other)
     return False if value is not None and value.rational() is not None else None
 

@@ -2,7 +2,7 @@
 
 import re
 
-from retool_mcore.rewards.grader.tables import TABLES
+from retool_mcore.rewards.grader import TABLES
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, OPEN_TEXT
 
 _CLAUSE = re.compile(r"(?:,|\||:|\(| for | where | with )([^,()]*(?:\\in ?\\mathbb ?\{?Z\}?|integer)[^,()]*)\)?$")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from string import ascii_lowercase
 
-from retool_mcore.rewards.grader import reals, relations, solutions
+from retool_mcore.rewards.grader import reals, relations, solutions, units
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
 from retool_mcore.rewards.grader.scalar import ROUNDED, choice, parsed, same_scalar
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, normal_form, phrase
@@ -219,9 +219,6 @@ def _relations(a: Node, t: Node) -> bool | None:
         if value is None:
             return False
         return _same_nodes(value, other) if relation is a else _same_nodes(other, value)
-    interval = relations.interval(relation)
-    if interval is not None and other.kind in ("bracket", "union"):
-        return _same_nodes(interval[1], other) if relation is a else _same_nodes(other, interval[1])
     if other.kind in ("scalar", "list", "set"):
         # `5` for `x > 5`: no. A scalar that is no expression may be a condition in words.
         return False if other.kind != "scalar" or parsed(other.text) is not None else None
@@ -235,13 +232,7 @@ def _two_relations(a: Node, t: Node) -> bool | None:
     if (verdict := relations.proportional(a, t)) is not None:
         return verdict
     if a.operators == t.operators and len(a.operators) > 1 and set(a.operators) != {"="}:
-        verdict = _ordered(a.items, t.items)
-        if verdict is not None and relations.interval(a) is None:
-            return verdict
-    intervals = relations.interval(a), relations.interval(t)
-    if all(intervals):
-        same_name = _same_nodes(intervals[0][0], intervals[1][0])
-        return _all([same_name, _same_nodes(intervals[0][1], intervals[1][1])])
+        return _ordered(a.items, t.items)
     if set(a.operators) == set(t.operators) == {"="}:
         values = relations.assigned(a, is_truth=True), relations.assigned(t, is_truth=True)
         if all(values):
@@ -334,7 +325,7 @@ def decide(answer: str, truth: str, rounded: bool = False) -> bool | None:
         return True
     if max(len(answer), len(truth)) > MAX_CHARS:
         return False
-    left, right = normal_form(answer), normal_form(truth)
+    left, right = units.joined(normal_form(answer)), units.joined(normal_form(truth))
     if left.startswith(r"\approx"):
         if not relations.approximates(right):
             return False

@@ -4,8 +4,8 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from retool_mcore.rewards.grader import TABLES
 from retool_mcore.rewards.grader.numerals import numeral
-from retool_mcore.rewards.grader.tables import TABLES
 
 # Three times the longest answer of the known data sets; beyond it only identical text counts.
 MAX_CHARS = 1024
@@ -27,8 +27,10 @@ _MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multi
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
 _SPELLINGS = [
-    (needle.replace("«", OPEN_TEXT), re.compile(old.replace("«", OPEN_TEXT).replace("»", CLOSE_TEXT)), new)
-    for needle, old, new in TABLES["spellings"]
+    (needle, re.compile(old), new)
+    for needle, old, new in (
+        [part.replace("«", OPEN_TEXT).replace("»", CLOSE_TEXT) for part in spelling] for spelling in TABLES["spellings"]
+    )
 ]
 _SPACING = re.compile(r"(?:(?<!\\)\\[,;:!>\s]|~|\s)+")
 # A space between two word characters carries meaning (`3 1/2` is not `31/2`), every other one does not.
@@ -52,6 +54,9 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 FUNCTION_NAMES = frozenset(TABLES["functions"].split())
+# Words that say something about a value (`not 5`), and names of which expressions are made.
+CLAIM_WORDS = frozenset(TABLES["claims"].split())
+FORMS = FUNCTION_NAMES.union(TABLES["forms"].split(), GREEK_NAMES)
 
 
 def _plain(character: str) -> str:
@@ -139,7 +144,7 @@ def normal_form(text: str) -> str:
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
     text = _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text)
-    text = text.strip()
+    text = _strip_wrappers(text).removeprefix("=").strip()
     for needle, pattern, spelling in _SPELLINGS:
         if needle in text:
             text = pattern.sub(spelling, text)

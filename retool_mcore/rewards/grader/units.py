@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from retool_mcore.rewards.grader.statement import CLAIM_WORDS
-from retool_mcore.rewards.grader.tables import TABLES
-from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
+from retool_mcore.rewards.grader import TABLES
+from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, FUNCTION_NAMES, OPEN_TEXT
 
 # name: (dimension, power, size)
 _TABLE: dict[str, tuple[str, int, Fraction]] = {
@@ -27,6 +26,10 @@ _MARKED = re.compile(
 _PLAIN = re.compile(
     rf"{_NUMBER_END}\s*((?:[A-Za-z]{{2,}}+\.?(?:\^\{{?[0-9]\}}?)?[ /]?|[A-Za-z]/|(?<=/)[A-Za-z](?:\^\{{?[0-9]\}}?)?)+)$"
 )
+_POWERS = re.compile(
+    rf"{_NUMBER_END}[ {{]*((?:[A-Za-z]{{1,3}}(?:\^\{{?-?[0-9]\}}?)? )+[A-Za-z]{{1,3}}\^\{{-[0-9]\}})\}}?$"
+)
+_PART = re.compile(r"(?<![0-9.])([0-9]{1,12}(?:\.[0-9]{1,12})?) *([A-Za-z]+)(?: and(?= ))?(?![A-Za-z])")
 _LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
 _PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)
 _DEGREE = re.compile(
@@ -120,12 +123,28 @@ def split(text: str) -> Quantity:
         after_number = re.search(r"(?:[0-9})\]]|\\pi)\s*$", text[: match.start()])
         if (unit := parse_unit(words)) and (after_number or unit.dimensions):
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
+    if (match := _POWERS.search(text)) and (unit := parse_unit(match[1])) and unit.dimensions:  # m s^{-2}
+        return Quantity(text[: match.start()].rstrip(), "unit", unit)
     if match := _PLAIN.search(text):
         unit = parse_unit(match[1])
         long_words = all(len(word) > 2 or word in _GENERIC for word in re.findall("[A-Za-z]+", match[1]))
         if unit and (unit.dimensions or (long_words and not text[match.start() - 1].isalpha() and " " in text)):
             return Quantity(text[: match.start()].rstrip(), "unit", unit)
     return Quantity(text)
+
+
+def joined(text: str) -> str:
+    """`2 hours 30 minutes`, a normal form, as so many of the smallest unit; any other text as it is."""
+    plain = text.replace(OPEN_TEXT, " ").replace(CLOSE_TEXT, " ").strip(" ")
+    parts = _PART.findall(plain)
+    units = [_lookup(name) for _, name in parts]
+    if len(parts) < 2 or None in units or _PART.sub("", plain).strip(" ") or len({unit[:2] for unit in units}) > 1:
+        return text
+    sizes = [unit[2] for unit in units]
+    if sizes != sorted(set(sizes), reverse=True):
+        return text
+    total = sum(Fraction(number) * size for (number, _), size in zip(parts, sizes, strict=True)) / sizes[-1]
+    return rf"\frac{{{total.numerator}}}{{{total.denominator}}}{OPEN_TEXT}{parts[-1][1]}{CLOSE_TEXT}"
 
 
 def split_letter(text: str) -> Quantity | None:

@@ -17,6 +17,7 @@ from retool_mcore.sandbox.local.wire import LENGTHS, frame, unpack_files
 
 CONTROL_FD = 3
 OUT_OF_MEMORY = signal.SIGRTMAX  # what a program's process ends by when its memory did not suffice
+EXIT = os._exit  # a program may replace the name
 
 
 def be_program(
@@ -29,18 +30,18 @@ def be_program(
             control = _shut_in(confinement, init, work_dir, fds)
         except OSError as error:
             write_all(fds[2], frame({"failed": str(error)}))
-            os._exit(1)
+            _leave(1)
         interpreter = Interpreter(os.getcwd(), max_value_bytes)
         program = os.getpid()
         while True:
             message, received, _, _ = socket.recv_fds(control, 1, 2)
             if not message:
-                os._exit(0)
+                _leave(0)
             try:
                 wanted = _prepare(received, mapped_bytes)
             except (OSError, ValueError) as error:
                 write_all(CONTROL_FD, frame({"failed": str(error)}))
-                os._exit(1)
+                _leave(1)
             # From here on the program must not be able to say that the sandbox failed.
             write_all(CONTROL_FD, frame({"begun": True}))
             if wanted["session"] is None:
@@ -51,7 +52,16 @@ def be_program(
                 _end(exit_code)
             write_all(CONTROL_FD, frame({"exit_code": exit_code}))
     finally:
-        os._exit(1)
+        _leave(1)
+
+
+def _leave(exit_code: int) -> None:
+    """End this process, come what may: what is below on its stack is the zygote's and the server's."""
+    while True:
+        try:
+            EXIT(exit_code)
+        except BaseException:
+            continue
 
 
 def _end(exit_code: int | None) -> None:
@@ -59,7 +69,7 @@ def _end(exit_code: int | None) -> None:
         signal.signal(OUT_OF_MEMORY, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [OUT_OF_MEMORY])
         os.kill(os.getpid(), OUT_OF_MEMORY)
-    os._exit(exit_code or 0)
+    _leave(exit_code or 0)
 
 
 def _shut_in(confinement: Confinement, init: int | None, work_dir: str, fds: list[int]) -> socket.socket:
