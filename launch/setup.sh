@@ -130,8 +130,14 @@ else
     "${install[@]}" --no-build-isolation --no-deps -e .
 fi
 jobs=$(nproc)
-# A third is never imported here and compiles when it is. What is written for other versions of Python does not compile.
-seldom='/(tests?|transformers/models|model_executor/models|rllib|openai|anthropic|databricks|pip|mypyc?|numba|fontTools)/'
-"$venv/bin/python" -m compileall -qq -j $((jobs < 8 ? jobs : 8)) -x "$seldom" "$venv/lib" || true
+# Nearly a half is never imported here and compiles when it is. What is written for other versions of Python does not
+# compile. The package itself is compiled too: where PYTHONDONTWRITEBYTECODE is set, as in many containers, nothing
+# else would, and every process would read its text anew.
+seldom='/(tests?|benchmarks|_vendor|torch/testing/_internal|transformers/(models|pipelines|cli)|model_executor/models'
+seldom+='|vllm/models|rllib|ray/(air|data|llm|train|tune)|openai|anthropic|databricks|mlflow/(assistant|gateway|server)'
+seldom+='|sentry_sdk|pip|mypyc?|numba|fontTools|pygments/lexers|sympy/(parsing|physics|stats)|numpy/distutils|distlib'
+seldom+='|google/(api_core|auth)|huggingface_hub/(cli|inference)|coreweave_evaluations|dns|pyasn1(_modules)?|werkzeug'
+seldom+='|supervisor|virtualenv|lark|fastapi_cloud_cli|pylatexenc)/'
+"$venv/bin/python" -m compileall -qq -j $((jobs < 8 ? jobs : 8)) -x "$seldom" "$venv/lib" retool_mcore || true
 echo "$stamp" >"$venv/.retool-setup"
 say "done; to use it: source $venv/bin/activate"

@@ -19,6 +19,7 @@ case ${1:-} in
     *) parts=(fast e2e) ;;
 esac
 ./launch/setup.sh
+unset PYTHONDONTWRITEBYTECODE # of many containers: hundreds of processes would compile the same files
 "${RETOOL_VENV:-.venv}/bin/ruff" check --quiet . # seconds, and tests are code too
 "${RETOOL_VENV:-.venv}/bin/ruff" format --check --quiet .
 

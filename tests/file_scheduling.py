@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MUCH = re.compile(
     r"^(?:from|import) (?:torch|transformers|verl|vllm|agent_loops|chatml_tokenizer|memory_queue|trainer_double"
     r"|benchmarks\.rewards import untrusted|retool_mcore\.data\.sft_dataset"
-    r"|retool_mcore\.backends\.verl|retool_mcore\.train\.eval)\b",
+    r"|retool_mcore\.backends\.verl|retool_mcore\.train\.eval|retool_mcore\.(?:coldstart\.|tools\.mcp_)client)\b",
     re.MULTILINE,
 )
 # By the seconds they take, waits included; the longest of the others take some ten.

@@ -30,6 +30,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
+    if not config["parallel"].get("rollout", {}).get("enforce_eager", True):
+        needed.pop("TORCH_COMPILE_DISABLE", None)
     elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and beside(config) > 0
     if config["parallel"].get("nodes", 1) == 1 and not elsewhere:  # a job's rollout engines are on other nodes
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())

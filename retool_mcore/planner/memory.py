@@ -9,7 +9,7 @@ gradient buffer (float32: MegatronEngine._resolve_override_ddp_config) and verl'
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch, Layout
@@ -91,7 +91,13 @@ def optimizer_bytes(shape: Shape, layout: Layout, parameters: float) -> float:
 
 
 def models(shape: Shape, layout: Layout, stage: int) -> dict[str, dict[str, float]]:
-    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage."""
+    """Bytes of each model's weights, gradients and optimizer on a rank of a pipeline stage. Not to be changed."""
+    return _models(shape, layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, stage)
+
+
+@lru_cache(maxsize=64)  # a search asks again and again: micro-batches and switches change none of them
+def _models(shape: Shape, tp: int, pp: int, cp: int, dp: int, ep: int, stage: int) -> dict[str, dict[str, float]]:
+    layout = Layout(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep)
     policy, adapted = stage_parameters(shape, layout, stage), trained_parameters(shape, layout, stage)
     output = shape.embedding_parameters / layout.tp
     has_output = stage == layout.pp - 1 and (layout.pp > 1 or not shape.tied)

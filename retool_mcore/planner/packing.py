@@ -77,14 +77,16 @@ class _Left:
         for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
             self.indices.setdefault(length, []).append(index)
         self.distinct = list(self.indices)  # rising
-        self.there = np.zeros(slots + 1, bool)
-        self.there[self.distinct] = True
+        self.slots = slots
+        self.there = sum(1 << length for length in self.distinct)  # as bits
+        self.mirrored = sum(1 << (slots - length) for length in self.distinct)
 
     def take(self, length: int) -> int:
         indices = self.indices[length]
         index = indices.pop()
         if not indices:
-            self.there[length] = False
+            self.there ^= 1 << length
+            self.mirrored ^= 1 << (self.slots - length)
             self.distinct.pop(bisect_left(self.distinct, length))
         return index
 
@@ -93,15 +95,12 @@ class _Left:
 
     def pair(self, room: int) -> tuple[int, int] | None:
         """Two lengths that add up to `room`, as alike as there are: the very short ones are kept for later."""
-        shortest = self.distinct[0]
-        half = room // 2
-        if half < shortest:
-            return None
-        both = self.there[shortest : half + 1] & self.there[room - half : room - shortest + 1][::-1]
-        for offset in np.flatnonzero(both)[:-3:-1].tolist():
-            short = shortest + offset
+        both = self.there & (self.mirrored >> (self.slots - room)) & ((2 << room // 2) - 1)
+        while both:
+            short = both.bit_length() - 1
             if 2 * short != room or len(self.indices[short]) > 1:
                 return room - short, short
+            both ^= 1 << short
         return None
 
 

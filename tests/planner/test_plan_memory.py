@@ -7,7 +7,7 @@ import pytest
 from benchmarks.planner.calibration import predict
 from retool_mcore.errors import UserError
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout
-from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, layers_in_flight, memory, stage_parameters
+from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, layers_in_flight, memory, models, stage_parameters
 
 BIG = SHAPES["qwen2.5-32b"]
 BASE = Layout(tp=4, pp=2, dp=2, micro_batch_tokens=8192)
@@ -140,3 +140,13 @@ def test_experts_are_shared_by_expert_parallel_ranks_and_nothing_else_is(ep):
     assert stage_parameters(shape, layout, 0) == pytest.approx(experts / ep + others + router)
     # Adam's shares: of experts over the ranks that hold the same ones, of all else over the data-parallel ranks.
     assert held.parts["optimizer"] == pytest.approx(ADAM * (experts / 8 + (others + router) / 4))
+
+
+def test_a_models_bytes_follow_the_division_and_the_stage_and_no_switch():
+    shape, layout = SHAPES["qwen2.5-32b"], Layout(tp=2, pp=4, dp=2)
+    first, between = (models(shape, layout, stage)["policy"] for stage in (0, 1))
+    assert first["weights"] - between["weights"] == pytest.approx(BF16 * shape.embedding_parameters / 2)
+    assert models(shape, replace(layout, recompute="full", packed=True, micro_batch_tokens=512), 1)["policy"] == between
+    for size in ("dp", "cp", "tp", "pp"):
+        other = models(shape, replace(layout, **{size: 2 * getattr(layout, size)}), 1)["policy"]
+        assert other["optimizer"] == pytest.approx(between["optimizer"] / 2, rel=1e-3), size  # norms are whole

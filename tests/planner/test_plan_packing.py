@@ -88,3 +88,9 @@ def test_cost_is_the_models_forward_flops():
 def test_what_cannot_be_packed_is_refused(arguments, part):
     with pytest.raises(UserError, match=part):
         plan(arguments.pop("lengths"), **arguments)
+
+
+def test_a_pair_that_fills_a_micro_batch_is_as_alike_as_there_are():
+    assert pack(np.array([60, 30, 21, 19, 10]), 100) == [[0, 2, 3], [1, 4]]
+    assert pack(np.array([60, 20, 20, 5]), 100) == [[0, 2, 1], [3]], "two of one length"
+    assert pack(np.array([60, 20, 30, 10]), 100) == [[0, 2, 3], [1]], "one of a length is no pair"

@@ -43,6 +43,15 @@ def test_whose_processes_are_forked(monkeypatch, device, given, expected):
     assert ("forked_python.py" in str(ray_runtime_env(named))) is (given.get("OMP_NUM_THREADS") is None)
 
 
+@pytest.mark.parametrize(
+    ("device", "eager", "expected"), [("cpu", True, "1"), ("cpu", False, None), ("cuda", True, None)]
+)
+def test_nothing_is_compiled_on_a_cpu_unless_the_engine_is_asked_to(monkeypatch, device, eager, expected):
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE", raising=False)
+    found = stage_env({"parallel": {"device": device, "rollout": {"enforce_eager": eager}}})
+    assert found.get("TORCH_COMPILE_DISABLE") == expected
+
+
 def test_what_a_run_on_one_node_starts_listens_on_loopback(monkeypatch):
     for name in ONE_NODE:
         monkeypatch.delenv(name, raising=False)

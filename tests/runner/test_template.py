@@ -65,6 +65,26 @@ def test_exit_codes_errors_and_signals_come_back(env):
     failed = run(env, "1 / 0")
     assert failed.returncode == 1 and "ZeroDivisionError" in failed.stderr
     assert run(env, "import os; os.kill(os.getpid(), 9)").returncode == -signal.SIGKILL
+    said = run(env, "import sys; sys.exit('what was wrong')")
+    assert (said.returncode, said.stderr) == (1, "what was wrong\n")
+
+
+def test_a_child_ends_with_its_threads_exit_functions_and_output_but_clears_no_module(env):
+    code = """
+import atexit, threading, time
+class Kept:
+    def __del__(self): print("cleared", flush=True)
+kept, local = Kept(), [Kept()]
+local.clear()
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+print("program")
+"""
+    for end, status in (("", 0), ("raise SystemExit", 0), ("raise SystemExit(5)", 5)):
+        done = run(env, code + end)
+        assert (done.stdout.split("\n"), done.returncode, done.stderr) == (
+            ["cleared", "program", "thread", "at exit", ""], status, "",
+        )  # fmt: skip
 
 
 def sleeper(env, code="import os, time; print(os.getpid(), flush=True); time.sleep(60)"):
