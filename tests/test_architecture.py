@@ -5,6 +5,7 @@ Reads source text only (ast): nothing of the package is imported, so it takes se
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +16,12 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "retool_mcore"
+TOP = {
+    ".ci", ".dockerignore", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff",
+    "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "benchmarks", "configs", "docker", "docs", "launch",
+    "pyproject.toml", "retool_mcore", "setup.py", "slurm", "tests",
+}  # fmt: skip
+LARGEST = 1_000_000  # bytes of a tracked file
 
 # What each folder may import, beside BASE; from the command line at the top down to what imports nothing.
 BASE = {"errors", "files", "ports", "tables"}
@@ -136,6 +143,16 @@ def edges() -> dict[tuple[str, str], str]:
         for other in others
         if folder(name) != folder(other)
     }
+
+
+def test_the_repository_holds_text_and_pictures_and_nothing_new_at_its_top():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode or not (ROOT / ".git").exists():
+        pytest.skip(f"no checkout that git reads: {listed.stderr}")
+    files = listed.stdout.rstrip("\0").split("\0")
+    assert {name.partition("/")[0] for name in files} == TOP
+    large = [name for name in files if (ROOT / name).is_file() and (ROOT / name).stat().st_size > LARGEST]
+    assert not large, "a download, or the result of a run?"
 
 
 def test_folders_import_what_the_table_allows():

@@ -77,7 +77,7 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
                 return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
 
     def _loop(self, agent_name: str) -> verls.AgentLoopBase:
-        """The agent loop of one trajectory. verl has Hydra make each, in 20 ms of a core."""
+        """The agent loop of one trajectory. verl has Hydra make each, in 10 to 20 ms of a core."""
         if agent_name not in self.loops:
             entry: Any = OmegaConf.to_container(OmegaConf.create(verls._agent_loop_registry[agent_name]), resolve=True)
             self.loops[agent_name] = functools.partial(
