@@ -3,9 +3,11 @@
     python -m benchmarks.learning.arms sft runs/learning --bases runs/base-1 --gpus 1 --beside 2 parallel=1gpu
     python -m benchmarks.learning.arms rl runs/learning --bases runs/base-1 --gpus 1 --beside 12 parallel=1gpu
 
-`--plan plan_calls.yaml` takes that plan of this folder in place of plan.yaml. A base's folder ends in its number. The
-task's files are made once, in RUNS/task. A run is a run folder as of any command: RUNS/b1-mixed holds base 1's cold
-start `mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete is not run again. `report.py` reads them.
+`--plan plan_calls.yaml` takes that plan of this folder in place of plan.yaml. A base's folder ends in its number; an
+arm runs from the plan's `bases`, or from the list that it names, and `without` leaves out a part of the method
+(without.py). The task's files are made once, in RUNS/task. A run is a run folder as of any command: RUNS/b1-mixed holds
+base 1's cold start `mixed`, RUNS/b1-A-s2 arm A from it with seed 2. What is complete is not run again. `report.py`
+reads them.
 """
 
 import argparse
@@ -39,8 +41,9 @@ ON_GPU = [  # a decoding step is one CUDA graph: launching its kernels one by on
 ]
 
 
-def command(stage: str, runs: Path, name: str, words: list[str]) -> list[str]:
-    return [*RETOOL, stage, f"name={name}", f"runs_dir={runs}", *words]
+def command(stage: str, runs: Path, name: str, words: list[str], without: str | None = None) -> list[str]:
+    retool = [sys.executable, "-m", "benchmarks.learning.without", without] if without else RETOOL
+    return [*retool, stage, f"name={name}", f"runs_dir={runs}", *words]
 
 
 def read_plan(name: str):
@@ -64,14 +67,16 @@ def jobs(
                 found.append((name, [command("prepare", runs, name, both), command("sft", runs, name, both)]))
         return found
     for arm, what in plan.arms.items():
-        for seed, (number, base) in itertools.product(seeds, numbered):
+        from_these = [(number, base) for number, base in numbered if number in plan[what.get("bases", "bases")]]
+        for seed, (number, base) in itertools.product(seeds, from_these):
             start = f"{runs}/b{number}-{what.start}/sft/policy" if what.start else base
             own = [f"seed={seed}", f"model={base}", f"init_from={start}"]
             own += [*task, *plan.task.words, *plan.rl, *what.words, *SHARED, *(ON_GPU if gpus else ()), *words]
-            if seed == seeds[0] and "train.eval_every=-1" not in what.words:  # one measures the start, which all share
+            # One measures the start, which all share.
+            if seed == seeds[0] and "train.eval_every=-1" not in [*plan.rl, *what.words]:
                 own.append("verl.trainer.val_before_train=true")
             name = f"b{number}-{arm}-s{seed}"
-            found.append((name, [command("rl", runs, name, own)]))
+            found.append((name, [command("rl", runs, name, own, what.get("without"))]))
     return found
 
 

@@ -5,9 +5,9 @@
 On one H100 it takes minutes, on two cores days: `--tokens 20000000 --layers 4 --hidden 128` is the size for a laptop.
 The corpus is, by document, 48 % scratchpads (one in ten with a slip that is put right), 27 % programs with what they
 print (no loops of the family search), 15 % bare answers and 10 % traces in the policy's format, half of them
-programs. All of it is of the training split; no structure of an evaluation occurs. `--calls 0.4` puts in documents of
-`data=calls`, too: training functions, a request, and the calls as Python writes them, which no trace does. Every 50 of
-them the functions have other parameters.
+programs. All of it is of the training split; no structure of an evaluation occurs. `--traces 0` leaves the last kind
+out: a base that has never seen the format. `--calls 0.4` puts in documents of `data=calls`, too: training functions, a
+request, and the calls as Python writes them, which no trace does. Every 50 of them the functions have other parameters.
 
 Plain torch: the model is a few million parameters, for which Megatron's engine has nothing to split.
 """
@@ -73,15 +73,16 @@ def _called(row: dict) -> str:
     return "\n".join([listed, row["query"], *calls])
 
 
-def _shard(job: tuple[int, int, float]) -> np.ndarray:
+def _shard(job: tuple[int, int, float, float]) -> np.ndarray:
     """The tokens of SHARD documents, (tokens,) uint16, each ended by EOS."""
     from transformers import AutoTokenizer
 
-    seed, number, calls = job
+    seed, number, calls, traces = job
     rng = random.Random(f"base-{seed}-{number}")
     tokenizer = build_tokenizer()
     end = tokenizer.token_to_id(EOS)
-    shares = KINDS | ({"calls": calls / (1 - calls)} if calls else {})  # the others keep their ratios
+    # The others keep their ratios.
+    shares = KINDS | {"trace": traces} | ({"calls": calls / (1 - calls)} if calls else {})
     kinds = rng.choices(list(shares), list(shares.values()), k=SHARD)
     texts = [_document(rng, kind) for kind in kinds if kind in KINDS and kind != "trace"]
     for part in range(kinds.count("calls") // SIGNED):
@@ -101,11 +102,11 @@ def _shard(job: tuple[int, int, float]) -> np.ndarray:
     return np.concatenate([np.array([*document, end], dtype=np.uint16) for document in documents])
 
 
-def corpus(seed: int, tokens: int, processes: int, calls: float = 0.0) -> np.ndarray:
+def corpus(seed: int, tokens: int, processes: int, calls: float = 0.0, traces: float = KINDS["trace"]) -> np.ndarray:
     """(rows, ROW) uint16 of at least `tokens` tokens; the same for a seed whatever the processes."""
     parts, found = [], 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for part in pool.imap(_shard, ((seed, number, calls) for number in range(10_000))):
+        for part in pool.imap(_shard, ((seed, number, calls, traces) for number in range(10_000))):
             parts.append(part)
             found += len(part)
             if found >= tokens:
@@ -117,10 +118,10 @@ def corpus(seed: int, tokens: int, processes: int, calls: float = 0.0) -> np.nda
 
 def sizes(layers: int, hidden: int) -> dict:
     """Of a Qwen2 with heads of 64 dimensions, two to a key-value head: what its config.json has other than the tiny
-    model's."""
+    model's. Sizes are multiples of 128, the blocks of FP8."""
     heads = hidden // 64
     return {
-        "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 16 * 16, "num_hidden_layers": layers,
+        "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 128 * 128, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": max(1, heads // 2), "dtype": "bfloat16",
         "torch_dtype": "bfloat16",
     }  # fmt: skip
@@ -174,13 +175,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help=f"rows of {ROW} tokens an optimizer step")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--calls", type=float, default=0.0, help="share of the documents that are of data=calls")
+    parser.add_argument("--traces", type=float, default=KINDS["trace"], help="weight of traces in the policy's format")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--processes", type=int, default=max(1, multiprocessing.cpu_count() - 1))
     arguments = parser.parse_args()
     import torch
 
     start = time.monotonic()
-    rows = corpus(arguments.seed, arguments.tokens, arguments.processes, arguments.calls)
+    rows = corpus(arguments.seed, arguments.tokens, arguments.processes, arguments.calls, arguments.traces)
     print(f"corpus: {rows.size:,} tokens in {time.monotonic() - start:.0f} s", flush=True)
     # Its tokenizer and template; its weights are replaced, and the folder has its name once they are.
     out = make_tiny_model(arguments.out.with_name(arguments.out.name + ".part"), arguments.seed)

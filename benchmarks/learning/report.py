@@ -4,6 +4,7 @@
     python -m benchmarks.learning.report                           the table of the results file as it is
     python -m benchmarks.learning.report --plot docs/learning.png  and its curves
     python -m benchmarks.learning.report --plan plan_calls.yaml    each of them of another plan than plan.yaml
+    python -m benchmarks.learning.report --plan plan_parts.yaml --forest docs/learning_parts.png     its claims in a row
 
 A claim is judged on the last validation that all runs of its arms have reached, one of training on the last steps that
 all have. A run without a validation counts with its start's accuracy. No seed is added. --hung names runs that hung and
@@ -237,6 +238,27 @@ def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def forest(claims: list[dict], path: Path) -> None:
+    """Every claim's pairs as points, and their mean with its 95 % interval, in points of accuracy."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 0.6 + 0.4 * len(claims)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.axvspan(-5, 5, color="0.93")
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for place, row in enumerate(reversed(claims)):
+        low, high = row["interval"]
+        axes.plot(row["pairs"], [place] * len(row["pairs"]), "o", color="0.6", markersize=3)
+        axes.errorbar(row["mean"], place, xerr=[[row["mean"] - low], [high - row["mean"]]], fmt="s", color="C0")
+    names = [f"{row['claim']}: {row['criterion'].split(',')[0]}" for row in reversed(claims)]
+    axes.set(yticks=range(len(names)), yticklabels=names, xlabel="points of accuracy")
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xticks([-10, -5, 0, 5, 10, 30, 60], ["-10", "-5", "0", "5", "10", "30", "60"])
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?")
@@ -244,6 +266,7 @@ def main() -> None:
     parser.add_argument("--plan", default="plan.yaml")
     parser.add_argument("--hung", nargs="+", default=[], metavar="RUN")
     parser.add_argument("--plot", type=Path, metavar="PICTURE")
+    parser.add_argument("--forest", type=Path, metavar="PICTURE")
     arguments = parser.parse_args()
     plan = read_plan(arguments.plan)
     out = arguments.out or provenance.RESULTS / f"{plan.results}.json"
@@ -267,6 +290,8 @@ def main() -> None:
         print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
     if arguments.plot:
         plot(plan.labels, told, arguments.plot)
+    if arguments.forest:
+        forest(told["claims"], arguments.forest)
 
 
 if __name__ == "__main__":

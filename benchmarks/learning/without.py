@@ -1,0 +1,86 @@
+"""`retool rl` without one of its parts, to see what the part is worth. Nothing of it is for use.
+
+    python -m benchmarks.learning.without mask rl name=x ...      as `retool rl name=x ...`
+    python -m benchmarks.learning.without order rl name=x ...
+
+mask: the trainer is told that the policy wrote what the interpreter said, so that it is trained on it. Those tokens
+have no probabilities of the rollout engine's, so that this runs with `correction=disabled`. order: mini-batches are cut
+from the trajectories by length, the shortest first; verl's own order, that of their ends, is close to it. `Silent`, a
+tool for `toolbox.use`, is the interpreter that does not say why a program failed.
+"""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
+from retool_mcore.rollout.wire import from_wire, to_wire
+from retool_mcore.tools.code import CodeInterpreter
+
+PARTS = ("mask", "order")
+
+
+@dataclass(eq=False)
+class Silent(CodeInterpreter):
+    """A program that failed is answered with nothing, as one that prints nothing."""
+
+    async def call(self, arguments, episode):
+        reply = await super().call(arguments, episode)
+        return reply if reply.status == "success" else replace(reply, text="")
+
+
+class UnmaskedLoop(RetoolAgentLoop):
+    """One trajectory, all of whose tokens pass for the policy's."""
+
+    async def run(self, sampling_params, priority=0, **kwargs):
+        output = await super().run(sampling_params, priority, **kwargs)
+        record, size = from_wire(output.extra_fields["trajectory"]), len(output.response_ids)
+        record["spans"] = [{"kind": "policy", "start": 0, "end": size}]  # of which the audit takes the mask
+        output.extra_fields["trajectory"], output.response_mask = to_wire(record), [1] * size
+        return output
+
+
+def by_length(batch, seed: int, step: int) -> list[int]:
+    """As mini_batches._drawn, which it replaces."""
+    return sorted(range(len(batch.tags)), key=lambda row: batch.tags[row]["seq_len"])
+
+
+def stage(part: str, config_path: str) -> None:
+    """The process of the stage, as of `python -m retool_mcore.train.rl`."""
+    from retool_mcore.backends.verl import mini_batches, settings
+    from retool_mcore.backends.verl.task_runner import Runner
+    from retool_mcore.train import rl
+
+    class OrderedRunner(Runner):
+        def run(self, config):
+            mini_batches._drawn = by_length
+            super().run(config)
+
+    if part == "mask":
+        settings.AGENT_LOOPS[None] = f"{__spec__.name}.{UnmaskedLoop.__name__}"
+    else:
+        rl.Runner = OrderedRunner
+    rl.main(config_path)
+
+
+def main() -> int:
+    part, word = sys.argv[1:3]
+    if part not in PARTS:
+        raise SystemExit(f"{part!r} is no part: expected one of {', '.join(PARTS)}.")
+    if Path(word).is_file():
+        stage(part, word)
+        return 0
+    from retool_mcore.cli.main import main as retool
+    from retool_mcore.runner import launch
+
+    def command(stage: str, config, path: Path, env=os.environ) -> list[str]:
+        return [sys.executable, "-m", __spec__.name, part, str(path)]
+
+    launch.stage_command = command
+    del sys.argv[1]
+    return retool()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
