@@ -1,22 +1,23 @@
-"""A push into vLLM's own layers with FP8 weights, of one and of two tensor-parallel ranks, loaded as verl loads it.
+"""Pushes into vLLM's own layers with FP8 weights, of one and of two tensor-parallel ranks, loaded as verl does it.
 
-Prints "FOUND" and JSON {case: what VerifyingExtension would say of it, or null}. No kernel runs: attention and the
-choice of a product's kernel are left out, after which verl leaves the layers of a Hopper GPU as they are loaded.
+Prints "FOUND" and JSON {case: what VerifyingExtension would say of it, or null}. No kernel runs: attention is left out,
+and the layers are prepared for the kernel of a Hopper GPU, which cannot be asked whether it is supported here.
 """
 
 import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from verl.utils.vllm.vllm_quant_utils import load_quanted_weights
+from verl.utils.vllm import vllm_fp8_utils, vllm_quant_utils
 from vllm.config import CacheConfig, ModelConfig, ParallelConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.model_executor.kernels.linear.scaled_mm.cutlass import CutlassFp8BlockScaledMMKernel
 from vllm.model_executor.layers.quantization import fp8
-from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models import qwen2
 
 from retool_mcore.backends.verl.fingerprint import Whole, difference, whole
@@ -53,15 +54,19 @@ def exported(tensors: dict[str, torch.Tensor], quantization: str | None) -> dict
 
 
 def loaded(config: VllmConfig, tensors: dict[str, torch.Tensor], ranks: int) -> list[torch.nn.Module]:
-    """Each rank's model after a push, which comes in two buckets."""
+    """Each rank's model after two pushes, each of which comes in two buckets."""
     models, named = [], list(tensors.items())
     for rank in range(ranks):
         config.compilation_config.static_forward_context.clear()  # of the rank before
         with patch.multiple(parallel_state.get_tp_group(), world_size=ranks, rank_in_group=rank):
             models.append(initialize_model(config))
+            process_weights_after_loading(models[-1], config.model_config, torch.device("cpu"))
             runner = SimpleNamespace(model=models[-1], vllm_config=config)
-            for bucket in (named[:7], named[7:]):
-                load_quanted_weights([(name, tensor.clone()) for name, tensor in bucket], runner)
+            for factor in (2, 1):
+                state = vllm_quant_utils.prepare_quanted_weights_for_loading(models[-1])
+                for bucket in (named[:7], named[7:]):
+                    vllm_quant_utils.load_quanted_weights([(name, one * factor) for name, one in bucket], runner)
+                vllm_quant_utils.process_quanted_weights_after_loading(models[-1], state)
     return models
 
 
@@ -78,16 +83,19 @@ def main(folder: Path) -> None:
     model = ModelConfig(**own, quantization="fp8", hf_overrides={"quantization_config": BLOCKS})
     config = VllmConfig(model_config=model, parallel_config=ParallelConfig(), cache_config=CacheConfig())
     torch.set_default_dtype(torch.bfloat16)  # as vLLM's loader does for a model of this type
+    vllm_quant_utils.apply_vllm_quant_patches()
+    kernel = object.__new__(CutlassFp8BlockScaledMMKernel)
     found = {}
     with set_current_vllm_config(config):
         parallel_state.init_distributed_environment(1, 0, f"file://{folder}/store", 0, "gloo")
         parallel_state.initialize_model_parallel(1, 1)
-        with patch.object(qwen2, "Attention", NoAttention), patch.object(fp8, "init_fp8_linear_kernel", MagicMock()):
+        chosen = patch.object(fp8, "init_fp8_linear_kernel", lambda **_: kernel)
+        with patch.object(qwen2, "Attention", NoAttention), chosen:
             wanted = exported(tensors, "fp8")
             for ranks in (1, 2):
                 models = loaded(config, tensors, ranks)
-                quantised = [name for name, held in models[0].named_parameters() if held.dtype == torch.float8_e4m3fn]
-                assert len(quantised) == 4, quantised
+                prepared = [layer for layer in models[0].modules() if hasattr(layer, vllm_fp8_utils._FP8_PRISTINE_ATTR)]
+                assert [layer.weight.dtype for layer in prepared] == [torch.float8_e4m3fn] * 4
                 found[f"all on {ranks}"] = said(wanted, models)
                 for case, (path, element) in CHANGED.items():
                     held = dict(models[-1].named_parameters())[path].data
