@@ -7,6 +7,7 @@ from typing import Any
 
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner.shape import Model, experts_of, known, read_json
+from retool_mcore.preflight import machine
 
 refused = refusals(__file__)
 
@@ -97,6 +98,21 @@ def check_lora(config: Mapping[str, Any], model: Model) -> None:
     }
     if why := next((why for why, refuses in refused.items() if refuses), None):
         raise UserError(f"model.lora.rank={rank}: {why}, or model.lora.rank=0.")
+
+
+def check_fp8(config: Any, model: Model) -> None:
+    """Refuse an engine of quantised weights (verl's rollout.quantization) that does not start or cannot be verified."""
+    kind, layout = config.verl.actor_rollout_ref.rollout.get("quantization"), config.parallel
+    if kind is None:
+        return
+    shape, tp, lora = known(model.folder), layout.rollout_tp, config.model.get("lora", {}).get("rank")
+    hopper = layout.device == "cuda" and int(min(machine.compute_capabilities(), default=9)) == 9
+    if kind != "fp8" or not hopper or shape is None or shape.experts or lora:
+        raise refused("quantised", kind=kind)
+    sizes = [shape.hidden, shape.q_width // tp, max(shape.kv_width // tp, shape.head_dim), shape.ffn // tp]
+    # A matrix of 128 inputs has one column of scales, whose dimension verl drops.
+    if any(size % 128 for size in sizes) or 128 in (shape.hidden, shape.q_width, shape.ffn):
+        raise refused("fp8_blocks", sizes=sizes, tp=tp)
 
 
 def weight_bytes(folder: Path) -> int:

@@ -16,7 +16,7 @@ from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known
 from retool_mcore.preflight import data, listeners, machine, memory
 from retool_mcore.preflight.machine import check_loggers, check_trace
-from retool_mcore.preflight.model import check_lora, check_rotary, check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.model import check_fp8, check_lora, check_rotary, check_tokenizer, find_folder, read_model
 from retool_mcore.recipes.check import check_recipe
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
@@ -101,6 +101,7 @@ def check_rl_stage(config: DictConfig) -> None:
     dp = check_trainer_layout(config, model)
     parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
+    check_fp8(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
     shared = bool(config.pipeline.hybrid)

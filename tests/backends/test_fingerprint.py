@@ -73,3 +73,23 @@ def test_the_first_difference_is_named():
         (exported | {"c": Whole(1, 1)}, "a tensor c, which the trainer did not export"),
     ):
         assert words in difference(exported, held)
+
+
+def test_a_matrix_is_compared_in_the_type_that_the_engine_holds():
+    exported = {"a": Whole(4, 1), "a_fp8": Whole(4, 2), "a_scale_inv": Whole(1, 3), "norm": Whole(2, 4)}
+    plain = {"a": Whole(4, 1), "norm": Whole(2, 4)}
+    quantised = {name: value for name, value in exported.items() if name != "a"}
+    assert difference(exported, plain) is None and difference(exported, quantised) is None
+    for held, words in (
+        (plain | {"a": Whole(4, 2)}, "a in the engine is not what the trainer exported"),
+        (plain | {"norm": Whole(2, 5)}, "norm in the engine is not what the trainer exported"),
+        (quantised | {"a_fp8": Whole(4, 1)}, "a_fp8 in the engine is not what the trainer exported"),
+        (quantised | {"a_scale_inv": Whole(1, 1)}, "a_scale_inv in the engine is not what the trainer exported"),
+        (quantised | {"norm": Whole(2, 5)}, "norm in the engine is not what the trainer exported"),
+        (exported, "a tensor a, which the trainer did not export"),
+        ({"a_fp8": Whole(4, 2), "norm": Whole(2, 4)}, "no tensor a_scale_inv, which the trainer exported"),
+        ({"a_scale_inv": Whole(1, 3), "norm": Whole(2, 4)}, "no tensor a, which the trainer exported"),
+        ({"norm": Whole(2, 4)}, "no tensor a, which the trainer exported"),
+    ):
+        assert words in difference(exported, held)
+    assert "a tensor a_fp8, which the trainer did not export" in difference(plain, quantised)

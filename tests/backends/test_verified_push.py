@@ -42,9 +42,9 @@ class Holder:
         return self.verify(**kwargs)
 
     def verify(self, exported, dtype):
-        self.compared += 1
+        self.compared, self.exported = self.compared + 1, json.loads(exported)
         own = {name: Whole(w.numel(), int(fingerprint(w.to(getattr(torch, dtype))))) for name, w in self.held.items()}
-        found = difference({name: Whole(*value) for name, value in json.loads(exported).items()}, own)
+        found = difference({name: Whole(*value) for name, value in self.exported.items()}, own)
         if found:
             raise RuntimeError(f"{STOPS}: {found}.")
 
@@ -67,14 +67,14 @@ class Group(WorkerGroup):
 
 @pytest.fixture(params=["naive", "host"])
 def made(request, monkeypatch, tmp_path):
-    """(a trainer of the mode, its engine) whose weights change with every step; made(every, wrong)."""
+    """(a trainer of the mode, its engine) whose weights change with every step; made(every, wrong, quantization)."""
 
-    def make(every: int, wrong: int = 0):
+    def make(every: int, wrong: int = 0, quantization: str | None = None):
         engine, worker = Holder(wrong), object.__new__(VerifyingWorker)
         weights = {"norm": torch.ones(3), "table": torch.zeros(4, 2)}
         model = type("Model", (), {"get_per_tensor_param": lambda self, **_: (iter(weights.items()), None)})
         worker.actor, worker.rollout = SimpleNamespace(engine=model()), engine
-        worker.config = SimpleNamespace(rollout=SimpleNamespace(dtype="float32"))
+        worker.config = SimpleNamespace(rollout=SimpleNamespace(dtype="float32", quantization=quantization))
 
         async def update_weights(self, global_steps=None, mode="auto"):
             engine.load(self.actor.engine.get_per_tensor_param()[0])
@@ -119,8 +119,18 @@ def test_the_first_and_every_nth_push_is_verified(made, capsys, every, compared)
     assert (trainer.pushed["seconds"] > 0) is (compared[-1] > compared[-2])
 
 
-def test_a_later_push_that_goes_wrong_stops_the_run(made):
-    trainer, _ = made(1, wrong=3)
+def test_a_matrix_that_is_exported_in_fp8_too_counts_once(made, capsys):
+    trainer, engine = made(1, quantization="fp8")
+    trainer.on_init_end()
+    assert "Weight push: 2 tensors, 44 bytes, verified in" in capsys.readouterr().out
+    assert engine.exported.keys() == {"norm", "table", "table_fp8", "table_scale_inv"}
+    trainer.on_step_end()
+    assert trainer.pushed["tensors"] == 2 and trainer.pushed["bytes"] == 44
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_a_later_push_that_goes_wrong_stops_the_run(made, quantization):
+    trainer, _ = made(1, wrong=3, quantization=quantization)
     trainer.on_init_end()
     trainer.on_step_end()
     with pytest.raises(PushError, match="The weight push stops the run: norm in the engine is not what the trainer"):

@@ -29,7 +29,8 @@ class NoAttention(torch.nn.Module):
 def exported(tensors: dict[str, torch.Tensor]) -> dict[str, Whole]:
     """As the trainer's worker records the stream of a push."""
     seen: dict = {}
-    worker = SimpleNamespace(export_bytes=0)
+    config = SimpleNamespace(rollout=SimpleNamespace(quantization=None))
+    worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=config)
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.float32):
         pass
     return {name: Whole(elements, int(value)) for name, (elements, value) in seen.items()}

@@ -18,6 +18,8 @@ import torch
 _CHUNK = 1 << 24  # elements as int64 at once: 128 MiB, and as much for the product
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _COLUMNS_APART = 1 << 40  # columns draw from another part of the stream than rows
+FP8, SCALES = "_fp8", "_scale_inv"  # name endings of a matrix in float8_e4m3fn, and of its scales as vLLM names them
+FP8_BLOCK = 128  # rows, and columns, that share a scale
 
 
 class Block(NamedTuple):
@@ -74,6 +76,10 @@ def whole(blocks_of_ranks: Iterable[Mapping[str, Iterable[Block]]]) -> tuple[dic
 
 def difference(exported: Mapping[str, Whole], held: Mapping[str, Whole], differing: Iterable[str] = ()) -> str | None:
     """The first thing in which the engine's tensors are not the exported ones, in words; None when they are equal."""
+    # A matrix that was exported both as it is and in FP8 is compared as the engine holds it.
+    in_fp8 = {name.removesuffix(FP8) for name in held if name.endswith(FP8)}
+    plain = {name: name.removesuffix(FP8).removesuffix(SCALES) for name in exported}
+    exported = {name: value for name, value in exported.items() if (plain[name] in in_fp8) == (plain[name] != name)}
     for name in differing:
         return f"two of the engine's ranks hold different copies of {name}"
     for name, (elements, value) in exported.items():

@@ -4,7 +4,8 @@ verl's worker gathers the weights under their Hugging Face names and streams the
 to engines elsewhere (backends/verl/host_weights.py). On a push that the trainer wants verified each tensor of the
 stream is fingerprinted as it passes (backends/verl/fingerprint.py), and vLLM then compares what its parameters hold
 (backends/verl/weight_sync_vllm.py). A tensor that was left out, put elsewhere or cut at another row would otherwise
-train in silence, with a rollout policy that is not the trainer's.
+train in silence, with a rollout policy that is not the trainer's. For an FP8 engine each matrix is fingerprinted in FP8
+too, quantised by the function with which verl does it in the engine's worker.
 """
 
 import json
@@ -14,9 +15,10 @@ from contextlib import contextmanager
 
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.kernel.fp8_kernel import scaled_fp8_blockwise
 
 from retool_mcore.backends.verl import push_socket  # noqa: F401  (it registers the sender)
-from retool_mcore.backends.verl.fingerprint import Whole, fingerprint
+from retool_mcore.backends.verl.fingerprint import FP8, FP8_BLOCK, SCALES, Whole, fingerprint
 from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
 
 _FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
@@ -30,13 +32,13 @@ class VerifyingWorker(GpuWatchingWorker):
     """verl's RL worker that remembers the fingerprints of a push until they are compared."""
 
     exported: dict[str, Whole] | None = None
-    export_bytes = 0
+    told: dict[str, float] = {}
     recording = False
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def record_push(self) -> None:
         """The next push is to be verified."""
-        self.exported, self.export_bytes, self.recording = None, 0, True
+        self.exported, self.told, self.recording = None, {"tensors": 0, "bytes": 0}, True
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = None, mode: str = "auto"):
@@ -59,14 +61,17 @@ class VerifyingWorker(GpuWatchingWorker):
         finally:
             del engine.get_per_tensor_param
         values = torch.stack([value for _, value in seen.values()]).tolist()  # one wait for the device
-        sizes = [elements for elements, _ in seen.values()]
-        self.exported = {name: Whole(*both) for name, *both in zip(seen, sizes, values, strict=True)}
+        self.exported = {name: Whole(seen[name][0], value) for name, value in zip(seen, values, strict=True)}
         return result
 
     def _record(self, weights, seen: dict, dtype: torch.dtype):
         for name, weight in weights:
-            seen[name] = weight.numel(), fingerprint(weight.to(dtype))
-            self.export_bytes += weight.nbytes
+            pushed = {name: weight.detach().to(dtype)}
+            if self.config.rollout.quantization == "fp8" and weight.dim() == 2:
+                matrix, scales = scaled_fp8_blockwise(pushed[name], [FP8_BLOCK, FP8_BLOCK])
+                pushed |= {name + FP8: matrix, name + SCALES: scales.repeat_interleave(FP8_BLOCK, 0)}
+            seen |= {key: (one.numel(), fingerprint(one)) for key, one in pushed.items()}
+            self.told = {"tensors": self.told["tensors"] + 1, "bytes": self.told["bytes"] + weight.nbytes}
             yield name, weight
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
@@ -75,15 +80,14 @@ class VerifyingWorker(GpuWatchingWorker):
         clock = time.perf_counter()
         with refused():
             await self.rollout._execute_method("verify_weights", kwargs=self._message())
-        seconds = time.perf_counter() - clock
-        return {"tensors": len(self.exported), "bytes": self.export_bytes, "seconds": seconds}
+        return self.told | {"seconds": time.perf_counter() - clock}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def recorded_push(self) -> tuple[dict[str, str], dict[str, float]] | None:
         """Of the rank that sent to engines elsewhere: (arguments of their verify_weights, {tensors, bytes})."""
         if self.exported is None:
             return None
-        return self._message(), {"tensors": len(self.exported), "bytes": self.export_bytes}
+        return self._message(), self.told
 
     def _message(self) -> dict[str, str]:
         assert self.exported is not None, "verl pushes its weights otherwise than it did: nothing was recorded"

@@ -5,8 +5,8 @@ gate and up, and slices over its tensor-parallel ranks; its layers know how, so 
 of the tensors that a Hugging Face checkpoint names, without the loaders that put them there.
 
 Adapted places (vLLM 0.24 and 0.28): the attributes of vllm/model_executor/layers/linear.py and
-vocab_parallel_embedding.py, and of fused_moe/, that say what a rank holds. Not covered: quantised engines, experts that
-the engine spreads whole over its ranks or stores in a kernel's own order.
+vocab_parallel_embedding.py, and of fused_moe/, that say what a rank holds. Not covered: experts that the engine spreads
+whole over its ranks, and what it stores in a kernel's own order, as FP8 on other GPUs than Hopper's.
 """
 
 import json
@@ -17,7 +17,7 @@ from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from retool_mcore.backends.verl import push_socket
-from retool_mcore.backends.verl.fingerprint import Block, Whole, difference, fingerprint, whole
+from retool_mcore.backends.verl.fingerprint import FP8, FP8_BLOCK, SCALES, Block, Whole, difference, fingerprint, whole
 
 STOPS = "The weight push stops the run"
 PLAIN_EXPERTS = ("CPU", "TRITON")  # backends that keep a checkpoint's own order
@@ -48,24 +48,19 @@ class VerifyingExtension(vLLMColocateWorkerExtension):
         ranks = [None] * group.world_size
         torch.distributed.all_gather_object(ranks, own, group=group.cpu_group)
         expected = {name: Whole(*value) for name, value in json.loads(exported).items()}
-        found = difference(drop_tied(model, expected), *whole(ranks))
+        if getattr(model.config, "tie_word_embeddings", False):
+            expected.pop("lm_head.weight", None)  # the engine holds one tensor for it and the embedding
+        found = difference(expected, *whole(ranks))
         if found is not None:
             raise RuntimeError(f"{STOPS}: {found}.")
 
 
-def drop_tied(model, exported: dict[str, Whole]) -> dict[str, Whole]:
-    """Without an output matrix that is the embedding's own: the engine holds one tensor for both."""
-    if getattr(model.config, "tie_word_embeddings", False):
-        return {name: value for name, value in exported.items() if name != "lm_head.weight"}
-    return exported
-
-
 def fingerprints(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, list[Block]]:
-    """This rank's blocks of every tensor of a Hugging Face checkpoint, as `dtype`."""
+    """This rank's blocks of every tensor of a Hugging Face checkpoint, as `dtype` or, if quantised, as it is."""
     places, shares = [], []
     for name, piece, row, column in slices(model):
         places.append((name, row, column, len(piece), piece.numel() // max(len(piece), 1)))
-        shares.append(fingerprint(piece.to(dtype), row, column))
+        shares.append(fingerprint(piece if name.endswith((FP8, SCALES)) else piece.to(dtype), row, column))
     values = torch.stack(shares).tolist()  # one wait for the device
     found: dict[str, list[Block]] = {}
     for (name, row, column, rows, columns), value in zip(places, values, strict=True):
@@ -79,8 +74,11 @@ def slices(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int, int
     for path, module in model.named_modules():
         parent, _, last = path.rpartition(".")
         for kind, parameter in module.named_parameters(recurse=False):
-            names = [f"{parent}.{part}.{kind}" for part in packed.get(last, [])] or [f"{path}.{kind}"]
-            yield from _layer_slices(module, kind, parameter.data, names)
+            ending = kind + FP8 if parameter.dtype == torch.float8_e4m3fn else kind
+            names = [f"{parent}.{part}.{ending}" for part in packed.get(last, [])] or [f"{path}.{ending}"]
+            # As many rows of scales as the matrix has: they are cut where it is.
+            held = parameter.data.repeat_interleave(FP8_BLOCK, 0) if kind.endswith(SCALES) else parameter.data
+            yield from _layer_slices(module, kind, held, names)
 
 
 def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> Iterator[tuple]:
@@ -102,7 +100,7 @@ def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> It
         parts = [(size // module.tp_size, rank) for size in module.output_sizes]
     elif isinstance(module, linear.ColumnParallelLinear):
         parts = [(len(held), rank)]
-    elif isinstance(module, linear.RowParallelLinear) and kind == "weight":
+    elif isinstance(module, linear.RowParallelLinear) and kind != "bias":
         yield names[0], held, 0, rank * held.shape[1]
         return
     elif isinstance(module, VocabParallelEmbedding):
