@@ -24,7 +24,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
-from retool_mcore.config.moved import to_old
 from retool_mcore.errors import UserError
 
 # At the top of a checkout; an installed wheel has them inside the package (setup.py).
@@ -77,7 +76,7 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
 
 def config_hash(config: DictConfig) -> str:
     """sha256 (hex) of the resolved configuration, independent of the order of keys and of where our modules lie."""
-    return hashlib.sha256(to_old(OmegaConf.to_yaml(config, sort_keys=True)).encode()).hexdigest()
+    return hashlib.sha256(OmegaConf.to_yaml(config, sort_keys=True).encode()).hexdigest()
 
 
 def register_resolvers() -> None:
