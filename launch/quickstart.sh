@@ -3,7 +3,7 @@
 #
 #   launch/quickstart.sh                    with the interpreter, in runs/quickstart
 #   launch/quickstart.sh --text-only        the baseline without it, in runs/quickstart-text
-#   launch/quickstart.sh name=mine seed=2   overrides, given to every stage
+#   launch/quickstart.sh name=mine recipe=dapo   overrides, given to every stage that has their key
 #
 # Killed or stopped, it goes on where it was when started again: finished stages return at once, SFT and RL resume.
 set -euo pipefail
@@ -23,6 +23,7 @@ for override in "${overrides[@]}"; do # the last one of a key counts, as in the 
     esac
 done
 
+export RETOOL_STAGES="prepare sft rl eval export"
 minutes() { printf '%d.%d min' $(($1 / 60)) $(($1 % 60 / 6)); }
 
 retool=${RETOOL_VENV:-.venv}/bin/retool

@@ -39,6 +39,7 @@ for axis in "${axes[@]}"; do
 done
 
 [[ -n ${RETOOL_SWEEP:-} || " ${common[*]} ${axes[*]}" == *" parallel="* ]] || source "$(dirname "${BASH_SOURCE[0]}")/template.sh"
+export RETOOL_STAGES=${stages[*]} # each takes of the overrides those that it has
 failed=()
 for run in "${runs[@]}"; do
     read -r -a own <<<"$run"

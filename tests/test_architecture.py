@@ -53,13 +53,7 @@ LIBRARIES = {"verl": {"backends"}, "megatron": {"backends"}, "vllm": {"backends"
 
 FOREIGN = {"sandbox/server/sandbox_api.py"}  # paths of other projects that begin like one of ours
 
-HISTORY = {
-    "test_architecture.py",
-    "moved.py",
-    "moved.yaml",
-    "test_moved.py",
-    "CHANGELOG.md",
-}  # speak of names that were or are not
+HISTORY = {"test_architecture.py", "CHANGELOG.md"}  # speak of names that were or are not
 
 DOTTED = re.compile(rf"(?:(?<![\w./-])|(?<=pkg://)){PACKAGE}(?:\.[A-Za-z_]\w*)+")
 # Text in which our dotted names and paths stand; tests and benchmarks name the package's parts, too.

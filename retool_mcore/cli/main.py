@@ -4,6 +4,7 @@ Only composes a configuration and hands it to launch.py; nothing here imports to
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
 from retool_mcore.cli.simulate import simulate
-from retool_mcore.config import compose
+from retool_mcore.config import compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_dir
@@ -74,7 +75,8 @@ def _runner(stage: str) -> Callable:
     """What `retool STAGE` does: compose a configuration, and tell of it or carry it out."""
 
     def run(overrides: list[str] | None = None, dry_run: bool = False, full: bool = False) -> None:
-        config = compose(stage, overrides or ())
+        words = overrides or []
+        config = compose(stage, own_words(stage, words, os.environ.get("RETOOL_STAGES", stage).split()))
         if dry_run or full:
             from retool_mcore.cli.dry_run import lines, whole
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from retool_mcore.config import register_resolvers
-from retool_mcore.config.moved import to_new
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.records import read_step, step_files
@@ -66,7 +65,7 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
         have = ", ".join(map(str, files)) if len(files) <= 8 else f"{min(files)} to {max(files)}"
         raise UserError(f"{run_dir} has no trajectories of step {step}: it has {have}.")
     register_resolvers()
-    text = to_new(path.read_text())
+    text = path.read_text()
     # A run that was moved or copied since.
     config = OmegaConf.create(text.replace(OmegaConf.create(text).run_dir, str(run_dir)))
     before = step - 1 if policy_step is None else policy_step

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from retool_mcore.cluster import slurm
 from retool_mcore.cluster.site import Site, load_site
-from retool_mcore.config import compose
+from retool_mcore.config import compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
 from retool_mcore.preflight.memory import asked_gib
@@ -83,7 +83,7 @@ def submit(
     """Submits a chain: each stage starts once the one before has ended well.
 
     Args:
-        words: stages in order, and overrides, which go to each of them.
+        words: stages in order, and overrides, which go to each of them that has their key.
         after: what the first waits for: a job's number, or a stage of this run that was submitted before.
 
     Raises:
@@ -93,13 +93,14 @@ def submit(
     stages = [word for word in words if "=" not in word]
     overrides = tuple(word for word in words if "=" in word)
     check_stages(stages)
-    configs = {stage: _compose(stage, overrides, site) for stage in stages}
+    own = {stage: tuple(own_words(stage, overrides, stages)) for stage in stages}
+    configs = {stage: _compose(stage, own[stage], site) for stage in stages}
     if not dry_run and shutil.which("sbatch") is None:
         raise UserError("sbatch is not here: submit on a login node of the cluster, or look with --dry-run.")
     first = configs[stages[0]]
     previous = find_predecessor(after, Path(first.run_dir), dry_run) if after else None
     for stage in stages:
-        job = Job(stage, configs[stage], site, overrides, previous)
+        job = Job(stage, configs[stage], site, own[stage], previous)
         if dry_run:
             print(summary(job))
             print(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.environment().items()), end=" ")

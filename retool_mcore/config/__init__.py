@@ -9,6 +9,7 @@ from retool_mcore.config.resolve import (
     policy_path,
     register_resolvers,
 )
+from retool_mcore.config.shared import own_words
 
 __all__ = [
     "CONFIG_DIR",
@@ -16,6 +17,7 @@ __all__ = [
     "compose",
     "config_hash",
     "keep_environment",
+    "own_words",
     "policy_path",
     "register_resolvers",
 ]

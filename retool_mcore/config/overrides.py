@@ -25,6 +25,14 @@ GONE: dict[str, str] = KEYS["gone"]
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 
+class Unknown(UserError):
+    """A stage has not the key, or the group, `key`."""
+
+    def __init__(self, said: str, key: str) -> None:
+        super().__init__(said)
+        self.key = key
+
+
 @dataclass(frozen=True)
 class Value:
     """One `key=value`: `value` as Python sees it, `text` as the user typed it."""
@@ -126,7 +134,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
             near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
-            raise UserError(f"unknown key {prefix}{key}; {near}.")
+            raise Unknown(f"unknown key {prefix}{key}; {near}.", prefix + key)
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
         except OmegaConfBaseException:

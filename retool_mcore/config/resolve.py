@@ -24,7 +24,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
-from retool_mcore.config.moved import to_old
 from retool_mcore.errors import UserError
 
 # At the top of a checkout; an installed wheel has them inside the package (setup.py).
@@ -54,7 +53,7 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
     ov.apply(config, ours, FREE)
     verl_values = [value for value in values if value not in ours]
     if verl_values and "verl" not in config:
-        raise UserError(f"{verl_values[0].key}: the stage {stage} has no verl section.")
+        raise ov.Unknown(f"{verl_values[0].key}: the stage {stage} has no verl section.", verl_values[0].key)
     _apply_verl(config, stage, verl_values)
     files = OmegaConf.to_container(config)
     if missing := [key for key, value in ov.leaves(files) if value == "???" and not key.startswith("verl.")]:
@@ -77,7 +76,7 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
 
 def config_hash(config: DictConfig) -> str:
     """sha256 (hex) of the resolved configuration, independent of the order of keys and of where our modules lie."""
-    return hashlib.sha256(to_old(OmegaConf.to_yaml(config, sort_keys=True)).encode()).hexdigest()
+    return hashlib.sha256(OmegaConf.to_yaml(config, sort_keys=True).encode()).hexdigest()
 
 
 def register_resolvers() -> None:
@@ -186,7 +185,8 @@ def _compose_files(stage: str, choices: Mapping[str, str], config_dir: Path) -> 
             groups = sorted(group for group in used if "/" not in group)
             if unused := [group for group in choices if group not in groups]:
                 known = ", ".join(groups) or "none"
-                raise UserError(f"the stage {stage} has no group {unused[0]}; its groups are: {known}.") from error
+                said = f"the stage {stage} has no group {unused[0]}; its groups are: {known}."
+                raise ov.Unknown(said, unused[0]) from error
         raise UserError(f"{config_dir / stage}.yaml cannot be composed: {str(error).splitlines()[0]}.") from error
     OmegaConf.set_struct(config, False)
     return config

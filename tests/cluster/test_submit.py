@@ -68,6 +68,12 @@ def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
     assert jobs == [("41", "sft", "sft", None), ("42", "rl", "rl", "41"), ("43", "eval", "eval/rl", "42")]
 
 
+def test_each_stage_gets_the_overrides_that_it_has(slurm):
+    assert main.main(["submit", "sft", "rl", "name=r", "recipe=dapo", "train.lr=1e-6", *BIG]) == 0
+    sft, rl = calls(slurm)
+    assert sft[3] == ["name=r", "train.lr=1e-6", *BIG] and rl[3] == ["name=r", "recipe=dapo", "train.lr=1e-6", *BIG]
+
+
 def test_the_sites_limits_become_flags(slurm):
     assert main.main(["submit", "rl", "--site", "example-apptainer", *BIG]) == 0
     ((environment, flags, _, _),) = calls(slurm)
@@ -172,7 +178,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
         (["rl", "rl"], "once in a chain"),
         (["rl", "tensorboard"], "tensorboard runs until it is cancelled"),
         (["rl", "train.bach=2"], "rl: unknown key train.bach; the nearest valid key is train.batch."),
-        (["sft", "rl", "train.n=2"], "sft: unknown key train.n"),
+        (["sft", "eval", "train.n=2"], "sft: unknown key train.n"),
         (
             ["rl", "parallel=1gpu", "--site", "example-pyxis"],
             "parallel.nodes=1, but the site example-pyxis gives nodes: 2",

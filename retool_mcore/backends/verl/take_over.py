@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 from verl.utils import tensordict_utils
 
 from retool_mcore.backends.verl.agent_loop_worker import COLUMN, KeepingManager
-from retool_mcore.config.moved import to_old
 from retool_mcore.files import write_atomically
 from retool_mcore.rollout import unfinished
 from retool_mcore.state import checkpoints
@@ -119,7 +118,7 @@ class TakeOver:
 
 def _digest(*parts) -> str:
     text = json.dumps(parts, sort_keys=True, default=lambda own: OmegaConf.to_container(own, resolve=True))
-    return hashlib.sha256(to_old(text).encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _trained_on(record: Mapping) -> str:
