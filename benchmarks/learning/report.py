@@ -95,7 +95,7 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
     def on_training(base: str, arm: str, seed: str, steps: int) -> float:
         name = f"{base}-{arm}-{seed}"
         curve = runs[name]["curves"]["reward/accuracy"]
-        return statistics.mean(curve[:EARLY] if name in hung else curve[max(0, steps - LATE) : steps])
+        return statistics.mean(curve[:EARLY] if name in hung else curve[max(0, steps - plan.get("late", LATE)) : steps])
 
     def cut(base: str, seed: str, claim, family: str) -> float:
         names = [f"{base}-{arm}-{seed}" for arm in (claim.worse[0], claim.better)]
@@ -176,6 +176,29 @@ def table(rows: list[dict]) -> str:
         met = " | ".join("yes" if row[key] else "no" for key in ("met", "met_by_rule") if key in row)
         what = row["criterion"] + (f", after step {row['after_step']}" if "after_step" in row else "")
         lines.append(f"| {row['claim']} | {what} | {pairs} | {row['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | {met} |")
+    return "\n".join(lines)
+
+
+def shown(plan, curves: Mapping[str, Mapping[str, float]], first: int = 3) -> str:
+    """Of runs whose files were lost: the claims' pairs over the steps, from `first` on, that a console had shown of
+    both runs. Told, and not judged."""
+    lines = []
+    for name, claim in plan.claims.items():
+        pairs = []
+        for run, curve in curves.items():
+            base, arm, seed = run.split("-")
+            other = curves.get(f"{base}-{claim.worse[0]}-{seed}", {})
+            steps = [step for step in curve if step in other and int(step) >= first]
+            if arm == claim.better and steps:
+                pairs.append(100 * statistics.mean(curve[step] - other[step] for step in steps))
+        if not pairs:
+            continue
+        told = f"{name}: {claim.better} - {claim.worse[0]} {', '.join(f'{pair:+.1f}' for pair in pairs)}"
+        if len(pairs) > 1:
+            half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
+            mean = statistics.mean(pairs)
+            told += f"; {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
+        lines.append(told)
     return "\n".join(lines)
 
 
@@ -286,6 +309,8 @@ def main() -> None:
             continue
         pairs, wanted = ", ".join(f"{d:+.1f}" for d in row["pairs"]), len(plan.bases) * len(plan.seeds)
         print(f"not judged: {row['claim']}, {row['criterion']}: {len(row['pairs'])} of {wanted} pairs {pairs}".rstrip())
+    if "shown" in told:
+        print("\nshown before the runs were lost:\n" + shown(plan, told["shown"]))
     if any("early" in run for run in told["runs"].values()):
         print("\n" + behaviours(told["runs"]) + "\n\n" + decomposition(told["runs"]))
     if arguments.plot:
