@@ -95,7 +95,8 @@ def run_all(found, runs: Path, gpus: int, beside: int, stagger: float, mps: Path
     and no other's."""
     (runs / "logs").mkdir(parents=True, exist_ok=True)
     asked = {"parallel": {"device": "cuda" if gpus else "cpu"}}
-    with forked(stage_env(asked) | {"RETOOL_TEMPLATE": "on"}, []) as (env, _):  # the libraries are imported once
+    # The libraries are imported once, or were before: launch/template.sh.
+    with forked({"RETOOL_TEMPLATE": "on"} | stage_env(asked), []) as (env, _):
 
         def one(number: int) -> int:
             name, commands = found[number]
