@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
 from retool_mcore.cli.simulate import simulate
-from retool_mcore.config import compose, own_words
+from retool_mcore.config import Unknown, compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_dir
@@ -76,9 +76,10 @@ def _runner(stage: str) -> Callable:
 
     def run(overrides: list[str] | None = None, dry_run: bool = False, full: bool = False) -> None:
         words = overrides or []
-        if "RETOOL_STAGES" in os.environ:  # of launch/quickstart.sh and sweep.sh
-            words = own_words(stage, words, os.environ["RETOOL_STAGES"].split())
-        config = compose(stage, words)
+        try:
+            config = compose(stage, words)
+        except Unknown:  # RETOOL_STAGES: of launch/quickstart.sh and sweep.sh
+            config = compose(stage, own_words(stage, words, os.environ.get("RETOOL_STAGES", stage).split()))
         if dry_run or full:
             from retool_mcore.cli.dry_run import lines, whole
 

@@ -9,11 +9,12 @@ from retool_mcore.config.resolve import (
     policy_path,
     register_resolvers,
 )
-from retool_mcore.config.shared import own_words
+from retool_mcore.config.shared import Unknown, own_words
 
 __all__ = [
     "CONFIG_DIR",
     "STAGE_POLICIES",
+    "Unknown",
     "compose",
     "config_hash",
     "keep_environment",

@@ -9,12 +9,9 @@ from retool_mcore.errors import UserError
 
 def own_words(stage: str, overrides: Sequence[str], stages: Sequence[str]) -> list[str]:
     """`overrides` without those whose key or group `stage` has not and another of `stages` has."""
-    strange, others = _unknown(stage, overrides), set()
-    for other in stages:
-        if others == strange:
-            break
-        others |= strange - _unknown(other, overrides)
-    return [word for word in overrides if word not in others]  # compose refuses what no stage has
+    strange = _unknown(stage, overrides)
+    nobodys = strange.intersection(*(_unknown(other, overrides) for other in stages if strange))
+    return [word for word in overrides if word not in strange - nobodys]  # compose refuses nobody's
 
 
 def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
