@@ -9,7 +9,6 @@ the same tokens, and the greatest difference between the weights that they end w
 
 import argparse
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import provenance
+from benchmarks.learning.report import read
 from retool_mcore.metrics.records import read_columns, step_files
 
 RECIPES = ("retool", "dapo")
@@ -33,11 +33,6 @@ def trajectories(run: Path) -> set[tuple]:
     return {(row["step"], row["index"], row["sample"], tuple(row["response_ids"])) for row in rows}
 
 
-def accuracies(run: Path) -> list[float]:
-    lines = sorted(run.glob("rl/metrics/*.jsonl"))[-1].read_text().splitlines()
-    return [json.loads(line)["data"]["reward/accuracy"] for line in lines]
-
-
 def furthest(first: Path, second: Path) -> float:
     """The greatest difference between two policies' weights."""
     one, other = (load_file(folder / "model.safetensors") for folder in (first, second))
@@ -45,7 +40,8 @@ def furthest(first: Path, second: Path) -> float:
 
 
 def compared(first: Path, second: Path, start: Path) -> dict:
-    curves, seen = [accuracies(run) for run in (first, second)], [trajectories(run) for run in (first, second)]
+    curves = [read(run)["curves"]["reward/accuracy"] for run in (first, second)]
+    seen = [trajectories(run) for run in (first, second)]
     return {
         "accuracy": curves[0],
         "accuracy_apart": max(abs(a - b) for a, b in zip(*curves, strict=True)),
@@ -68,7 +64,7 @@ def main() -> None:
     words += [f"data.held_back_files={run}/data/rl_held_back.parquet", f"data.rl.steps={given.steps}"]
     over = [f"train.text_every={','.join(map(str, ATTEMPTS))}", f"recipe={','.join(RECIPES)}"]
     sweep = [provenance.ROOT / "launch/sweep.sh", "rl", "name=again", *words, "over", *over]
-    subprocess.run(sweep, check=True, env=os.environ | {"RETOOL_VENV": os.environ.get("RETOOL_VENV", ".venv")})
+    subprocess.run(sweep, check=True)
     found = {}
     for recipe in RECIPES:
         runs = [work / f"again-text_every_{attempt}-recipe_{recipe}" for attempt in ATTEMPTS]

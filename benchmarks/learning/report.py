@@ -132,8 +132,7 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
         if not judged:
             found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs} | told)
             continue
-        mean = statistics.mean(pairs)
-        half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
+        mean, half = interval(pairs)
         met = {
             "all": mean >= claim.points and all(pair > 0 for pair in pairs),
             "above": mean - half > claim.points,
@@ -145,6 +144,12 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
             | told
         )
     return found
+
+
+def interval(pairs: list[float]) -> tuple[float, float]:
+    """Mean, and half of its 95 % t-interval."""
+    half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
+    return statistics.mean(pairs), half
 
 
 def reached(runs: Iterable[Mapping]) -> int | None:
@@ -195,8 +200,7 @@ def shown(plan, curves: Mapping[str, Mapping[str, float]], first: int = 3) -> st
             continue
         told = f"{name}: {claim.better} - {claim.worse[0]} {', '.join(f'{pair:+.1f}' for pair in pairs)}"
         if len(pairs) > 1:
-            half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
-            mean = statistics.mean(pairs)
+            mean, half = interval(pairs)
             told += f"; {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
         lines.append(told)
     return "\n".join(lines)
@@ -237,15 +241,20 @@ def decomposition(runs: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
-    """Accuracy of the training steps: an arm's mean and the range of its runs; what the last policy has on held-back
-    problems as a point with its 95 % interval."""
+def drawing(height: float):
+    """(a figure 6 inches wide, its axes)"""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    figure = Figure(figsize=(6, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    return figure, figure.subplots()
+
+
+def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
+    """Accuracy of the training steps: an arm's mean and the range of its runs; what the last policy has on held-back
+    problems as a point with its 95 % interval."""
+    figure, axes = drawing(3.6)
     axes.set(xlabel="RL step", ylabel="accuracy, %", ylim=(20, 100))
     axes.grid(alpha=0.3)
     for place, (arm, label) in enumerate(labels.items()):
@@ -255,20 +264,16 @@ def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
         steps = np.arange(1, curves.shape[1] + 1)
         (line,) = axes.plot(steps, curves.mean(0), label=label)
         axes.fill_between(steps, curves.min(0), curves.max(0), alpha=0.2, color=line.get_color())
-        half = stats.t.ppf(0.975, len(ends) - 1) * ends.std(ddof=1) / len(ends) ** 0.5
-        axes.errorbar(steps[-1] + 0.7 + 0.4 * place, ends.mean(), half, fmt="o", color=line.get_color(), markersize=4)
+        axes.errorbar(
+            steps[-1] + 0.7 + 0.4 * place, *interval(ends.tolist()), fmt="o", color=line.get_color(), markersize=4
+        )
     axes.legend(fontsize="small", loc="lower right")
     figure.savefig(path, dpi=150)
 
 
 def forest(claims: list[dict], path: Path) -> None:
     """Every claim's pairs as points, and their mean with its 95 % interval, in points of accuracy."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 0.6 + 0.4 * len(claims)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = drawing(0.6 + 0.4 * len(claims))
     axes.axvspan(-5, 5, color="0.93")
     axes.axvline(0, color="0.6", linewidth=0.8)
     for place, row in enumerate(reversed(claims)):
