@@ -4,7 +4,8 @@
     python -m benchmarks.learning.report                           the table of the results file as it is
     python -m benchmarks.learning.report --plot docs/learning.png  and its curves
     python -m benchmarks.learning.report --plan plan_calls.yaml    each of them of another plan than plan.yaml
-    python -m benchmarks.learning.report --plan plan_parts.yaml --forest docs/learning_parts.png     its claims in a row
+    python -m benchmarks.learning.report --plan plan_parts_again.yaml --beside plan_mask.yaml plan_two_cores.yaml \\
+        --forest docs/learning_parts.png                           their claims in a row
 
 A claim is judged on the last validation that all runs of its arms have reached, one of training on the last steps that
 all have. A run without a validation counts with its start's accuracy. No seed is added. --hung names runs that hung and
@@ -43,7 +44,8 @@ def read(run: Path) -> dict:
             if place:
                 told["validations"][str(rows[place]["step"])] = round(line["val/accuracy"], 4)
     files = list(step_files(run / "rl/trajectories").values())
-    told |= {"early": behaviour(files[:EARLY]), "late": behaviour(files[-LATE:])}
+    if len(files) == told["steps"]:  # all of them were kept
+        told |= {"early": behaviour(files[:EARLY]), "late": behaviour(files[-LATE:])}
     told["seconds"] = {k: round(statistics.median(line[k] for line in lines if k in line), 2) for k in _STEP}
     told["curves"] = {k: [round(line[k], 5) for line in lines if k in line] for k in CURVES}
     return told
@@ -128,7 +130,8 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
                 cuts = [cut(base, seed, claim, family) for family in families]
                 pairs.append(cuts[0] - (cuts[1] if len(cuts) > 1 else 0))
         pairs = [round(100 * pair, 2) for pair in pairs]
-        told = {"after_step": steps if claim.of == "training" else step} if step else {}
+        last = steps if claim.of == "training" else step
+        told = {"after_step": last} if last else {}
         if not judged:
             found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs} | told)
             continue
@@ -295,6 +298,7 @@ def main() -> None:
     parser.add_argument("--hung", nargs="+", default=[], metavar="RUN")
     parser.add_argument("--plot", type=Path, metavar="PICTURE")
     parser.add_argument("--forest", type=Path, metavar="PICTURE")
+    parser.add_argument("--beside", nargs="+", default=[], metavar="PLAN", help="whose claims the forest has too")
     arguments = parser.parse_args()
     plan = read_plan(arguments.plan)
     out = arguments.out or provenance.RESULTS / f"{plan.results}.json"
@@ -321,7 +325,11 @@ def main() -> None:
     if arguments.plot:
         plot(plan.labels, told, arguments.plot)
     if arguments.forest:
-        forest(told["claims"], arguments.forest)
+        others = [provenance.RESULTS / f"{read_plan(name).results}.json" for name in arguments.beside]
+        forest(
+            told["claims"] + [row for path in others for row in json.loads(path.read_text())["claims"]],
+            arguments.forest,
+        )
 
 
 if __name__ == "__main__":
