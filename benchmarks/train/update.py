@@ -21,6 +21,7 @@ import yaml
 
 from benchmarks import provenance
 from benchmarks.planner.calibration import batch_of, case
+from retool_mcore.backends.env import COMMON, CPU, ONE_NODE
 from retool_mcore.planner import SHAPES, Shape
 from retool_mcore.planner.flops import model_flops
 
@@ -228,7 +229,9 @@ def main() -> None:
         return
     plan = yaml.safe_load((arguments.plan or (QUICK if arguments.quick else PLAN)).read_text())
     devices, gpu = arguments.devices or 2, "CPU"
-    if not arguments.quick:
+    if arguments.quick:
+        os.environ.update(COMMON | ONE_NODE | CPU)  # for its processes
+    else:
         import torch
 
         devices, gpu = arguments.devices or torch.cuda.device_count(), torch.cuda.get_device_name(0)
