@@ -152,6 +152,15 @@ def status(run: Path) -> None:
     report.print_table(run)
 
 
+@_command("stop")
+def stop_stage(run: Path) -> None:
+    """Have the stage of a run that trains end its step, save and stop; a Slurm job of it ends then, and does not go
+    back to the queue. The same command that started the stage goes on from there."""
+    from retool_mcore.cluster import status as report
+
+    print(f"{report.stop(run)}: it ends its step, saves and stops. `retool status {run}` shows when it has.")
+
+
 @_command("bundle")
 def bundle(run: Path, out: Path | None = None) -> None:
     """Pack what a report of a bug needs: configurations, logs, metrics, stacks and versions, with secrets masked; no

@@ -18,15 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from retool_mcore.cluster import crash_marker, slurm
-from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.node import node_mark
-from retool_mcore.cluster.retry import judge
+from retool_mcore.cluster.retry import TOO_SHORT, judge, recorded_bytes
 from retool_mcore.runner import processes
-from retool_mcore.state.progress import attempt_files
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
-TOO_SHORT = "the job's time was over before a single step ended: give it a longer time limit (time in the site's file)"
 
 
 @contextmanager
@@ -62,39 +59,38 @@ def watch(process: processes.Process, asked: threading.Event) -> bool:
 
 
 def main(given: str) -> int:
-    """`given`: JSON of job_id, pid, started, stage, mark, folder (of the stage), max_attempts, log."""
+    """`given`: JSON of job (as Slurm's commands take it), pid, started, stage, mark, folder (of the stage), recorded
+    (recorded_bytes of the folder as the job began), max_attempts, log."""
     options = SimpleNamespace(**json.loads(given))
     options.folder = Path(options.folder)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if not watch(processes.Process(options.pid, options.started), asked):
-        if slurm.timed_out(options.job_id):
+        if slurm.timed_out(options.job):
             # The job's own process is ending its stage, and may be killed before it can judge.
-            judged = crash_marker.end(options.folder, options.mark) and options.stage in PAUSABLE
-            too_short = judged and no_step(options.folder)
+            judged = crash_marker.end(options.folder, options.mark)
+            too_short = judged and recorded_bytes(options.folder) == options.recorded
             if not too_short or judge(options.folder, TOO_SHORT, options.max_attempts).requeue:
-                slurm.requeue(options.job_id)
+                slurm.requeue(options.job)
         return 0
     crash_marker.end(options.folder, options.mark)
-    state = slurm.states([str(options.job_id)]).get(str(options.job_id))
-    if state is not None and state.state == "PENDING":
-        return 0  # Slurm ended it for a lost node, and has put it back itself
+    with suppress(slurm.NoAnswer):
+        state = slurm.state(options.job)
+        if state is not None and state.state == "PENDING":
+            return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
+    if slurm.preempted(options.job):
+        slurm.requeue(options.job)
+        return 0
     decision = judge(options.folder, KILLED, options.max_attempts)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
-        refusal = slurm.requeue(options.job_id)
-        said += f"; job {options.job_id} is back in the queue" if refusal is None else f"; {refusal}"
+        refusal = slurm.requeue(options.job)
+        said += f"; job {options.job} is back in the queue" if refusal is None else f"; {refusal}"
     with suppress(OSError), open(options.log, "a") as log:
         log.write(f"{said}.\n")
     return 0
-
-
-def no_step(folder: Path) -> bool:
-    """Whether the newest attempt has not ended a single step: another might not either."""
-    files = attempt_files(folder)
-    return bool(files) and files[max(files)].stat().st_size == 0
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,91 +26,39 @@ from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.backends.env import RAY_CLUSTERS, stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
-from retool_mcore.cluster.guard import TOO_SHORT, guarded, no_step
-from retool_mcore.cluster.job_signals import PAUSABLE, Signals
+from retool_mcore.cluster.allocation import Allocation, configure, read_allocation
+from retool_mcore.cluster.guard import guarded
+from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.node import FOREIGN, node_command, ray_service_ports
-from retool_mcore.cluster.node_check import NodesBroken, check_nodes
+from retool_mcore.cluster.node_check import NodesBroken, check_nodes, faulty_nodes
 from retool_mcore.cluster.ray_cluster import ClusterFailed, RayCluster, ports_needed, ray_cluster
-from retool_mcore.cluster.retry import judge
+from retool_mcore.cluster.retry import TOO_SHORT, judge, recorded_bytes
 from retool_mcore.cluster.site import Site, load_site, step_command
 from retool_mcore.cluster.submit import record
-from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
-from retool_mcore.preflight.machine import gpu_memory_bytes
-from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner import launch, template
-from retool_mcore.runner.launch import TORCHRUN, Paused, StageFailed, Stopped, is_complete, run_attempt, stage_dir
-from retool_mcore.state.stop import EXIT_CODE, JOB_END
+from retool_mcore.runner.launch import (
+    TORCHRUN,
+    AlreadyRunning,
+    Paused,
+    StageFailed,
+    Stopped,
+    is_complete,
+    run_attempt,
+    stage_dir,
+)
+from retool_mcore.state import stop
 
 say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
+CANCELLED = 128 + signal.SIGTERM
+PREEMPTED = "{stage}: the job was preempted, which counts as no failure; work since the last checkpoint is done again"
 DUMP_NODES_TIMEOUT_S = 120.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
 STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What Slurm gave to the job."""
-
-    job_id: int
-    restart: int
-    nodes: tuple[str, ...]  # this one first
-    gpus_per_node: int | None
-    log: str = ""  # where Slurm writes this job's output, as slurm/*.sbatch ask for it
-
-    @property
-    def mark(self) -> str:
-        """Names this attempt's processes and folders on every node."""
-        return f"{self.job_id}-{self.restart}"
-
-
-def read_allocation(env: Mapping[str, str] = os.environ) -> Allocation:
-    """Raises UserError outside a Slurm job."""
-    if "SLURM_JOB_ID" not in env:
-        raise UserError("this runs inside a Slurm job only: use `retool submit STAGE` or `sbatch slurm/STAGE.sbatch`.")
-    nodes = slurm.hostnames(env["SLURM_JOB_NODELIST"])
-    here = env.get("SLURMD_NODENAME", nodes[0])
-    gpus = env.get("SLURM_GPUS_ON_NODE") or len(gpu_memory_bytes())  # Slurm need not count GPUs
-    return Allocation(
-        int(env["SLURM_JOB_ID"]),
-        int(env.get("SLURM_RESTART_COUNT") or 0),
-        (here, *(node for node in nodes if node != here)),
-        int(gpus) or None,
-        f"{env.get('SLURM_SUBMIT_DIR', '')}/slurm-{env['SLURM_JOB_ID']}-{env.get('SLURM_JOB_NAME', '')}.out",
-    )
-
-
-def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> DictConfig:
-    """The stage's configuration, with as many nodes and GPUs a node as the job has.
-
-    Raises:
-        UserError: the user asked for others, or the job has none left beside rollout engines', or as `compose`.
-    """
-    config = compose(stage, overrides)
-    given = {"parallel.nodes": len(allocation.nodes) - beside(config)}
-    if given["parallel.nodes"] < 1:
-        raise UserError(
-            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts beside the trainer's, but the "
-            f"job has {len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
-        )
-    if config.parallel.device == "cuda":
-        if allocation.gpus_per_node is None:
-            raise UserError("parallel.device=cuda, but the job's node has no GPUs: submit it with --gpus-per-node.")
-        given["parallel.gpus_per_node"] = allocation.gpus_per_node
-    if stage == "eval" and len(allocation.nodes) > 1:
-        raise UserError(f"{stage} runs on one node, but the job has {len(allocation.nodes)}: submit it with --nodes=1.")
-    differ = {key: value for key, value in given.items() if OmegaConf.select(config, key) != value}
-    for key, value in differ.items():
-        if any(override.lstrip("+").startswith(f"{key}=") for override in overrides):
-            asked = OmegaConf.select(config, key)
-            raise UserError(f"{key}={asked}, but the job has {value}: submit it with as many, or leave {key} out.")
-    config = compose(stage, [*overrides, *(f"{key}={value}" for key, value in differ.items())]) if differ else config
-    check_slurm(config)
-    return config
 
 
 def run(stage: str, overrides: Sequence[str]) -> int:
@@ -123,25 +70,29 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if is_complete(stage, config):
         return 0
-    os.environ.pop(JOB_END, None)
-    if (end := slurm.end_time(allocation.job_id)) is not None:
-        os.environ[JOB_END] = str(end)
-    signals = Signals(stage, folder)
+    signals = Signals(stage, folder, allocation.mark)
     signals.watch_parent()
-    signals.watch_end()
-    record(stage, config, str(allocation.job_id), allocation.log)
+    signals.watch_end(allocation.slurm_id, Path(config.run_dir) / "slurm" / f"{allocation.job_id}-end")
+    record(stage, config, allocation.slurm_id, allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
-    if silent := crash_marker.unreported_crash(folder, allocation.job_id):
-        say(f"retool: {silent}")
-        decision = judge(folder, silent, site.max_attempts)
+    if (other := crash_marker.other_job(folder, allocation.slurm_id)) and slurm.at_work(other):
+        error = f"{stage} of this run is at work in job {other}: wait for it, or give this run another name="
+        if not allocation.restart:
+            raise UserError(f"{error}.")
+        return after_failure(stage, allocation, site, signals, folder, error)
+    if silent := crash_marker.unreported_crash(folder, allocation.slurm_id):
+        mark, sentence = silent
+        say(f"retool: {sentence}")
+        decision = judge(folder, sentence, site.max_attempts)
         say(f"{stage}: {decision.why}")
         if not decision.requeue:
-            crash_marker.end(folder)
+            crash_marker.end(folder, mark)
             return 1
     crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
     with guarded(
         partial(step, site),
-        job_id=allocation.job_id,
+        job=allocation.slurm_id,
+        recorded=recorded_bytes(folder),
         pid=os.getpid(),
         stage=stage,
         folder=folder,
@@ -157,48 +108,71 @@ def run_attempt_on_nodes(
     stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals, folder: Path
 ) -> int:
     """One attempt and what its outcome asks for; the exit code. Raises UserError as `run` does."""
+    recorded, job = recorded_bytes(folder), allocation.slurm_id
+    back = partial(back_to_queue, allocation, signals)
     try:
         try:
             run_on_nodes(stage, config, allocation, site, signals)
         finally:
             signals.ignore()
-            signals.judges |= crash_marker.end(folder)
+            signals.judges |= crash_marker.end(folder, allocation.mark)
             sweep(allocation, site)
     except Paused as paused:
-        return back_to_queue(allocation, f"{stage}: stopped after step {paused.step} for the time limit", EXIT_CODE)
-    except launch.WentBack as back:
-        return back_to_queue(allocation, str(back), EXIT_CODE)
+        if paused.why == stop.REQUEST:
+            return finish(f"{paused}: it was asked to (retool stop, or STOP in its folder).", stop.EXIT_CODE)
+        return back(f"{stage}: stopped after step {paused.step} for the time limit", stop.EXIT_CODE)
+    except launch.WentBack as error:
+        return back(str(error), stop.EXIT_CODE)
     except launch.AlarmStop as error:
         return finish(f"retool: {error}\n{stage}: not started again: another start would meet the alarm again.", 1)
     except Stopped as stopped:
-        if stopped.signum == signal.SIGUSR1 or (
-            stopped.signum == signal.SIGTERM and slurm.timed_out(allocation.job_id)
-        ):
+        if stopped.signum == signal.SIGUSR1 or (stopped.signum == signal.SIGTERM and slurm.timed_out(job)):
             if not signals.judges:  # the guard has, and put the job back if it was to
-                return finish(f"{stage}: stopped for the time limit", EXIT_CODE)
-            if signals.running and stage in PAUSABLE and no_step(folder):
-                return after_failure(stage, allocation, site, folder, TOO_SHORT)
-            return back_to_queue(allocation, f"{stage}: stopped for the time limit", EXIT_CODE)
+                return finish(f"{stage}: stopped for the time limit", stop.EXIT_CODE)
+            if recorded_bytes(folder) == recorded:
+                return after_failure(stage, allocation, site, signals, folder, TOO_SHORT)
+            return back(f"{stage}: stopped for the time limit", stop.EXIT_CODE)
         if stopped.signum == signal.SIGHUP:
-            return back_to_queue(allocation, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
+            return back(f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
+        if stopped.signum == signal.SIGTERM and slurm.preempted(job):
+            return back(PREEMPTED.format(stage=stage), stop.EXIT_CODE)
         say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
         return 128 + stopped.signum
-    except NodesBroken as error:
-        return after_failure(stage, allocation, site, folder, str(error), error.nodes)
-    except (StageFailed, ClusterFailed) as error:
-        return after_failure(stage, allocation, site, folder, str(error))
+    except AlreadyRunning as error:  # at a requeue: of a lost node whose lock the file server still keeps
+        if not allocation.restart:
+            raise
+        return after_failure(stage, allocation, site, signals, folder, str(error))
+    except (NodesBroken, StageFailed, ClusterFailed) as error:
+        if slurm.preempted(job):  # Slurm signals the steps first: the stage loses a part, and nothing is at fault
+            return back(PREEMPTED.format(stage=stage), stop.EXIT_CODE)
+        bad = error.nodes if isinstance(error, NodesBroken) else faulty(allocation, config, site)
+        return after_failure(stage, allocation, site, signals, folder, str(error), bad)
     shutil.rmtree(ray_log(folder.parent, allocation).with_suffix(""), ignore_errors=True)
     return 0
 
 
+def faulty(allocation: Allocation, config: DictConfig, site: Site) -> list[str]:
+    """The nodes with a GPU or a link that may have ended the stage: its own error seldom names them."""
+    if config is None or config.parallel.device != "cuda":
+        return []
+    path = configuration_file(config, allocation)
+    return faulty_nodes(allocation.nodes, config, path, partial(step, site)) if path.exists() else []
+
+
 def after_failure(
-    stage: str, allocation: Allocation, site: Site, folder: Path, error: str, bad: Sequence[str] = ()
+    stage: str,
+    allocation: Allocation,
+    site: Site,
+    signals: Signals,
+    folder: Path,
+    error: str,
+    bad: Sequence[str] = (),
 ) -> int:
     """Back to the queue, without the `bad` nodes, if the stage deserves another attempt; the exit code."""
     say(f"retool: {error}")
-    decision = judge(folder, error, site.max_attempts)
+    decision = judge(folder, error, site.max_attempts, bad)
     why = f"{stage}: {decision.why}".removesuffix(".")
-    return back_to_queue(allocation, why, 1, bad) if decision.requeue else finish(f"{why}.", 1)
+    return back_to_queue(allocation, signals, why, 1, bad) if decision.requeue else finish(f"{why}.", 1)
 
 
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:
@@ -207,7 +181,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     for name in FOREIGN:  # the processes of a job of one node have this environment, not that of node.py
         os.environ.pop(name, None)
     os.environ[RAY_CLUSTERS] = "1"  # on the node's address, where other jobs' parts find it
-    path = Path(config.run_dir) / "slurm" / f"{allocation.job_id}-{stage}.yaml"
+    path = configuration_file(config, allocation)
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
     srun = partial(step, site)
@@ -216,14 +190,17 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
     ports = ray_service_ports(port, places) if places else [port]
     with ExitStack() as stack:
         stack.enter_context(template.begun(stage_env(config)))  # it imports while the nodes are checked
-        check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=stage in ("rl", "eval"))
+        runs_programs, proven = stage in ("rl", "eval"), recorded_bytes(stage_dir(stage, config)) > 0
+        check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=runs_programs, proven=proven)
         check(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
         # A link that hangs or is slow is named before a training stands still; weights go to rollout nodes, too.
         all_nodes = {"parallel": {**config.parallel, "nodes": len(allocation.nodes)}}
-        if linked and not nccl_check.passes(all_nodes, srun, address=address, port=port):
-            raise ClusterFailed(nccl_check.FAILED)
+        if linked:
+            unfit = nccl_check.unfit_nodes(all_nodes, srun, allocation.nodes, address=address, port=port)
+            if unfit is not None:
+                raise NodesBroken(nccl_check.FAILED, unfit)
         command = None
         if stage == "rl":
             cluster = stack.enter_context(start_ray(config, allocation, srun, address, port, places))
@@ -237,6 +214,11 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         signals.running = True
         dump = partial(dump_nodes, allocation, srun)
         run_attempt(stage, config, command, allocation.mark, stop_asked=lambda: signals.asked, dump_others=dump)
+
+
+def configuration_file(config: DictConfig, allocation: Allocation) -> Path:
+    """Where the nodes of the job read the stage's configuration."""
+    return Path(config.run_dir) / "slurm" / f"{allocation.job_id}.yaml"
 
 
 def choose_port(allocation: Allocation, places: Sequence[int]) -> int:
@@ -342,16 +324,22 @@ def _on_every_node(allocation: Allocation, srun: Callable, command: list[str], t
         say(f"not every node was done within {timeout_s:.0f} s with {command[-2]}")
 
 
-def back_to_queue(allocation: Allocation, why: str, otherwise: int, bad: Sequence[str] = ()) -> int:
-    """Puts the job back into the queue, for other nodes than the `bad` ones where there are enough of them; its exit
-    code, `otherwise` when Slurm refuses."""
-    refusal = slurm.requeue(allocation.job_id)
+def back_to_queue(allocation: Allocation, signals: Signals, why: str, otherwise: int, bad: Sequence[str] = ()) -> int:
+    """Puts the job back into the queue, for other nodes than the `bad` ones where there are enough of them.
+
+    Returns:
+        The job's exit code: `otherwise` when Slurm refuses, that of a cancelled job when scancel came meanwhile.
+    """
+    job = allocation.slurm_id
+    if signals.cancelled(job):
+        return finish(f"{why}; job {job} was cancelled meanwhile and does not go back to the queue.", CANCELLED)
+    refusal = slurm.requeue(job)
     if refusal is None:
         # Again where Slurm's SIGTERM to all of the job's processes, which comes now, ended one that asks Slurm.
-        elsewhere = bool(bad) and any(slurm.avoid(allocation.job_id, bad, len(allocation.nodes)) for _ in range(3))
+        elsewhere = bool(bad) and any(slurm.avoid(job, bad, len(allocation.nodes)) for _ in range(3))
         keeps_off = f" and keeps off {', '.join(bad)}" if elsewhere else ""
-        return finish(f"{why}; job {allocation.job_id} is back in the queue{keeps_off}.", 0)
-    return finish(f"{why}; Slurm does not requeue job {allocation.job_id}: {refusal}", otherwise)
+        return finish(f"{why}; job {job} is back in the queue{keeps_off}.", 0)
+    return finish(f"{why}; Slurm does not requeue job {job}: {refusal}", otherwise)
 
 
 def finish(text: str, code: int) -> int:

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ TURN_S = 0.2
 say = functools.partial(print, flush=True)
 OVERALL = "all nodes together"
 FAILED = "the all-reduce over the nodes failed: the lines above name where."
+COMPLAINTS = ("no end after", "exclude the node", "exclude a node")  # words of the lines that name what failed
 
 
 def nccl_command(config: Mapping[str, Any], *, address: str, port: int, deadline_s: float = DEADLINE_S) -> list[str]:
@@ -50,18 +52,45 @@ def nccl_command(config: Mapping[str, Any], *, address: str, port: int, deadline
     return [*command, "-m", "retool_mcore.cluster.nccl_check", json.dumps(given)]
 
 
-def passes(
-    config: Mapping[str, Any], srun: Callable[[Sequence[str], Sequence[str]], list[str]], *, address: str, port: int
-) -> bool:
-    """Runs the check on all nodes of `config`, its lines on our output; whether the sums and the bandwidth are good.
+def unfit_nodes(
+    config: Mapping[str, Any],
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
+    names: Sequence[str],
+    *,
+    address: str,
+    port: int,
+    deadline_s: float = DEADLINE_S,
+) -> list[str] | None:
+    """Runs the check on all nodes of `config`, its lines on our output.
 
     Args:
         srun: makes the command line of a job step from its options and its command.
+        names: of the nodes.
         address, port: as for `nccl_command`.
+        deadline_s: of each rank. A step that Slurm cannot start at all is ended later by JOIN_TIMEOUT_S.
+
+    Returns:
+        None when the sums and the bandwidth are good, else the nodes that the first complaint names; [] when it names
+        none.
     """
     nodes = config["parallel"]["nodes"]
-    step = srun([f"--nodes={nodes}", f"--ntasks={nodes}"], nccl_command(config, address=address, port=port))
-    return subprocess.run(step, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    command = nccl_command(config, address=address, port=port, deadline_s=deadline_s)
+    step = srun([f"--nodes={nodes}", f"--ntasks={nodes}"], command)
+    complaint = ""
+    with subprocess.Popen(
+        step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        timer = threading.Timer(deadline_s + JOIN_TIMEOUT_S, process.terminate)
+        timer.start()
+        for line in process.stdout:
+            say(line, end="")
+            if not complaint and any(words in line for words in COMPLAINTS):
+                complaint = line
+        process.wait()
+        timer.cancel()
+    if process.returncode == 0:
+        return None
+    return [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", complaint)]
 
 
 def phases(nodes: Sequence[str], per_node: int) -> list[tuple[str, list[int]]]:

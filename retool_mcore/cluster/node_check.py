@@ -24,20 +24,22 @@ from rich.console import Console
 
 from retool_mcore.cluster import nccl_check, network, slurm
 from retool_mcore.cluster.node_report import report, token_file
-from retool_mcore.cluster.node_verdicts import notes, refusal, table, verdicts
+from retool_mcore.cluster.node_verdicts import Verdict, notes, refusal, table, verdicts
 from retool_mcore.errors import UserError
 from retool_mcore.runner import processes
 
 DEADLINE_S, DEADLINE_S_A_NODE = 120.0, 2.0
-# Checks whose failure another start may not meet: a process that was killed may still be holding memory, say.
-PASSING = {"answer", "ports", "memory", "shared memory", "GPU memory in use"}
+# Checks whose failure on every node another start may not meet: a process that was killed may still hold memory, say.
+PASSING = {"answer", "ports", "memory", "shared memory", "GPU memory in use", "GPU faults"}
+# Checks that say why a stage may have failed: what else differs right after a failure is of the processes that end.
+HARDWARE = {"answer", "gpus", "GPUs", "gpu_faults", "GPU faults", "infiniband"}
 REPORT = '{"node": '  # how a node's report begins
 LABELLED = re.compile(r"\s*(\d+): (.*)")  # srun --label: number of the task, then its line
 
 
 class NodesBroken(UserError):
-    """A node of `nodes` is silent or a port taken: nothing that the user gave is wrong, and another start may go well,
-    best on others."""
+    """`nodes` are unfit and others are not, or were fit when the stage began: nothing that the user gave is wrong, and
+    another start may go well, best on others."""
 
     def __init__(self, message: str, nodes: Sequence[str]) -> None:
         super().__init__(message)
@@ -57,6 +59,7 @@ def check_nodes(
     *,
     ports: Sequence[int] = (),
     sandbox: bool = True,
+    proven: bool = False,
     console: Console | None = None,
 ) -> None:
     """Looks at all `nodes` at once and prints what differs or fails; seconds when all is well.
@@ -67,12 +70,49 @@ def check_nodes(
         srun: makes the command line of a job step from its options and its command (in a container, say).
         ports: TCP ports that must be free on every node.
         sandbox: false for a stage that runs no program.
+        proven: the stage has ended steps with this configuration, which therefore is not at fault.
 
     Raises:
         UserError: names the first node that is unfit, what is wrong and what to do.
-        NodesBroken: the same, when all that is wrong may pass.
+        NodesBroken: the same, where other nodes pass the check, or all nodes' failures may pass, or `proven`.
     """
     console = console or Console()
+    found = _look(nodes, config, config_path, srun, ports, sandbox)
+    if message := refusal(found):
+        console.print(table(found, nodes))
+        bad = [verdict for verdict in found if not verdict.ok]
+        unfit = list({verdict.node: verdict for verdict in bad})
+        everywhere = {check for check in {v.check for v in bad} if sum(v.check == check for v in bad) == len(nodes)}
+        nodes_fault = proven or everywhere <= PASSING
+        raise NodesBroken(message, unfit) if nodes_fault else UserError(message)
+    checks = len({verdict.check for verdict in found})
+    console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
+    for note in notes(found):
+        console.print(f"nodes: {note}", markup=False)
+
+
+def faulty_nodes(
+    nodes: Sequence[str],
+    config: DictConfig,
+    config_path: Path,
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]] = plain_srun,
+) -> list[str]:
+    """The nodes whose hardware is unfit, as after a stage that failed on them. Arguments as of `check_nodes`."""
+    try:
+        found = _look(nodes, config, config_path, srun, (), sandbox=False)
+    except UserError:
+        return []
+    return list({v.node: v for v in found if not v.ok and v.check in HARDWARE})
+
+
+def _look(
+    nodes: Sequence[str],
+    config: DictConfig,
+    config_path: Path,
+    srun: Callable[[Sequence[str], Sequence[str]], list[str]],
+    ports: Sequence[int],
+    sandbox: bool,
+) -> list[Verdict]:
     deadline_s = DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
@@ -87,16 +127,7 @@ def check_nodes(
         reports = gather(nodes, command, srun, deadline_s)
     finally:
         path.unlink(missing_ok=True)
-    found = verdicts(reports, config)
-    if message := refusal(found):
-        console.print(table(found, nodes))
-        bad = [verdict for verdict in found if not verdict.ok]
-        passing = {verdict.check for verdict in bad} <= PASSING
-        raise NodesBroken(message, list({v.node: v for v in bad})) if passing else UserError(message)
-    checks = len({verdict.check for verdict in found})
-    console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
-    for note in notes(found):
-        console.print(f"nodes: {note}", markup=False)
+    return verdicts(reports, config)
 
 
 def gather(
@@ -195,7 +226,8 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
     # On a login node (salloc) the first node's address is not ours.
     address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
     all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
-    if not nccl_check.passes(all_nodes, plain_srun, address=address, port=network.free_base_port(int(job), 1)):
+    port = network.free_base_port(int(job), 1)
+    if nccl_check.unfit_nodes(all_nodes, plain_srun, nodes, address=address, port=port) is not None:
         raise UserError(nccl_check.FAILED)
 
 

@@ -57,7 +57,13 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     if token:
         looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
     if config.parallel.device == "cuda":
-        looks |= {"gpus": machine.gpus, "peers": unreachable_peers, "infiniband": infiniband_ports, "numa": numa}
+        looks |= {
+            "gpus": machine.gpus,
+            "gpu_faults": gpu_faults,
+            "peers": unreachable_peers,
+            "infiniband": infiniband_ports,
+            "numa": numa,
+        }
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
     found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
@@ -154,6 +160,26 @@ def unreachable_peers() -> list[str]:
                 if cell not in ("X", "OK") and header.index(column) > header.index(row[0])
             ]
     return pairs
+
+
+def gpu_faults() -> list[str]:
+    """Faults that the driver has recorded of this node's GPUs, as "GPU 3: 2 uncorrected ECC errors".
+
+    Counted are errors since the GPU's last reset, and rows of memory whose replacement waits for a reset or has failed;
+    GPUs without ECC answer "[N/A]" or "[Not Supported]".
+    """
+    questions = {
+        "uncorrected ECC errors": ("--query-gpu", "ecc.errors.uncorrected.volatile.total"),
+        "memory rows that wait for a reset": ("--query-remapped-rows", "remapped_rows.pending"),
+        "memory rows that could not be replaced": ("--query-remapped-rows", "remapped_rows.failure"),
+    }
+    found = []
+    for words, (option, field) in questions.items():
+        answers = machine.nvidia_smi(f"{option}={field}", "--format=csv,noheader,nounits").split("\n")
+        for index, answer in enumerate(filter(None, map(str.strip, answers))):
+            if answer == "Yes" or (answer.isdigit() and int(answer) > 0):
+                found.append(f"GPU {index}: {'' if answer == 'Yes' else f'{answer} '}{words}")
+    return found
 
 
 def infiniband_ports(root: Path = Path("/sys/class/infiniband")) -> int:

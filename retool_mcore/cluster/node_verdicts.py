@@ -82,6 +82,8 @@ def _usual(reports: Sequence[Mapping]) -> dict[str, tuple[str, str]]:
         for check, (value, _) in _traits(report).items():
             nodes.setdefault(check, {}).setdefault(value, []).append(report["node"])
     most = {check: max(values, key=lambda value: len(values[value])) for check, values in nodes.items()}
+    if ports := nodes.get("infiniband"):  # a port goes down; none appears: of two nodes the one with fewer is at fault
+        most["infiniband"] = max(ports, key=int)
     return {check: (value, nodes[check][value][0]) for check, value in most.items()}
 
 
@@ -157,6 +159,9 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
             if gpu["used_mb"] is not None and gpu["memory_mb"] and gpu["used_mb"] > MAX_GPU_USED * gpu["memory_mb"]
         ]
         yield "GPU memory in use", not used, "; ".join(used) or "none", FOUND["GPU memory in use"]
+    if "gpu_faults" in report:
+        faults = "; ".join(report["gpu_faults"])
+        yield "GPU faults", not faults, faults or "none", "have the GPU reset or replaced, or exclude the node"
     if "peers" in report:
         pairs = ", ".join(report["peers"])
         yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", FOUND["peer access"] if pairs else ""

@@ -6,6 +6,7 @@ A node that broke deserves another attempt; an error that comes back at the same
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,10 @@ from retool_mcore.state.progress import attempt_files, read_steps
 from retool_mcore.tables import yaml_beside
 
 FAILURES = "failures.jsonl"
+TOO_SHORT = (
+    "the job's time was over before a single step (of an evaluation: a sample) ended: give it a longer time limit "
+    "(time in the site's file)"
+)
 _VARYING = yaml_beside(__file__)
 
 
@@ -35,18 +40,28 @@ def error_signature(message: str) -> str:
     return text
 
 
-def judge(stage_dir: Path, error: str, max_attempts: int) -> Decision:
-    """Writes a failure of the newest attempt down; whether the stage deserves another."""
+def recorded_bytes(stage_dir: Path) -> int:
+    """Bytes that the stage has recorded of finished work, over all attempts: steps, and samples of an evaluation. They
+    grow as long as it comes forward; an export records nothing."""
+    files = [*attempt_files(stage_dir).values(), stage_dir / "trajectories.jsonl"]
+    return sum(path.stat().st_size for path in files if path.exists())
+
+
+def judge(stage_dir: Path, error: str, max_attempts: int, nodes: Sequence[str] = ()) -> Decision:
+    """Writes a failure of the newest attempt down; whether the stage deserves another. `nodes`: those at fault."""
     attempt, step = max(attempt_files(stage_dir), default=0), max(read_steps(stage_dir), default=0)
-    return record_failure(stage_dir, attempt, step, error, max_attempts=max_attempts)
+    return record_failure(stage_dir, attempt, step, error, nodes=nodes, max_attempts=max_attempts)
 
 
-def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, max_attempts: int = 10) -> Decision:
+def record_failure(
+    stage_dir: Path, attempt: int, step: int, message: str, *, nodes: Sequence[str] = (), max_attempts: int = 10
+) -> Decision:
     """Appends the failure of `attempt` to failures.jsonl and says whether the stage deserves another attempt.
 
     Args:
         step: the last step that the stage ended, 0 when none.
         message: what StageFailed or UserError said; its first line holds the error.
+        nodes: those at fault, if nodes are. The fingerprint has no numbers, so it makes n17 and n23 one name.
         max_attempts: failures of one Slurm job (a requeued job keeps its number); a new sbatch counts anew.
     """
     path = stage_dir / FAILURES
@@ -55,13 +70,14 @@ def record_failure(stage_dir: Path, attempt: int, step: int, message: str, *, ma
         "attempt": attempt,
         "step": step,
         "fingerprint": error_signature(message),
+        "nodes": sorted(nodes),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "job": os.environ.get("SLURM_JOB_ID", ""),
         "message": message,
     }
     stage_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in [*before, failure]))
-    if before and all(before[-1].get(key) == failure[key] for key in ("step", "fingerprint")):
+    if before and all(before[-1].get(key, []) == failure[key] for key in ("step", "fingerprint", "nodes")):
         return Decision(
             False, f"not started again: the same error came twice in a row after step {step}: {failure['fingerprint']}"
         )

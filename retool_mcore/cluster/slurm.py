@@ -1,15 +1,34 @@
-"""What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself."""
+"""What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself.
+
+A controller that restarts or is busy gives no answer for a while. That is not an answer of "no": whoever decides on it
+asks again (`timed_out`, `requeue`).
+"""
 
 import functools
 import os
+import re
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from retool_mcore.errors import UserError
+from retool_mcore.state import stop
 
 TIMEOUT_S = 10
+PAUSE_S = 5.0  # between two questions to a controller that does not answer
+ANSWER_S = 25.0  # how long a job that is being ended asks: Slurm kills it KillWait (30 s by default) after SIGTERM
+REQUEUE_S = 300.0  # a controller's restart with its state files takes a minute or two on a large cluster
+LIMIT_MARGIN_S = 30.0  # Slurm looks at time limits twice a minute
+# What the commands print when the controller cannot be reached, whatever the job (slurm_strerror, slurm_errno.c).
+NO_CONTROLLER = re.compile(
+    "contact slurm controller|unexpected message|timed out|zero bytes|connection (refused|reset|failure)|standby|"
+    "transport endpoint|message length|authentication|credential|resource temporarily unavailable",
+    re.IGNORECASE,
+)
+# What `scontrol requeue` prints when asking again cannot help.
+REFUSED = re.compile("disabled|denied|permission|not permitted|invalid (job|user)|no such", re.IGNORECASE)
 ACTIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
 
 
@@ -22,6 +41,19 @@ class JobState:
     def active(self) -> bool:
         """Queued or running: it may still do something."""
         return self.state in ACTIVE
+
+
+class NoAnswer(Exception):
+    """The controller did not answer, which says nothing about the job."""
+
+
+def own_id(env: Mapping[str, str] = os.environ) -> str:
+    """This job as Slurm's commands take it: TASK of an array as ARRAY_TASK, since ARRAY alone means all of its tasks.
+
+    SLURM_JOB_ID is no such name: one task of every array has the array's own number there.
+    """
+    array, task = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else env["SLURM_JOB_ID"]
 
 
 def program(name: str) -> str:
@@ -39,16 +71,25 @@ def hostnames(nodelist: str) -> list[str]:
 
 
 def states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """The states of jobs by number; those that Slurm no longer knows are left out, and all where there is no Slurm."""
+    """The states of jobs by id (N, or ARRAY_TASK); those that Slurm no longer knows are left out, and all where there
+    is no Slurm."""
     if not jobs:
         return {}
     found: dict[str, JobState] = {}
-    for line in _lines(["sacct", "-n", "-P", "-X", f"--jobs={','.join(jobs)}", "--format=JobIDRaw,State"]):
+    for line in _lines(["sacct", "-n", "-P", "-X", f"--jobs={','.join(jobs)}", "--format=JobID,State"]):
         number, _, state = line.partition("|")
         if number in jobs and state:
             found[number] = JobState(state.split()[0])  # "CANCELLED by 1000"
-    wanted = f"--jobs={','.join(jobs)}"
-    for line in _lines(["squeue", "--noheader", wanted, "--states=all", "--format=%i|%T|%r"]):
+    return found | _queued(jobs, _lines(_squeue(jobs)))
+
+
+def _squeue(jobs: Sequence[str]) -> list[str]:
+    return ["squeue", "--noheader", "--array", f"--jobs={','.join(jobs)}", "--states=all", "--format=%i|%T|%r"]
+
+
+def _queued(jobs: Sequence[str], lines: Sequence[str]) -> dict[str, JobState]:
+    found = {}
+    for line in lines:
         number, _, rest = line.partition("|")
         state, _, reason = rest.partition("|")
         if number in jobs and state:
@@ -56,41 +97,84 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
     return found
 
 
-def end_time(job: int) -> float | None:
+def state(job: str, patience_s: float = ANSWER_S) -> JobState | None:
+    """The state of a job that is at work; None when Slurm does not know it.
+
+    Raises:
+        NoAnswer: the controller did not answer for `patience_s` seconds.
+    """
+    deadline = time.monotonic() + patience_s
+    while (lines := _answer(_squeue([job]))) is None:
+        if time.monotonic() + PAUSE_S > deadline:
+            raise NoAnswer(f"squeue did not answer for {patience_s:.0f} s")
+        time.sleep(PAUSE_S)
+    return _queued([job], lines).get(job)
+
+
+def at_work(job: str) -> bool:
+    """Whether Slurm says that the job runs; False where it does not answer."""
+    found = states([job]).get(job)
+    return found is not None and found.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
+
+
+def end_time(job: str) -> float | None:
     """When the job's time limit is reached, in seconds since the epoch; None where Slurm does not say."""
     for line in _lines(["squeue", "--noheader", f"--jobs={job}", "--format=%e"], SLURM_TIME_FORMAT="standard"):
         try:
             return datetime.fromisoformat(line.strip()).timestamp()
         except ValueError:  # N/A
             continue
-    told = os.environ.get("SLURM_JOB_END_TIME", "")  # by newer ones
-    return float(told) if told.isdecimal() else None
+    end = os.environ.get("SLURM_JOB_END_TIME", "")  # set by newer versions
+    return float(end) if end.isdecimal() else None
 
 
-def timed_out(job: int) -> bool:
+def timed_out(job: str, patience_s: float = ANSWER_S) -> bool:
     """Whether Slurm ends the job at its time limit, or has put it back into the queue since. scancel's SIGTERM is the
-    same signal, but leaves no reason."""
-    found = states([str(job)]).get(str(job))
+    same signal, but leaves no reason. Without an answer the clock decides."""
+    try:
+        found = state(job, patience_s)
+    except NoAnswer:
+        return time.time() >= stop.job_end() - LIMIT_MARGIN_S
     return found is not None and (found.reason == "TimeLimit" or found.state == "PENDING")
 
 
-def requeue(job: int) -> str | None:
-    """Puts a running job back into the queue. None when it is there, else why Slurm refuses."""
-    done = subprocess.run([program("scontrol"), "requeue", str(job)], capture_output=True, text=True)
-    # "Job is pending": Slurm has put it there itself, for a node that it holds for lost.
-    return None if done.returncode == 0 or "pending" in done.stderr else done.stderr.strip()
+def preempted(job: str) -> bool:
+    """Whether this start of the job is ended for another job's sake: then Slurm signals the job's steps first, and the
+    batch script only once the partition's GraceTime is over."""
+    facts = _facts(job)
+    times = [facts.get(name, "") for name in ("PreemptTime", "StartTime")]
+    return all("T" in word for word in times) and times[0] >= times[1]  # ISO 8601; None where it never was
 
 
-def avoid(job: int, nodes: Sequence[str], needed: int) -> bool:
+def requeue(job: str, patience_s: float = REQUEUE_S) -> str | None:
+    """Puts a running job back into the queue, and asks again where the controller does not answer.
+
+    Returns:
+        None when the job is there, else why Slurm refuses.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            asked = [program("scontrol"), "requeue", job]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=TIMEOUT_S)
+            # "Job is pending": Slurm has put it there itself, for a node that it holds for lost.
+            refusal = None if done.returncode == 0 or "pending" in done.stderr else done.stderr.strip()
+        except subprocess.TimeoutExpired:
+            refusal = f"scontrol did not answer within {TIMEOUT_S} s"
+        if refusal is None or REFUSED.search(refusal) or time.monotonic() + PAUSE_S > deadline:
+            return refusal
+        time.sleep(PAUSE_S)
+
+
+def avoid(job: str, nodes: Sequence[str], needed: int) -> bool:
     """Has a job of `needed` nodes that waits in the queue start on others than `nodes`. False, and nothing is changed,
     where too few others of its partition are up, the job was sent to nodes by name, or Slurm refuses."""
-    said = _lines(["scontrol", "show", "job", str(job)])
-    told = dict(word.partition("=")[::2] for line in said for word in line.split())
-    before = told.get("ExcNodeList", "(null)")
+    facts = _facts(job)
+    before = facts.get("ExcNodeList", "(null)")
     avoided = [*nodes, *(hostnames(before) if before != "(null)" else ())]
-    up = ["sinfo", "--noheader", "--Node", "--responding", f"--partition={told.get('Partition')}", "--format=%N"]
+    up = ["sinfo", "--noheader", "--Node", "--responding", f"--partition={facts.get('Partition')}", "--format=%N"]
     others = {name.strip() for name in _lines([*up, "--states=idle,allocated,mixed,completing"])} - {*avoided}
-    if len(others) < needed or told.get("ReqNodeList", "(null)") != "(null)":
+    if len(others) < needed or facts.get("ReqNodeList", "(null)") != "(null)":
         return False
     change = [program("scontrol"), "update", f"JobId={job}", f"ExcNodeList={','.join(avoided)}"]
     return subprocess.run(change, capture_output=True).returncode == 0
@@ -103,10 +187,25 @@ def binds_cpus() -> bool:
     return "affinity" in plugins or "cgroup" in plugins
 
 
+def _facts(job: str) -> dict[str, str]:
+    """What `scontrol show job` says, as name -> value."""
+    lines = _lines(["scontrol", "show", "job", job])
+    return dict(word.partition("=")[::2] for line in lines for word in line.split())
+
+
 def _lines(command: list[str], **env: str) -> list[str]:
+    return _answer(command, **env) or []
+
+
+def _answer(command: list[str], **env: str) -> list[str] | None:
+    """The lines that a command of Slurm prints, none where it fails or is not installed; None without an answer."""
     command = [program(command[0]), *command[1:]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=os.environ | env)
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode == 0:
+        return done.stdout.splitlines()
+    return None if NO_CONTROLLER.search(done.stderr) else []

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from retool_mcore.cluster import slurm
+from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import read_json_lines
@@ -23,6 +24,7 @@ from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
 from retool_mcore.runner.stage_log import last_error
 from retool_mcore.state import alarms, checkpoints
+from retool_mcore.state import stop as stop_request
 from retool_mcore.state.progress import attempt_files, metric, read_steps
 
 RECENT_STEPS = 10  # over which speeds are taken
@@ -85,6 +87,21 @@ def rows(run: Path, now_s: float | None = None) -> list[Row]:
     return [_row(run, folder, jobs.get(folder), states, now_s) for folder in begun]
 
 
+def stop(run: Path) -> str:
+    """Ask the stage of `run` that trains to stop after its step; the stage.
+
+    Raises:
+        UserError: none of its stages is at a step now.
+    """
+    found = {row.stage: row for row in rows(run) if row.stage in PAUSABLE}
+    for stage, row in found.items():
+        if row.state in ("running", "stopping"):
+            stop_request.request(run / stage, stop_request.REQUEST)
+            return stage
+    states = ", ".join(f"{stage} is {row.state}" for stage, row in found.items()) or "it has neither sft nor rl"
+    raise UserError(f"nothing of {run} trains now ({states}): `scancel JOB` takes a job out of the queue.")
+
+
 def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobState], now_s: float) -> Row:
     folder = run / stage
     steps = _quietly(lambda: read_steps(folder), {})
@@ -105,8 +122,9 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
             state, now = "ended", "killed before it could say how it ended"
         slurm_says = f"Slurm: {job_state.state}, log: {job['log']}"
         now = slurm_says if now == "-" else f"{now} ({slurm_says})"
-    if state == "running" and (folder / "STOP").exists():
-        state, now = "stopping", "ends its step and saves, then goes back to the queue"
+    if state == "running" and stop_request.requested(folder):
+        after = "goes back to the queue" if stop_request.reason(folder) == stop_request.TIME_LIMIT else "stops"
+        state, now = "stopping", f"ends its step and saves, then {after}"
     if job is not None and now != "-":
         now = f"job {job['job']}: {now}"
 

@@ -107,6 +107,8 @@ def submit(
             print(shlex.join(job.command()))
             previous = pending(stage)
         else:
+            for other in active_jobs(job.run_dir, stage):
+                print(f"{stage}: job {other} is queued or running already; while it runs, another of this run is refused")
             previous = send(job)
     if not dry_run:
         print(f"to watch it: retool status {shlex.quote(str(first.run_dir))}")
@@ -191,23 +193,27 @@ def find_predecessor(after: str, run_dir: Path, dry_run: bool = False) -> str | 
     Raises:
         UserError: Slurm does not know the job; the stage was not submitted, or its jobs have ended without success.
     """
-    if after.isdecimal():
+    if after.replace("_", "", 1).isdecimal():  # 25, or 25_1 of an array
         if not dry_run and after not in slurm.states([after]):  # sbatch takes any number, and then waits for nothing
             raise UserError(f"Slurm knows no job {after}: give the number of one that is queued or running.")
         return after
     if after not in STAGES:
         raise UserError(f"--after {after}: give a job's number or one of {', '.join(STAGES)}.")
-    jobs = [job for job in read_jobs(run_dir) if job["stage"] == after]
-    states = slurm.states([job["job"] for job in jobs])
-    for job in reversed(jobs):
-        if (state := states.get(job["job"])) and state.active:
-            return job["job"]
+    if active := active_jobs(run_dir, after):
+        return active[-1]
     if any((run_dir / after).rglob("COMPLETE") if after == "eval" else (run_dir / after).glob("COMPLETE")):
         print(f"{after} is complete already: nothing to wait for.")
         return None
     if dry_run:
         return pending(after)
     raise UserError(f"no {after} job of {run_dir} is queued or running: submit it first, or give a job's number.")
+
+
+def active_jobs(run_dir: Path, stage: str) -> list[str]:
+    """The jobs of a run's stage that are queued or running, in the order of submission."""
+    jobs = [job["job"] for job in read_jobs(run_dir) if job["stage"] == stage]
+    states = slurm.states(jobs)
+    return [job for job in jobs if job in states and states[job].active]
 
 
 def send(job: Job) -> str:

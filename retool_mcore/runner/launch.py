@@ -51,6 +51,10 @@ NODE_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 LOOK_S = 3.0  # between two looks for new processes, and of the watchdog
 
 
+class AlreadyRunning(UserError):
+    """Another process holds the stage's lock."""
+
+
 class StageFailed(Exception):
     """The stage ended with an error that is not the user's input. The message names the cause and the log."""
 
@@ -72,11 +76,14 @@ class Stopped(Exception):
 
 
 class Paused(Exception):
-    """The stage stopped at a step because it was asked to (stop.py); its last checkpoint holds that step."""
+    """The stage stopped at a step because it was asked to (stop.py); its last checkpoint holds that step.
 
-    def __init__(self, stage: str, step: int) -> None:
+    why: stop.TIME_LIMIT or stop.REQUEST.
+    """
+
+    def __init__(self, stage: str, step: int, why: str = stop.REQUEST) -> None:
         super().__init__(f"{stage}: stopped at step {step}, start it again to go on")
-        self.step = step
+        self.step, self.why = step, why
 
 
 def stage_dir(stage: str, config: DictConfig) -> Path:
@@ -288,7 +295,7 @@ def run_process(
     if fault:
         raise StageFailed(f"{stage} failed: {fault}\nThe whole log: {log}")
     if process.returncode in (0, stop.EXIT_CODE) and (step := stop.stopped_after(folder)) is not None:
-        raise Paused(stage, step)
+        raise Paused(stage, step, stop.stopped_for(folder))
     if process.returncode == alarms.EXIT_CODE and (ended := alarms.ended(folder)) is not None:
         if ended.answer == "back":
             raise WentBack(f"{stage}: {ended}; it goes on from the last checkpoint, on other prompts")
@@ -347,7 +354,8 @@ def _alone(stage: str, folder: Path, stage_id: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{stage} runs already in {folder}: wait for it, or give this run another name=.") from None
+            message = f"{stage} runs already in {folder}: wait for it, or give this run another name=."
+            raise AlreadyRunning(message) from None
         except OSError as error:  # a file system mounted without locks keeps nobody out
             print(f"{stage}: no lock in {folder} ({error.strerror}): do not start it twice at a time.", flush=True)
         lock.seek(0)

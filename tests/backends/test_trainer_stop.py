@@ -249,15 +249,16 @@ def test_a_step_is_saved_when_the_clock_asks_for_it(attempt, undisturbed, monkey
     assert journal == undisturbed
 
 
-def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, undisturbed, monkeypatch):
+def test_it_stops_where_another_step_does_not_fit_into_the_jobs_time(attempt, undisturbed, monkeypatch, tmp_path):
     journal = Journal()
     journal.step_s = HOUR
     monkeypatch.setattr(schedule.time, "time", lambda: journal.now)
     # After step 3 two hours are left, and one takes up to 1.25, with a save of up to 1.5.
-    monkeypatch.setenv(stop.JOB_END, str(5 * HOUR))
+    monkeypatch.setenv(stop.JOB_END, str(tmp_path / "end"))
+    stop.write_job_end(tmp_path / "end", 5 * HOUR)
     assert attempt(journal) == 3
     assert journal.last_saved() == 3
-    monkeypatch.setenv(stop.JOB_END, str(journal.now + 100 * HOUR))
+    stop.write_job_end(tmp_path / "end", journal.now + 100 * HOUR)
     assert attempt(journal) is None
     assert journal == undisturbed
 
@@ -324,5 +325,14 @@ def test_a_request_is_forgotten_when_it_is_cleared(tmp_path):
     assert stop.requested(tmp_path) and stop.stopped_after(tmp_path) is None
     stop.honour(tmp_path, 7)
     assert not stop.requested(tmp_path) and stop.stopped_after(tmp_path) == 7
+    assert stop.stopped_for(tmp_path) == stop.REQUEST
     stop.clear(tmp_path)
     assert stop.stopped_after(tmp_path) is None
+    stop.request(tmp_path)
+    stop.request(tmp_path, stop.REQUEST)
+    stop.request(tmp_path)  # the time limit comes near, too: the user's word stays
+    stop.withdraw(tmp_path)
+    stop.honour(tmp_path, 8)
+    assert stop.stopped_after(tmp_path) == 8 and stop.stopped_for(tmp_path) == stop.REQUEST
+    stop.honour(tmp_path, 9)  # by the trainer's own clock
+    assert stop.stopped_for(tmp_path) == stop.TIME_LIMIT

@@ -86,33 +86,41 @@ def test_a_start_that_could_speak_leaves_no_mark(start, tmp_path, end):
             os.kill(os.getpid(), end)
 
     start(0, work)
-    assert crash_marker.unreported_crash(tmp_path / "t/sft", 7) is None
+    assert crash_marker.unreported_crash(tmp_path / "t/sft", "7") is None
 
 
 def test_a_signal_to_end_takes_the_mark_away_at_once(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     crash_marker.begin(tmp_path, "7-0", "n1")
-    Signals("sft", tmp_path)
+    Signals("sft", tmp_path, "7-0")
     try:
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert crash_marker.unreported_crash(tmp_path, 7) is None
+    assert crash_marker.unreported_crash(tmp_path, "7") is None
 
 
 @pytest.mark.parametrize(("mark", "stays"), [("7-0", False), ("7-1", True)])
 def test_the_guard_speaks_for_its_own_start_only(tmp_path, monkeypatch, mark, stays):
     crash_marker.begin(tmp_path, mark, "n1")
-    monkeypatch.setattr(guard.slurm, "states", lambda ids: {})
+    monkeypatch.setattr(guard.slurm, "state", lambda job: None)
     monkeypatch.setattr(guard.slurm, "requeue", lambda job_id: None)
     ended = subprocess.Popen(["true"])
     ended.wait()
     before = signal.getsignal(signal.SIGTERM)
-    options = {"job_id": 7, "pid": ended.pid, "started": 1, "max_attempts": 3, "stage": "sft", "mark": "7-0"}
+    options = {
+        "job": "7",
+        "recorded": 0,
+        "pid": ended.pid,
+        "started": 1,
+        "max_attempts": 3,
+        "stage": "sft",
+        "mark": "7-0",
+    }
     options |= {"log": str(tmp_path / "log"), "folder": str(tmp_path)}
     try:
         assert guard.main(json.dumps(options)) == 0
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert (crash_marker.unreported_crash(tmp_path, 7) is not None) == stays
+    assert (crash_marker.unreported_crash(tmp_path, "7") is not None) == stays

@@ -14,6 +14,7 @@ import pytest
 
 from retool_mcore.cluster import crash_marker
 from retool_mcore.cluster.guard import KILLED, guarded, watch
+from retool_mcore.cluster.retry import recorded_bytes
 from retool_mcore.runner import processes
 
 PATIENCE_S = 60.0
@@ -24,7 +25,7 @@ def scontrol(tmp_path, monkeypatch) -> Path:
     """A stand-in for Slurm's command, which writes down how it was called."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "scontrol"
-    program.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/said\n")
+    program.write_text(f"#!/bin/sh\n[ $1 != requeue ] || echo $* >> {tmp_path}/said\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return tmp_path / "said"
@@ -50,7 +51,8 @@ def test_a_process_that_is_gone_is_told_from_an_orderly_end(job):
 def guard(job: subprocess.Popen, folder: Path):
     return guarded(
         lambda options, command: command,
-        job_id=7,
+        job="7",
+        recorded=recorded_bytes(folder / "sft"),
         pid=job.pid,
         stage="sft",
         folder=folder / "sft",
@@ -82,7 +84,7 @@ def test_a_killed_job_goes_back_into_the_queue_but_not_for_ever(job, scontrol, t
 
 @pytest.mark.parametrize(("state", "requeued"), [("TimeLimit", True), ("None", False)], ids=["limit", "scancel"])
 def test_at_the_time_limit_the_job_goes_back_at_once(job, scontrol, tmp_path, state, requeued):
-    for program, script in (("squeue", f"echo '7|COMPLETING|{state}'"), ("sacct", "exit 1")):
+    for program, script in (("squeue", f"echo '7|COMPLETING|{state}'"),):
         (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / program).chmod(0o755)
     with guard(job, tmp_path):
@@ -93,17 +95,17 @@ def test_at_the_time_limit_the_job_goes_back_at_once(job, scontrol, tmp_path, st
 
 def test_at_the_time_limit_the_guard_says_so_before_the_jobs_own_process_is_killed(job, scontrol, tmp_path):
     """Slurm kills that one while it ends its stage. The next start would tell of a lost node, and count a failure."""
-    for program, script in (("squeue", "echo '7|COMPLETING|TimeLimit'"), ("sacct", "exit 1")):
+    for program, script in (("squeue", "echo '7|COMPLETING|TimeLimit'"),):
         (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / program).chmod(0o755)
     folder = tmp_path / "sft"
     (folder / "metrics").mkdir(parents=True)
     requeued = []
     for number, steps in enumerate(('{"step": 1, "data": {"x": 1}}\n', "", ""), start=1):
-        (folder / f"metrics/attempt_{number:03d}.jsonl").write_text(steps)
         crash_marker.begin(folder, "7-0-test-guard", "n1")
         with guard(job, tmp_path):
             wait_for(lambda: catches_term("7-0-test-guard"))
+            (folder / f"metrics/attempt_{number:03d}.jsonl").write_text(steps)
         assert not (folder / crash_marker.FILE).exists()
         requeued.append(scontrol.exists())
         scontrol.unlink(missing_ok=True)

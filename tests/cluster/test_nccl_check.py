@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -162,3 +163,20 @@ def test_a_rank_that_nobody_meets_says_so():
     output = finish([alone])[0]
     assert alone.returncode == 1
     assert f"rank 0 on n1 did not meet the others at 127.0.0.1:{port}" in output, output
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "unfit"),
+    [
+        (["nccl_check: inside n1: 400 GB/s"], 0, None),
+        (["nccl_check: no end after 120 s: rank 9 on n2 is stuck: inside n2"], 1, ["n2"]),
+        (["nccl_check: between n1 and n2: 3 of 9 sums are wrong on rank 8 (n2): exclude the node"], 1, ["n1", "n2"]),
+        (["nccl_check: inside n11: 9 of 9 sums are wrong on rank 80 (n11): exclude the node"], 1, []),
+        (["srun: error: Unable to create step"], 1, []),
+    ],
+)
+def test_the_nodes_of_the_first_complaint_are_handed_on(capfd, lines, code, unfit):
+    printed = "; ".join(f"echo {shlex.quote(line)}" for line in lines)
+    srun = lambda options, command: ["sh", "-c", f"{printed}; exit {code}"]  # noqa: E731
+    found = nccl_check.unfit_nodes(layout(nodes=2), srun, ["n1", "n2"], address="10.0.0.1", port=1)
+    assert found == unfit and capfd.readouterr().out.splitlines() == lines

@@ -167,3 +167,41 @@ def test_a_report_that_srun_broke_into_labelled_pieces_is_put_together():
     first, second = node_check._reports(["n1", "n2"], lines, 0.5, "")
     assert [first["node"], second["node"]] == ["n1", "n2"]
     assert second["word"] == " two  spaces " * 50 and first["received"] == 1.0
+
+
+BAD_GPU = {"gpus": [{"name": "H100", "driver": "580.1", "memory_mb": 81920, "used_mb": 5}] * 7}
+GOOD_GPU = {"gpus": [{"name": "H100", "driver": "580.1", "memory_mb": 81920, "used_mb": 5}] * 8}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "proven", "unfit"),
+    [
+        (GOOD_GPU, BAD_GPU, False, ["n2"]),
+        (BAD_GPU, BAD_GPU, False, None),  # eight were asked for and nobody has them: wrong input
+        (BAD_GPU, BAD_GPU, True, ["n1", "n2"]),  # it ran with eight before
+        (
+            GOOD_GPU,
+            {**GOOD_GPU, "errors": {"gpus": "nvidia-smi: Unable to determine the device handle"}},
+            False,
+            ["n2"],
+        ),
+        ({**GOOD_GPU, "infiniband": 7}, {**GOOD_GPU, "infiniband": 8}, False, ["n1"]),
+        ({**GOOD_GPU, "scratch_free": 0}, GOOD_GPU, False, ["n1"]),
+        ({**GOOD_GPU, "gpu_faults": ["GPU 3: memory rows that wait for a reset"]}, GOOD_GPU, False, ["n1"]),
+    ],
+)
+def test_what_fails_on_some_nodes_only_is_the_nodes_fault(
+    config, config_path, monkeypatch, first, second, proven, unfit
+):
+    """A requeue takes others; an exit code of 2 would end an eight-day run for one GPU."""
+    config.parallel.device, config.parallel.gpus_per_node = "cuda", 8
+    reports = [{"node": name, "errors": {}, **facts} for name, facts in (("n1", first), ("n2", second))]
+    monkeypatch.setattr(node_check, "gather", lambda *_: reports)
+    with pytest.raises(UserError) as refused:
+        node_check.check_nodes(["n1", "n2"], config, config_path, proven=proven)
+    assert getattr(refused.value, "nodes", None) == unfit
+    assert node_check.faulty_nodes(["n1", "n2"], config, config_path) == [
+        name
+        for name, facts in (("n1", first), ("n2", second))
+        if facts is not GOOD_GPU and "scratch_free" not in facts and facts.get("infiniband") != 8
+    ]

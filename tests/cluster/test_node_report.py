@@ -120,3 +120,22 @@ def test_the_token_must_be_the_one_written(tmp_path, monkeypatch):
     assert not node_report.sees(path, "t")
     path.write_text("t")
     assert node_report.sees(path, "t")
+
+
+@pytest.mark.parametrize(
+    ("ecc", "pending", "faults"),
+    [
+        ("0\n0", "No\nNo", []),
+        ("[N/A]\n[N/A]", "[N/A]\n[N/A]", []),
+        ("0\n2", "0\n0", ["GPU 1: 2 uncorrected ECC errors"]),
+        ("0\n0", "Yes\nNo", ["GPU 0: memory rows that wait for a reset"]),
+    ],
+)
+def test_faults_that_the_driver_knows_of_are_named_by_gpu(monkeypatch, ecc, pending, faults):
+    answers = {"ecc": ecc, "pending": pending, "failure": "No\nNo"}
+
+    def nvidia_smi(question: str, _: str) -> str:
+        return next(text for word, text in answers.items() if word in question)
+
+    monkeypatch.setattr(node_report.machine, "nvidia_smi", nvidia_smi)
+    assert node_report.gpu_faults() == faults

@@ -32,6 +32,7 @@ def good(node="n1", **changes):
         "ports_busy": [],
         "token_seen": True,
         "gpus": [gpu() for _ in range(8)],
+        "gpu_faults": [],
         "peers": [],
         "infiniband": 8,
         "sandbox": {"found": "isolation: namespaces", "seconds": 0.5},
@@ -71,6 +72,7 @@ def test_two_good_nodes_pass_every_check():
         ({"gpus": [gpu()] * 7}, "GPUs", "7, 8 needed"),
         ({"gpus": [gpu()] * 6 + [gpu(used_mb=40000), gpu()]}, "GPU memory in use", "GPU 6: 40000 of 81920 MiB"),
         ({"infiniband": 7}, "infiniband", "7, but 8 on n1"),
+        ({"gpu_faults": ["GPU 3: 2 uncorrected ECC errors"]}, "GPU faults", "GPU 3: 2 uncorrected ECC errors"),
         ({"run_dir_free": 0}, "disk of run_dir", "0.0 GiB free, 1.0 needed"),
         ({"scratch_free": 2**30}, "disk of /tmp", "1.0 GiB free, 10.0 needed"),
         ({"shm_free": 64 * 2**20}, "shared memory", "0.1 GiB free, 1.0 needed"),
@@ -106,6 +108,11 @@ def test_of_two_versions_on_two_nodes_the_first_node_has_the_right_one():
     assert bad([good("n1", code="x"), good("n2", code="y")])[0].node == "n2"
 
 
+def test_of_two_nodes_the_one_with_fewer_infiniband_ports_is_at_fault():
+    (found,) = bad([good("n1", infiniband=7), good("n2")])
+    assert found.node == "n1" and found.detail == "7, but 8 on n2"
+
+
 def test_a_node_without_answer_fails_alone():
     found = bad([good("n1"), {"node": "n2", "no_answer": "no answer within 120 s"}, good("n3")])
     assert [(verdict.node, verdict.check) for verdict in found] == [("n2", "answer")]
@@ -115,7 +122,9 @@ def test_a_node_without_answer_fails_alone():
 def test_a_cpu_job_asks_for_no_gpu_and_a_job_without_infiniband_for_no_locked_memory():
     cpu = copy.deepcopy(CUDA)
     cpu["parallel"]["device"] = "cpu"
-    report = {name: value for name, value in good().items() if name not in ("gpus", "peers", "infiniband")}
+    report = {
+        name: value for name, value in good().items() if name not in ("gpus", "gpu_faults", "peers", "infiniband")
+    }
     report["limits"] = {"RLIMIT_MEMLOCK": 65536, "RLIMIT_NOFILE": -1}
     assert not bad([report], cpu)
     assert not bad([good(infiniband=0, limits=report["limits"])])

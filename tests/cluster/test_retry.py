@@ -70,3 +70,10 @@ def test_a_job_fails_at_most_so_often_and_a_new_one_counts_anew(tmp_path, monkey
     assert "3 attempts" in decisions[-1].why
     monkeypatch.setenv("SLURM_JOB_ID", "8")
     assert record_failure(tmp_path, 4, 4, "node gone", max_attempts=3).requeue
+
+
+def test_two_nodes_that_fail_alike_are_two_errors(tmp_path):
+    """The fingerprint has no numbers: "n17 silent" and "n23 silent" are one sentence."""
+    said = "node {}, answer: no answer within 120 s: look at it with `scontrol show node {}`"
+    for node, requeued in (("n17", True), ("n23", True), ("n23", False)):
+        assert record_failure(tmp_path, 1, 0, said.format(node, node), nodes=[node]).requeue is requeued

@@ -17,6 +17,7 @@ from retool_mcore.cluster.slurm import JobState, states
 from retool_mcore.cluster.status import print_table, rows
 from retool_mcore.errors import UserError
 from retool_mcore.runner import processes
+from retool_mcore.state import stop
 
 RL = {"critic/score/mean": 0.25, "timing_s/step": 40.0, "perf/total_num_tokens": 8000, "perf/time_per_step": 40.0}
 SFT = {"train/loss": 1.5, "train/timing/step_seconds": 2.0, "train/perf/tokens_per_second": 900.0}
@@ -237,3 +238,26 @@ def test_what_there_is_to_read_is_named(tmp_path, capsys):
     read = [line for line in capsys.readouterr().out.splitlines() if ": read " in line]
     names = ["rl/log.txt", "rl/stacks/attempt_001", "slurm/7-rl.out", "slurm/7-ray"]
     assert read == ["rl: read " + ", ".join(f"{run}/{name}" for name in names)]
+
+
+def test_a_run_that_trains_is_asked_to_stop_and_says_what_follows(tmp_path, slurm, capsys):
+    run = tmp_path / "r"
+    make_stage(run, "sft", steps=[[1, 2]], attempts=["complete"])
+    rl = make_stage(run, "rl", steps=[[1, 2]])
+    submitted(run, ("7", "rl", None))
+    (slurm / "queue").write_text("7|RUNNING|None\n")
+    assert main.main(["stop", str(run)]) == 0
+    assert "rl: it ends its step, saves and stops" in capsys.readouterr().out and stop.requested(rl)
+    assert next(row for row in rows(run) if row.stage == "rl").now.startswith(
+        "job 7: ends its step and saves, then stops"
+    )
+    stop.clear(rl)
+    stop.request(rl)
+    assert "then goes back to the queue" in next(row for row in rows(run) if row.stage == "rl").now
+
+
+def test_a_run_that_does_not_train_is_not_asked_to_stop(tmp_path, slurm, capsys):
+    run = tmp_path / "r"
+    make_stage(run, "rl", steps=[[1, 2]], attempts=["failed"])
+    assert main.main(["stop", str(run)]) == 2
+    assert "nothing of" in capsys.readouterr().err and not stop.requested(run / "rl")

@@ -62,7 +62,7 @@ def test_the_next_save_is_the_clocks_or_the_step_that_is_saved_anyway(clock, tmp
     assert (told["next_save"], told["parts"]) == (clock[0] + 1800, 8)
 
 
-def test_another_step_fits_when_the_longest_of_the_last_and_its_save_do(clock, monkeypatch):
+def test_another_step_fits_when_the_longest_of_the_last_and_its_save_do(clock, monkeypatch, tmp_path):
     one = Schedule(60, 30)
     one.begin_step(1)
     for step, minutes in ((2, 30), (3, 20), (4, 20)):
@@ -71,9 +71,10 @@ def test_another_step_fits_when_the_longest_of_the_last_and_its_save_do(clock, m
     after(clock, 20)
     one.save_ended(240.0)
     needed = 1.25 * 30 * 60 + 1.5 * 240 + schedule.END_S
-    monkeypatch.setenv(stop.JOB_END, str(clock[0] + needed + 1))
+    monkeypatch.setenv(stop.JOB_END, str(tmp_path / "end"))
+    stop.write_job_end(tmp_path / "end", clock[0] + needed + 1)
     assert one.another_fits()
-    monkeypatch.setenv(stop.JOB_END, str(clock[0] + needed - 1))
+    stop.write_job_end(tmp_path / "end", clock[0] + needed - 1)
     assert not one.another_fits()
     monkeypatch.delenv(stop.JOB_END)
     assert one.another_fits()
