@@ -108,7 +108,7 @@ def submit(
             previous = pending(stage)
         else:
             for other in active_jobs(job.run_dir, stage):
-                print(f"{stage}: job {other} is queued or running already; while it runs, another of this run is refused")
+                print(f"{stage}: job {other} is queued or running already; while it runs, another is refused")
             previous = send(job)
     if not dry_run:
         print(f"to watch it: retool status {shlex.quote(str(first.run_dir))}")
