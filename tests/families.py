@@ -118,8 +118,11 @@ FAMILIES = {
 }
 
 
-def write_family(folder: Path, name: str, seed: int = 1, weights: bool = True) -> Path:
-    """Write the Hugging Face folder of a family: tokenizer with its own template, config and random float32 weights."""
+def write_family(folder: Path, name: str, seed: int = 1, weights: bool = True, tied: bool = False) -> Path:
+    """Write the Hugging Face folder of a family: tokenizer with its own template, config and random float32 weights.
+
+    tied: whether the output layer is the embedding, and the weight file holds no lm_head.
+    """
     family = FAMILIES[name]
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(family)
@@ -140,7 +143,8 @@ def write_family(folder: Path, name: str, seed: int = 1, weights: bool = True) -
     )
     ids = {f"{key}_id": None if token is None else tokenizer.token_to_id(token) for key, token in named.items()}
     config = {"architectures": [family.architecture], "model_type": family.model_type, "dtype": "float32"}
-    _write(folder / "config.json", config | _SHAPE | family.shape | ids | {"attention_bias": False})
+    config |= _SHAPE | family.shape | ids | {"attention_bias": False, "tie_word_embeddings": tied}
+    _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: ids[key] for key in ("eos_token_id", "pad_token_id")})
     if weights:
         import torch

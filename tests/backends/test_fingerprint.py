@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from retool_mcore.backends.verl.fingerprint import Block, Whole, difference, fingerprint, whole
+from retool_mcore.backends.verl.fingerprint import (
+    EMBEDDING,
+    HEAD,
+    Block,
+    Whole,
+    difference,
+    fingerprint,
+    tied_difference,
+    whole,
+)
 
 WRAP = 1 << 64
 
@@ -93,3 +102,35 @@ def test_a_matrix_is_compared_in_the_type_that_the_engine_holds():
     ):
         assert words in difference(exported, held)
     assert "a tensor a_fp8, which the trainer did not export" in difference(plain, quantised)
+
+
+TABLE, OTHER = Whole(8, 5), Whole(8, 6)
+
+
+@pytest.mark.parametrize("exports_head", [False, True])
+@pytest.mark.parametrize("holds_head", [False, True])
+def test_a_tied_output_layer_is_the_exported_embedding(exports_head, holds_head):
+    exported = {EMBEDDING: TABLE, "norm": Whole(2, 4)} | ({HEAD: TABLE} if exports_head else {})
+    held = {EMBEDDING: TABLE, "norm": Whole(2, 4)} | ({HEAD: TABLE} if holds_head else {})
+    assert tied_difference(exported, held) is None
+    assert "norm in the engine" in tied_difference(exported, held | {"norm": Whole(2, 5)})
+    assert f"{EMBEDDING} in the engine" in tied_difference(exported, held | {EMBEDDING: OTHER})
+    assert f"{HEAD} in the engine is not what" in tied_difference(exported, held | {HEAD: OTHER})
+
+
+def test_a_trainer_whose_head_left_its_embedding_is_found():
+    exported = {EMBEDDING: TABLE, HEAD: OTHER}
+    for held in ({EMBEDDING: TABLE}, {EMBEDDING: TABLE, HEAD: TABLE}, {EMBEDDING: TABLE, HEAD: OTHER}):
+        assert f"other values for {HEAD} than for {EMBEDDING}" in tied_difference(exported, held)
+
+
+def test_a_tied_head_is_compared_in_the_type_that_the_engine_holds():
+    forms = {"": TABLE, "_fp8": Whole(8, 7), "_scale_inv": Whole(1, 8)}
+    exported = {EMBEDDING + form: value for form, value in forms.items()}
+    both = exported | {HEAD + form: value for form, value in forms.items()}
+    for sent in (exported, both):
+        assert tied_difference(sent, {EMBEDDING: TABLE}) is None
+        assert tied_difference(sent, {EMBEDDING: TABLE, HEAD: TABLE}) is None
+        quantised = {EMBEDDING: TABLE, HEAD + "_fp8": Whole(8, 7), HEAD + "_scale_inv": Whole(1, 8)}
+        assert tied_difference(sent, quantised) is None
+        assert f"{HEAD}_fp8 in the engine" in tied_difference(sent, quantised | {HEAD + "_fp8": Whole(8, 0)})

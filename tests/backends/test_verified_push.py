@@ -15,7 +15,7 @@ from retool_mcore.backends.verl import separate, trainer
 from retool_mcore.backends.verl.fingerprint import Whole, difference, fingerprint
 from retool_mcore.backends.verl.separate import SeparateTrainer
 from retool_mcore.backends.verl.trainer import RetoolTrainer, WorkerGroup
-from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker
+from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker, exported_once
 from retool_mcore.state.schedule import Schedule
 
 STOPS = "The weight push stops the run"  # of backends/verl/weight_sync_vllm.py, which imports vLLM
@@ -142,3 +142,16 @@ def test_another_failure_of_the_engine_stays_its_own(made):
     engine.verify = lambda **_: 1 / 0
     with pytest.raises(ZeroDivisionError):
         trainer.on_init_end()
+
+
+def test_copies_of_a_tied_embedding_on_two_stages_must_be_equal():
+    table, norm = torch.arange(8.0).reshape(4, 2), torch.ones(3)
+    stages = [("table", table), ("norm", norm), ("table", table.clone())]
+    seen = [(name, tensor.numel(), fingerprint(tensor)) for name, tensor in stages]
+    assert exported_once(seen) == {
+        "table": Whole(8, int(fingerprint(table))),
+        "norm": Whole(3, int(fingerprint(norm))),
+    }
+    seen[-1] = ("table", 8, fingerprint(2 * table))
+    with pytest.raises(PushError, match="the trainer's pipeline stages hold different copies of table"):
+        exported_once(seen)

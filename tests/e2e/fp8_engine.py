@@ -20,9 +20,9 @@ from vllm.model_executor.layers.quantization import fp8
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models import qwen2
 
-from retool_mcore.backends.verl.fingerprint import Whole, difference, whole
-from retool_mcore.backends.verl.weight_sync import VerifyingWorker
-from retool_mcore.backends.verl.weight_sync_vllm import fingerprints
+from retool_mcore.backends.verl.fingerprint import Whole
+from retool_mcore.backends.verl.weight_sync import VerifyingWorker, exported_once
+from retool_mcore.backends.verl.weight_sync_vllm import compare, fingerprints
 from retool_mcore.data.tiny_model import make_tiny_model
 
 SIZES = {"hidden_size": 512, "intermediate_size": 768, "num_attention_heads": 8, "num_key_value_heads": 4}
@@ -44,13 +44,13 @@ class NoAttention(torch.nn.Module):
 
 def exported(tensors: dict[str, torch.Tensor], quantization: str | None) -> dict[str, Whole]:
     """As the trainer's worker records the stream of a push."""
-    seen: dict = {}
+    seen: list = []
     rollout = SimpleNamespace(quantization=quantization)
     worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=SimpleNamespace(rollout=rollout))
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.bfloat16):
         pass
     assert worker.told["tensors"] == len(tensors)
-    return {name: Whole(elements, int(value)) for name, (elements, value) in seen.items()}
+    return exported_once(seen)
 
 
 def loaded(config: VllmConfig, tensors: dict[str, torch.Tensor], ranks: int) -> list[torch.nn.Module]:
@@ -71,7 +71,7 @@ def loaded(config: VllmConfig, tensors: dict[str, torch.Tensor], ranks: int) -> 
 
 
 def said(wanted: dict[str, Whole], models: list[torch.nn.Module]) -> str | None:
-    return difference(wanted, *whole([fingerprints(model, torch.bfloat16) for model in models]))
+    return compare(models[0], wanted, [fingerprints(model, torch.bfloat16) for model in models])
 
 
 def main(folder: Path) -> None:

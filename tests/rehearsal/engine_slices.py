@@ -17,7 +17,7 @@ from vllm.distributed import parallel_state
 from vllm.model_executor.model_loader.utils import initialize_model
 
 from retool_mcore.backends.verl.fingerprint import Whole, difference, whole
-from retool_mcore.backends.verl.weight_sync import VerifyingWorker
+from retool_mcore.backends.verl.weight_sync import VerifyingWorker, exported_once
 from retool_mcore.backends.verl.weight_sync_vllm import fingerprints
 
 
@@ -28,12 +28,12 @@ class NoAttention(torch.nn.Module):
 
 def exported(tensors: dict[str, torch.Tensor]) -> dict[str, Whole]:
     """As the trainer's worker records the stream of a push."""
-    seen: dict = {}
+    seen: list = []
     config = SimpleNamespace(rollout=SimpleNamespace(quantization=None))
     worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=config)
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.float32):
         pass
-    return {name: Whole(elements, int(value)) for name, (elements, value) in seen.items()}
+    return exported_once(seen)
 
 
 def held(config: VllmConfig, tensors: dict[str, torch.Tensor], ranks: int) -> list[dict]:

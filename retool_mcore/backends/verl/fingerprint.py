@@ -20,6 +20,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _COLUMNS_APART = 1 << 40  # columns draw from another part of the stream than rows
 FP8, SCALES = "_fp8", "_scale_inv"  # name endings of a matrix in float8_e4m3fn, and of its scales as vLLM names them
 FP8_BLOCK = 128  # rows, and columns, that share a scale
+STOPS = "The weight push stops the run"  # how every sentence on a push that failed begins
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Block(NamedTuple):
@@ -93,6 +95,24 @@ def difference(exported: Mapping[str, Whole], held: Mapping[str, Whole], differi
         if name not in exported:
             return f"the engine holds a tensor {name}, which the trainer did not export"
     return None
+
+
+def tied_difference(
+    exported: Mapping[str, Whole], held: Mapping[str, Whole], differing: Iterable[str] = ()
+) -> str | None:
+    """Like `difference`, for a model whose output layer is its embedding (tie_word_embeddings).
+
+    A trainer may export the output layer too, and an engine may hold it under its own name, as a view of the embedding
+    or as a tensor of its own. Each of them must be the exported embedding.
+    """
+    forms = ("", FP8, SCALES)
+    heads, embeddings = ({form: exported.get(name + form) for form in forms} for name in (HEAD, EMBEDDING))
+    if heads[""] is not None and heads != embeddings:
+        return f"the trainer exported other values for {HEAD} than for {EMBEDDING}, and this model ties the two"
+    expected = {name: value for name, value in exported.items() if not name.startswith(HEAD)}
+    if any(name.startswith(HEAD) for name in held):
+        expected |= {HEAD + form: value for form, value in embeddings.items() if value is not None}
+    return difference(expected, held, differing)
 
 
 @functools.lru_cache(maxsize=64)

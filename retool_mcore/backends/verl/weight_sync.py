@@ -18,10 +18,10 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.kernel.fp8_kernel import scaled_fp8_blockwise
 
 from retool_mcore.backends.verl import push_socket  # noqa: F401  (it registers the sender)
-from retool_mcore.backends.verl.fingerprint import FP8, FP8_BLOCK, SCALES, Whole, fingerprint
+from retool_mcore.backends.verl.fingerprint import FP8, FP8_BLOCK, SCALES, STOPS, Whole, fingerprint
 from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
 
-_FOUND = re.compile(r"The weight push stops the run: [^'\"\n]*")
+_FOUND = re.compile(rf"{STOPS}: [^'\"\n]*")
 
 
 class PushError(Exception):
@@ -49,7 +49,7 @@ class VerifyingWorker(GpuWatchingWorker):
         engine = self.actor.engine
         export = engine.get_per_tensor_param
         dtype = getattr(torch, self.config.rollout.dtype)
-        seen: dict[str, tuple[int, torch.Tensor]] = {}
+        seen: list[tuple[str, int, torch.Tensor]] = []
 
         def recorded(**kwargs):
             weights, adapter = export(**kwargs)
@@ -60,17 +60,16 @@ class VerifyingWorker(GpuWatchingWorker):
             result = await super().update_weights(global_steps=global_steps, mode=mode)
         finally:
             del engine.get_per_tensor_param
-        values = torch.stack([value for _, value in seen.values()]).tolist()  # one wait for the device
-        self.exported = {name: Whole(seen[name][0], value) for name, value in zip(seen, values, strict=True)}
+        self.exported = exported_once(seen)
         return result
 
-    def _record(self, weights, seen: dict, dtype: torch.dtype):
+    def _record(self, weights, seen: list[tuple[str, int, torch.Tensor]], dtype: torch.dtype):
         for name, weight in weights:
             pushed = {name: weight.detach().to(dtype)}
             if self.config.rollout.quantization == "fp8" and weight.dim() == 2:
                 matrix, scales = scaled_fp8_blockwise(pushed[name], [FP8_BLOCK, FP8_BLOCK])
                 pushed |= {name + FP8: matrix, name + SCALES: scales.repeat_interleave(FP8_BLOCK, 0)}
-            seen |= {key: (one.numel(), fingerprint(one)) for key, one in pushed.items()}
+            seen += [(key, one.numel(), fingerprint(one)) for key, one in pushed.items()]
             self.told = {"tensors": self.told["tensors"] + 1, "bytes": self.told["bytes"] + weight.nbytes}
             yield name, weight
 
@@ -92,6 +91,20 @@ class VerifyingWorker(GpuWatchingWorker):
     def _message(self) -> dict[str, str]:
         assert self.exported is not None, "verl pushes its weights otherwise than it did: nothing was recorded"
         return {"exported": json.dumps(self.exported), "dtype": self.config.rollout.dtype}
+
+
+def exported_once(seen: list[tuple[str, int, torch.Tensor]]) -> dict[str, Whole]:
+    """The tensors of a push by name, from (name, elements, fingerprint () int64) of each that was exported.
+
+    A tied embedding lies on the first and on the last pipeline stage, and mbridge exports both copies under one name.
+    Raises PushError when two copies differ.
+    """
+    values = torch.stack([value for _, _, value in seen]).tolist()  # one wait for the device
+    exported: dict[str, Whole] = {}
+    for (name, elements, _), value in zip(seen, values, strict=True):
+        if exported.setdefault(name, Whole(elements, value)) != Whole(elements, value):
+            raise PushError(f"{STOPS}: the trainer's pipeline stages hold different copies of {name}.")
+    return exported
 
 
 @contextmanager

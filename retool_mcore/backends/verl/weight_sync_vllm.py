@@ -17,9 +17,19 @@ from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from retool_mcore.backends.verl import push_socket
-from retool_mcore.backends.verl.fingerprint import FP8, FP8_BLOCK, SCALES, Block, Whole, difference, fingerprint, whole
+from retool_mcore.backends.verl.fingerprint import (
+    FP8,
+    FP8_BLOCK,
+    SCALES,
+    STOPS,
+    Block,
+    Whole,
+    difference,
+    fingerprint,
+    tied_difference,
+    whole,
+)
 
-STOPS = "The weight push stops the run"
 PLAIN_EXPERTS = ("CPU", "TRITON")  # backends that keep a checkpoint's own order
 
 
@@ -48,11 +58,15 @@ class VerifyingExtension(vLLMColocateWorkerExtension):
         ranks = [None] * group.world_size
         torch.distributed.all_gather_object(ranks, own, group=group.cpu_group)
         expected = {name: Whole(*value) for name, value in json.loads(exported).items()}
-        if getattr(model.config, "tie_word_embeddings", False):
-            expected.pop("lm_head.weight", None)  # the engine holds one tensor for it and the embedding
-        found = difference(expected, *whole(ranks))
+        found = compare(model, expected, ranks)
         if found is not None:
             raise RuntimeError(f"{STOPS}: {found}.")
+
+
+def compare(model: torch.nn.Module, exported: dict[str, Whole], ranks: list[dict[str, list[Block]]]) -> str | None:
+    """The first thing in which the ranks' `fingerprints` are not the exported tensors, in words; None when equal."""
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    return (tied_difference if tied else difference)(exported, *whole(ranks))
 
 
 def fingerprints(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, list[Block]]:
