@@ -18,6 +18,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from retool_mcore.data.records import MalformedRow, field
+from retool_mcore.data.untrusted import canonical_json
 from retool_mcore.errors import UserError
 from retool_mcore.tables import yaml_beside
 
@@ -148,7 +149,7 @@ def _additional_properties(validator, allowed, instance, schema):
 
 def _unique_items(validator, unique: bool, instance, schema):
     # The library compares each with each when they cannot be sorted.
-    if unique and isinstance(instance, list) and len({json.dumps(i, sort_keys=True) for i in instance}) < len(instance):
+    if unique and isinstance(instance, list) and len(set(map(canonical_json, instance))) < len(instance):
         yield ValidationError(f"{instance!r} has non-unique elements")
 
 

@@ -21,6 +21,7 @@ from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, rl_row, write_rows
 from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.traces import without_answer_tags
+from retool_mcore.data.untrusted import json_or_none, same_json
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
@@ -153,8 +154,10 @@ def _read(source: Source, location: str | Path | None) -> tuple[dict, list, list
 
 
 def _same_answer(a: str, b: str) -> bool:
-    # "073" and "73" are one AIME answer.
-    return a == b or (a.isdecimal() and b.isdecimal() and int(a) == int(b))
+    if a == b or (a.isdecimal() and b.isdecimal() and int(a) == int(b)):  # "073" and "73" are one AIME answer
+        return True
+    read = json_or_none(a), json_or_none(b)  # numbers, and lists of calls
+    return None not in read and same_json(*read)
 
 
 def _dispute(record: Problem, other: Problem) -> Malformed:

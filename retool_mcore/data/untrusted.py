@@ -1,6 +1,7 @@
 """JSON that a policy, or a program of its, wrote: read within bounds, so that no later reader of it can fail."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 # Far below Python's own limit: whoever compares, checks or writes the value calls itself once a level.
@@ -18,8 +19,27 @@ def json_or_none(text: str, lines: bool = False) -> Any:
 
 
 def same_json(first: Any, second: Any) -> bool:
-    """Whether both are the same JSON: Python holds True == 1, and a function that is called may not."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+    """Return whether both values are the same JSON (see `canonical_json`)."""
+    return canonical_json(first) == canonical_json(second)
+
+
+def canonical_json(value: Any) -> str:
+    """Return the JSON text that all spellings of one value share.
+
+    Numbers count as numbers, at every depth: 5, 5.0 and 50e-1 are one value, and so are 1e23 and its 24 digits. `True`
+    is no number, and the order of an object's keys does not count.
+    """
+    return json.dumps(_canonical(value), sort_keys=True)
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(Decimal(repr(value)))  # as it is written: int(1e23) has other digits than 10**23
+    return value
 
 
 def read_json(text: str) -> Any:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from retool_mcore.data.untrusted import json_or_none
+from retool_mcore.data.untrusted import canonical_json, json_or_none
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
@@ -59,7 +59,7 @@ def judge(text: str, ground_truth: str) -> dict:
     """Right iff the calls are the ground truth's as a multiset, however they are written; fields as `math.score`'s."""
     calls = written_calls(text)
     correct = calls is not None and as_multiset(calls) == as_multiset(read_truth(ground_truth))
-    pred = json.dumps(calls, sort_keys=True) if calls else ""
+    pred = canonical_json(calls) if calls else ""
     return {"score": 1.0 if correct else -1.0, "acc": float(correct), "pred": pred, "graded_by": ""}
 
 
@@ -89,11 +89,8 @@ def read_truth(ground_truth: str) -> list[dict]:
 
 
 def as_multiset(calls: Sequence[dict]) -> Counter:
-    """Calls as a multiset of (name, arguments as JSON with sorted keys): neither the order of calls nor of keys counts.
-
-    `True` and `1` are different arguments, as they are in JSON.
-    """
-    return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
+    """Return the calls as a multiset of (name, arguments), whatever their order and spelling (`canonical_json`)."""
+    return Counter((call["name"], canonical_json(call["arguments"])) for call in calls)
 
 
 def tool_n1(sample: Sample, *, lines: bool = False) -> float:
