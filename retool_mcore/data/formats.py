@@ -12,11 +12,11 @@ rollout cannot re-encode what the policy sampled, so SFT must not merge tokens o
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retool_mcore.data.blocks import call_blocks, code_block, open_program
 from retool_mcore.data.function_schema import argument_error, function_schema
 from retool_mcore.data.untrusted import json_or_none, read_json
 from retool_mcore.errors import UserError
@@ -29,7 +29,6 @@ TOOL = function_schema(
     {"type": "object", "properties": _PROGRAM, "required": ["code"]},
 )
 
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)  # always matches to its end: read once
 _REPLY = "REPLY-0"
 _MAX_LISTED = 200  # characters of an error that names the tools
 
@@ -139,6 +138,10 @@ class Format:
         """
         return []
 
+    def goes_on(self, turn_text: str) -> bool:
+        """Return whether a stop string that ended `turn_text` only stands in a program's string or comment."""
+        return False
+
     def turn_text(self, text: str, code: str | None) -> str:
         """The text of a policy turn that says `text` and then calls the interpreter with `code` (None: no call)."""
         return text
@@ -156,14 +159,16 @@ class TextFormat(Format):
     observation_open = "<interpreter>"
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
-        end = turn_text.find("</code>")
-        if end < 0:
+        found = code_block(turn_text)
+        if found is None:
             return []
-        # The last <code> before the end: prose may name the tag before the policy opens it.
-        start = turn_text.rfind("<code>", 0, end)
-        if start < 0:
-            return [ToolCall(None, "Error: </code> without <code>. Write the program between <code> and </code>.", end)]
-        return [_call(_unfence(turn_text[start + len("<code>") : end]), start)]
+        if not found.closed:
+            error = "Error: </code> without <code>. Write the program between <code> and </code>."
+            return [ToolCall(None, error, found.start)]
+        return [_call(_unfence(found.body), found.start)]
+
+    def goes_on(self, turn_text: str) -> bool:
+        return open_program(turn_text)
 
     def turn_text(self, text: str, code: str | None) -> str:
         return text if code is None else f"{text}<code>\n```python\n{code}\n```\n</code>"
@@ -196,11 +201,11 @@ class HermesFormat(Format):
         ToolRL (one object a line) write them."""
         parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools or self.tools}
         calls = []
-        for block in _TOOL_CALL.finditer(turn_text):
-            if block[2]:
-                calls += _read_block(block[1], block.start(), parameters, several=tools is not None)
-            elif block[1].rstrip().endswith(self.eos_text):
-                calls.append(ToolCall(None, "Error: <tool_call> without </tool_call>.", block.start(), None))
+        for block in call_blocks(turn_text):
+            if block.closed:
+                calls += _read_block(block.body, block.start, parameters, several=tools is not None)
+            elif block.end < len(turn_text) or block.body.rstrip().endswith(self.eos_text):
+                calls.append(ToolCall(None, "Error: <tool_call> without </tool_call>.", block.start, None))
         return calls
 
     def turn_text(self, text: str, code: str | None) -> str:

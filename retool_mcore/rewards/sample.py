@@ -17,7 +17,7 @@ class Sample:
     the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
     noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
     `Trajectory.finish`. `step` is the training step, from 1, that asked for it. `policy_text` is what the policy wrote
-    outside of its calls, turns joined by newlines.
+    outside of its calls, a blank line between two turns.
     """
 
     acc: float

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from retool_mcore.data.blocks import call_blocks
 from retool_mcore.data.untrusted import canonical_json, json_or_none
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
@@ -50,9 +51,8 @@ def first_thought(text: str) -> str | None:
 
 
 def _blocks(text: str) -> list[str]:
-    """What each `<tool_call>` that is closed before the next one holds."""
-    pieces = [piece.partition("</tool_call>") for piece in text.split("<tool_call>")[1:]]
-    return [block for block, closed, _ in pieces if closed]
+    """Return what each closed `<tool_call>` block holds."""
+    return [block.body for block in call_blocks(text) if block.closed]
 
 
 def judge(text: str, ground_truth: str) -> dict:

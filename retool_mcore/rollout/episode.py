@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from retool_mcore.data.blocks import prose
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.formats import Format, ToolCall
 from retool_mcore.errors import UserError
-from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, Version, prose
+from retool_mcore.rollout.trajectory import Call, Span, Trajectory, Turn, Version
 from retool_mcore.sandbox.base import ERROR_LINES, Sandbox, Status
 from retool_mcore.tools.base import Episode, Reply
 from retool_mcore.tools.code import CodeInterpreter
@@ -126,7 +127,7 @@ async def _turns(
         room = limits.max_response_tokens - turn_start
         max_tokens = min(limits.max_turn_tokens, room)
         clock = time.perf_counter()
-        turn = await generate(trajectory.prompt_ids + trajectory.response_ids, max_tokens)
+        turn = await _whole_turn(generate, trajectory.prompt_ids + trajectory.response_ids, max_tokens, fmt)
         generate_s = time.perf_counter() - clock
         trajectory.generate_s += generate_s
         _check(turn, max_tokens, trajectory)
@@ -174,6 +175,29 @@ async def _turns(
                 trajectory.finish = "tool"
             else:
                 _show(trajectory, observations, fmt, limits)
+
+
+async def _whole_turn(
+    generate: Callable[[list[int], int], Awaitable[Generation]], ids: list[int], max_tokens: int, fmt: Format
+) -> Generation:
+    """Sample one turn after `ids`: beyond a stop string that only stands in a string or comment of its program."""
+    turn = await generate(ids, max_tokens)
+    while len(turn.ids) < max_tokens and fmt.stop and turn.ids and _stopped_inside(turn.ids, fmt):
+        rest = await generate(ids + turn.ids, max_tokens - len(turn.ids))
+        if (rest.logprobs is None) != (turn.logprobs is None):
+            raise RuntimeError("The engine returned log-probabilities for some parts of a turn but not for others.")
+        logprobs = None if turn.logprobs is None else turn.logprobs + (rest.logprobs or [])
+        turn = Generation(turn.ids + rest.ids, logprobs, [*turn.versions, *rest.versions])
+        if not rest.ids:
+            break
+    return turn
+
+
+def _stopped_inside(ids: list[int], fmt: Format) -> bool:
+    text = fmt.decode(ids)
+    # The last token completes the stop string; where the engine's context ended the turn, it does not.
+    last = max(text.rfind(stop) + len(stop) for stop in fmt.stop)
+    return ids[-1] not in fmt.eos_ids and fmt.goes_on(text) and last > len(fmt.decode(ids[:-1]))
 
 
 def _show(trajectory: Trajectory, observations: list[str], fmt: Format, limits: Limits) -> None:

@@ -1,14 +1,8 @@
 """What one episode leaves behind: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
 
-import re
 from dataclasses import asdict, dataclass, field
 
-# A block that is never closed reaches to the end of its turn: half a program is not an answer either.
-_NOT_PROSE = re.compile(
-    r"<code>.*?(?:</code>|\Z)|<interpreter>.*?(?:</interpreter>|\Z)|<tool_call>.*?(?:</tool_call>|\Z)"
-    r"|<tool_response>.*?(?:</tool_response>|\Z)",
-    re.DOTALL,
-)
+from retool_mcore.data.blocks import prose
 
 
 @dataclass
@@ -113,15 +107,11 @@ class Trajectory:
         return asdict(self)
 
 
-def prose(turn_text: str) -> str:
-    """A policy turn without code blocks and without blocks that imitate an interpreter's output."""
-    return _NOT_PROSE.sub("", turn_text)
-
-
 def answer_text(trajectory: Trajectory, tokenizer) -> str:
-    """The policy's own prose, turns joined by newlines: no observation, no code block, no special token.
+    """Return the policy's own prose: no observation, no code block, no special token.
 
-    Blocks that imitate an interpreter's output are left out as well, so that nothing inside them counts as the answer.
+    A blank line stands where a call was, since a call separates two answers. Blocks that imitate an interpreter's
+    output are left out as well: nothing inside them counts as the answer.
     """
     turns = []
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
@@ -133,4 +123,4 @@ def answer_text(trajectory: Trajectory, tokenizer) -> str:
             for token in special:
                 text = text.replace(token, "")
             turns.append(text)
-    return "\n".join(turns)
+    return "\n\n".join(turns)

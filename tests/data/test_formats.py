@@ -135,7 +135,7 @@ def test_mask_and_spans_of_rendered_segments():
         [segment("code", "1"), segment("text", "2")],
         [segment("observation", "1")],
         [segment("html", "1")],
-        [segment("code", "print('</code>')"), segment("observation", "1")],
+        [segment("code", "print(1)\n</code>"), segment("observation", "1")],
         [segment("text", "mind </code>")],
         [segment("code", " "), segment("observation", "1")],
     ],

@@ -11,6 +11,7 @@ from scripted import ScriptedEngine, ScriptedSandbox, roll_out
 
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.errors import UserError
+from retool_mcore.rewards.math import score
 from retool_mcore.rollout.episode import Generation, Limits, cut_observation, run_episode
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.sandbox.base import Result, Status
@@ -46,7 +47,39 @@ def test_text_format_goes_on_behind_the_output():
     assert (trajectory.finish, trajectory.turns) == ("answer", 2)
     call = trajectory.calls[0]
     assert (call.code, call.status, call.stdout, call.malformed) == ("print(42)", "success", "42\n", False)
-    assert answer_text(trajectory, TOKENIZER) == "Let me see. \nIt is \\boxed{42}."
+    assert answer_text(trajectory, TOKENIZER) == "Let me see. \n\nIt is \\boxed{42}."
+
+
+@pytest.mark.parametrize("fmt, call", [(TEXT, encode(CODE)), (HERMES, [*encode(CALL), EOS])])
+def test_a_call_separates_two_answers(fmt, call):
+    """Guess, check, correct, also where the call stands in the line of the guess."""
+    for gap in ("", " ", "\n"):
+        guess = encode("I think \\boxed{12}. Let me check:" + gap) + call
+        engine = ScriptedEngine([guess, [*encode("So \\boxed{13}."), EOS]], EOS)
+        trajectory = roll_out([1], engine, ScriptedSandbox(["13"]), fmt, WIDE)
+        assert score(answer_text(trajectory, TOKENIZER), "13")["score"] == 1.0
+    one_turn = roll_out([1], ScriptedEngine([[*encode("\\boxed{12} so \\boxed{13}"), EOS]], EOS), None, NONE, WIDE)
+    assert score(answer_text(one_turn, TOKENIZER), "13")["score"] == -1.0
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_a_turn_goes_on_behind_a_closing_tag_in_a_string(pieces):
+    """The engine stops at every </code>: the turn goes on, as one turn with one mask, until the program is closed."""
+    parts = ["<code>\n```python\nprint('</code>", *["', '</code>"] * (pieces - 2), "')\n```\n</code>"]
+    engine = ScriptedEngine([*map(encode, parts), [*encode("\\boxed{42}"), EOS]], EOS)
+    sandbox = ScriptedSandbox(["</code>"])
+    trajectory = roll_out([1], engine, sandbox, TEXT, WIDE)
+    (program,) = sandbox.programs
+    assert program == "".join(parts).split("\n")[2] and trajectory.finish == "answer"
+    assert [kind for kind, _ in spans_text(trajectory)] == ["policy", "observation", "policy"]
+    assert spans_text(trajectory)[0][1] == "".join(parts) and trajectory.turns == 2
+    assert len(trajectory.logprobs) == len(trajectory.response_mask) == len(trajectory.response_ids)
+    cut = roll_out([1], engine_of(parts), sandbox, TEXT, limits(max_turn_tokens=len(encode(parts[0]))))
+    assert (cut.finish, cut.calls) == ("turn_length", [])
+
+
+def engine_of(parts):
+    return ScriptedEngine([encode(part) for part in parts], EOS)
 
 
 def test_hermes_replies_are_the_chat_templates_own_text():
