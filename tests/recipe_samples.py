@@ -13,7 +13,9 @@ def turn(programs=0, boxed=False, fakes=0):
     return Turn(programs=programs, boxed=boxed, fakes=list(range(fakes)), generate_s=0.0)
 
 
-def sample(acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer", step=1):
+def sample(
+    acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer", step=1, prefill=""
+):
     return Sample(
         acc=acc,
         ground_truth=ground_truth,
@@ -24,4 +26,5 @@ def sample(acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans
         calls=[call(status) for status in calls],
         finish=finish,
         step=step,
+        prefill=prefill,
     )

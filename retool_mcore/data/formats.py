@@ -30,6 +30,7 @@ TOOL = function_schema(
 )
 
 _REPLY = "REPLY-0"
+_THINK = "<think>"
 _MAX_LISTED = 200  # characters of an error that names the tools
 
 
@@ -90,6 +91,8 @@ class Format:
         # R1-Distill's <｜User｜> is no special token, and an observation that holds it would begin a turn all the same.
         bare = self._render(self._turns, add_generation_prompt=True, tools=[])
         self._special += [t.content for t in added if not t.special and not t.content.isalpha() and t.content in bare]
+        generation = self._render([question], add_generation_prompt=True)
+        self._prefill = generation[generation.rfind(_THINK) :] if _THINK in generation else ""
         self._after_eos = tail.removeprefix(self.eos_text)
         # Engines also stop at the end tokens of a generation config; Qwen2.5's has its pad token <|endoftext|> in it.
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
@@ -121,6 +124,14 @@ class Format:
         if tools is not None and self.tools is None:
             raise UserError(f"format {self.name} cannot list tools in a prompt: set rollout.format=hermes.")
         return self.encode(self._render(messages, add_generation_prompt=True, tools=tools))
+
+    def prefill(self, prompt_ids: Sequence[int]) -> str:
+        """Return the thought that the template opens, or closes again, at the end of a prompt; "" where it does not.
+
+        A reward that looks for `<think>` must read it in front of what the policy wrote.
+        """
+        ends = self._prefill and self.decode(prompt_ids[-len(self._prefill) :]).endswith(self._prefill)
+        return self._prefill if ends else ""
 
     def plain(self, observation: str) -> str:
         """`observation` without trailing white space and with a space inside every token that makes a turn.

@@ -17,7 +17,8 @@ class Sample:
     the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
     noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
     `Trajectory.finish`. `step` is the training step, from 1, that asked for it. `policy_text` is what the policy wrote
-    outside of its calls, a blank line between two turns.
+    outside of its calls, a blank line between two turns. `prefill` is the thought that the chat template opens (or
+    closes again) in front of `text`, as `<think>` and a line's end; "" where it leaves thinking to the policy.
     """
 
     acc: float
@@ -30,6 +31,7 @@ class Sample:
     finish: str
     step: int
     policy_text: str = ""
+    prefill: str = ""
 
     @property
     def correct(self) -> bool:

@@ -50,6 +50,12 @@ def first_thought(text: str) -> str | None:
     return thought if opened and closed else None
 
 
+def thought_of(sample: Sample) -> str | None:
+    """Return what the policy thought, in a block that it or its chat template opened; None without a closed one."""
+    own = first_thought(sample.text) if "</think>" in sample.prefill else None
+    return first_thought(sample.prefill + sample.text) if own is None else own
+
+
 def _blocks(text: str) -> list[str]:
     """Return what each closed `<tool_call>` block holds."""
     return [block.body for block in call_blocks(text) if block.closed]
@@ -96,9 +102,10 @@ def as_multiset(calls: Sequence[dict]) -> Counter:
 def tool_n1(sample: Sample, *, lines: bool = False) -> float:
     """1 iff the format is right and the calls are the ground truth's as a multiset, else 0 (arXiv 2505.00024).
 
-    Right format: `<think>...</think>`, and a last `<tool_call>` that holds a list of calls; `lines`: a call a line.
+    Right format: `<think>...</think>`, of which the template may write the beginning (`Sample.prefill`), and a last
+    `<tool_call>` that holds a list of calls; `lines`: a call a line.
     """
     calls = parse_calls(sample.text, lines)
-    if calls is None or first_thought(sample.text) is None:
+    if calls is None or thought_of(sample) is None:
         return 0.0
     return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))

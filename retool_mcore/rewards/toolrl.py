@@ -7,7 +7,7 @@ from typing import Literal
 
 from retool_mcore.data.untrusted import same_json
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.rewards.tool_calls import as_multiset, first_thought, parse_lines, read_truth
+from retool_mcore.rewards.tool_calls import as_multiset, parse_lines, read_truth, thought_of
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
@@ -105,7 +105,7 @@ def toolrl(
     training step moves, which then sets both maxima (5.2), `with_length` (5.1).
     Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line.
     """
-    calls = _called(sample.text)
+    calls = _called(sample.prefill + sample.text)
     predicted = None if calls is None else parse_lines(calls)
     format_maximum = 1.0
     if schedule_steps is not None:
@@ -114,7 +114,7 @@ def toolrl(
         predicted, read_truth(sample.ground_truth), granularity=granularity, refined=refined, maximum=maximum
     )
     if with_length:
-        reward += length_reward(len((first_thought(sample.text) or "").split()))
+        reward += length_reward(len((thought_of(sample) or "").split()))
     return reward
 
 

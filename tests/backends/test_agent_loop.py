@@ -78,8 +78,10 @@ def test_the_output_is_what_verl_trains_on(sandbox):
     assert output.response_logprobs == [-0.5 * m for m in output.response_mask]
     assert output.num_turns == 4
     assert output.metrics.num_preempted == 2 and output.metrics.generate_sequences > 0
-    assert {key: output.extra_fields[key] for key in ("policy_text", "finish", "num_calls", "training_step")} == {
-        "policy_text": "\n\\boxed{42}",
+    keys = ("policy_text", "prefill", "finish", "num_calls", "training_step")
+    assert {key: output.extra_fields[key] for key in keys} == {
+        "policy_text": "\n\n\\boxed{42}",
+        "prefill": "",
         "finish": "answer",
         "num_calls": 1,
         "training_step": 1,

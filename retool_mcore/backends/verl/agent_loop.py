@@ -94,10 +94,10 @@ class RetoolAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
         """Roll out `kwargs["raw_prompt"]` (list of messages) and return verl's output.
 
-        `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` (what the
-        reward reads), `trajectory` (`Trajectory.to_record` as text, rollout/wire.py, since TransferQueue carries
-        strings unchanged), `finish`, `num_calls`, `response_length` in tokens, and `training_step`. Raises UserError
-        when the prompt is longer than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
+        `extra_fields` has the same keys for every sample: the engine's (weight versions), `policy_text` and `prefill`
+        (what the reward reads), `trajectory` (`Trajectory.to_record` as text, rollout/wire.py, since TransferQueue
+        carries strings unchanged), `finish`, `num_calls`, `response_length` in tokens, and `training_step`. Raises
+        UserError when the prompt is longer than `rollout.prompt_length`, RuntimeError when the engine aborts a turn.
         """
         # Under full determinism verl names the request itself; it arrives as a numpy integer.
         priority = int(priority)
@@ -171,6 +171,7 @@ class RetoolAgentLoop(AgentLoopBase):
                 # The oldest weights wrote the first turn, the newest the last: verl's staleness control needs both.
                 **{key: last[key] for key in ("global_steps", "max_global_steps") if key in last},
                 "policy_text": answer_text(trajectory, self.tokenizer),
+                "prefill": self.format.prefill(prompt_ids),
                 "trajectory": to_wire(trajectory.to_record()),
                 "finish": trajectory.finish,
                 "num_calls": len(trajectory.calls),

@@ -43,7 +43,7 @@ def compute_score(
     does, a policy could void what it does badly. UserError says that the run is set up wrongly, and goes through.
     """
     step, truth = int(extra_info["training_step"]), str(ground_truth)
-    said = {"text": solution_str, "policy_text": extra_info["policy_text"]}
+    said = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
     sample = read_sample(extra_info["trajectory"], **said, acc=0.0, ground_truth=truth, step=step)
     known = {"ground_truth": ground_truth, "policy": recipe["answer"], "decimals": recipe["decimals"]}
     try:
@@ -57,7 +57,7 @@ def compute_score(
     except Exception:
         log.exception("scoring raised: counted as %s", CRASHED)
         judged = verdict(policy_text="", text="", tested=0.0, **known) | {"graded_by": CRASHED}
-        nothing = replace(sample, text="", policy_text="", ids=[], policy_spans=[], turns=[], calls=[])
+        nothing = replace(sample, text="", policy_text="", prefill="", ids=[], policy_spans=[], turns=[], calls=[])
         reward, drop = min(_reward(nothing, recipe)[0], 0.0), ""
     overlong = 0.0
     if recipe["overlong_buffer"] > 0:
