@@ -1,7 +1,18 @@
-"""The one exception that means: the user can mend this."""
+"""Errors that the user can correct, where an error comes from, and whether a thing has failed from the start."""
 
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+ALIKE = 8  # trajectories (or calls of as many) that fail with one error before anything worked
+_MESSAGE_CHARS = 400
+_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = str(Path(__file__).parent)
 
 
 class UserError(Exception):
@@ -10,6 +21,71 @@ class UserError(Exception):
     The message is one or two plain sentences: what was wrong, what was expected, what to do. The command line prints it
     without a traceback and exits with code 2.
     """
+
+
+class NeverWorked(UserError):
+    """What the first trajectories called failed each time with one error: the rest would fail as well."""
+
+
+class FirstErrors:
+    """Whether a reward, a tool or an environment has failed alike since the start.
+
+    `alike` callers that fail with one error at one line, before any call has worked, make it `NeverWorked`. From the
+    first call that works on, errors are single cases, and this keeps out of their way.
+    """
+
+    def __init__(self, alike: int = ALIKE):
+        self.alike, self.works = alike, False
+        self._error: tuple = ()
+        self._callers: set[str] = set()
+        self._inputs: set[str] = set()
+
+    def worked(self) -> None:
+        self.works = True
+
+    def failed(self, what: str, error: BaseException, caller: str, message: str = "", given: str | None = None) -> None:
+        """Count an error of `caller` (a trajectory, a prompt). Raises NeverWorked, which names `what`.
+
+        message: counted as part of the error, where messages tell errors of one line apart. given: the input that a
+        policy chose, None where it chose none: what fails on one and the same input may work on another.
+        """
+        if isinstance(error, NeverWorked):
+            raise error
+        if self.works:
+            return
+        if (found := (type(error).__name__, raised_in(error), message)) != self._error:
+            self._error, self._callers, self._inputs = found, set(), set()
+        self._callers.add(caller)
+        self._inputs.add(given or "")
+        if len(self._callers) >= self.alike and (given is None or len(self._inputs) > 1):
+            raise NeverWorked(
+                f"{what} has failed {len(self._callers)} times of {len(self._callers)} with the same error: "
+                f"{describe(error)}. Correct it and give the same command again."
+            ) from error
+
+
+def describe(error: BaseException) -> str:
+    """Return the error's class, message and place as "TypeError: no number (FILE, line N, in FUNCTION)"."""
+    cause = getattr(error, "cause", None)  # of an error that Ray brings from another process
+    original = cause if isinstance(cause, BaseException) else error
+    message, place = " ".join(str(original).split())[:_MESSAGE_CHARS], raised_in(error)
+    named = f"{type(original).__name__}: {message}" if message else type(original).__name__
+    return f"{named} ({place})" if place else named
+
+
+def raised_in(error: BaseException) -> str:
+    """Return the innermost function of the user's code, else of this package, else of any, as "FILE, line N, in NAME".
+
+    "" where the error has no traceback.
+    """
+    frames = [match.group("file", "line", "function") for match in _FRAME.finditer(getattr(error, "traceback_str", ""))]
+    frames = frames or [(f.filename, str(f.lineno), f.name) for f in traceback.extract_tb(error.__traceback__)]
+    if not frames:
+        return ""
+    local = [frame for frame in frames if not frame[0].startswith((*_LIBRARIES, "<", sys.prefix))]
+    users = [frame for frame in local if not frame[0].startswith(_PACKAGE)]
+    file, line, function = (users or local or frames)[-1]
+    return f"{Path(file).name}, line {line}, in {function}"
 
 
 def refusals(module: str) -> Callable[..., UserError]:

@@ -3,9 +3,10 @@
 import inspect
 from collections.abc import Mapping
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, describe
 from retool_mcore.recipes.sample_filters import FILTERS
 from retool_mcore.rewards.registry import find_reward
+from retool_mcore.rewards.value import number
 
 
 def check_recipe(recipe: Mapping) -> None:
@@ -18,6 +19,7 @@ def check_recipe(recipe: Mapping) -> None:
     check_arguments("reward", recipe["reward"], given=1)
     if group_reward:
         check_arguments("group_reward", recipe["group_reward"], given=2, fewest=None)
+        check_group_reward(recipe["group_reward"])
     check_filters(recipe)
 
 
@@ -28,6 +30,19 @@ def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
         inspect.signature(function).bind(*[None] * given, **keywords, **section["args"])
     except TypeError as error:
         raise UserError(f"recipe.{key}.args do not fit {section['name']}: {error}.") from error
+
+
+def check_group_reward(section: Mapping) -> None:
+    """Refuse a group reward that fails for a right answer of one call and a wrong one of two: it would fail behind a
+    whole generation phase. Raises UserError."""
+    name = section["name"]
+    try:
+        rewards = find_reward(name)([1.0, 0.0], [1, 2], fewest=None, **section["args"])
+        values = [number(value, f"the group reward {name}") for value in rewards]
+    except Exception as error:
+        raise UserError(f"recipe.group_reward.name={name} fails for a group of two: {describe(error)}.") from error
+    if len(values) != 2:
+        raise UserError(f"recipe.group_reward.name={name} returned {len(values)} rewards for a group of two.")
 
 
 def check_filters(recipe: Mapping) -> None:

@@ -12,6 +12,7 @@ from retool_mcore.recipes.columns import put, real_keys, unwrap
 from retool_mcore.recipes.fewest_calls import FewestCalls
 from retool_mcore.rewards.otc import fewest_calls, tool_productivity
 from retool_mcore.rewards.registry import find_reward
+from retool_mcore.rewards.value import number
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class RecipeStep:
             prompt = group[0].prompt
             accs, calls = [row.acc for row in group], [row.calls for row in group]
             fewest = self._fewest.get(prompt)
-            rewards = reward(accs, calls, fewest=fewest, **group_reward["args"])
+            source = f"the group reward {group_reward['name']}"
+            rewards = [number(value, source) for value in reward(accs, calls, fewest=fewest, **group_reward["args"])]
             values |= {row.key: value + row.overlong for row, value in zip(group, rewards, strict=True)}
             minima[prompt] = fewest_calls(accs, calls, minima.get(prompt, fewest))
         self._fewest.update(step, minima)

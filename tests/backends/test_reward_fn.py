@@ -50,6 +50,7 @@ def test_each_recipe_scores_by_its_own_reward():
         "overlong": 0.0,
         "drop": "",
         "graded_by": ANY,  # "memo" where another test has asked the same
+        "error": "",
     }
     assert outcome("zerotir", "\\boxed{41}")["score"] == 0.0
     assert outcome("torl", right, ["recipe.reward.args.executability=-0.5"])["score"] == 0.5

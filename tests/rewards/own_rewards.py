@@ -1,0 +1,58 @@
+"""Rewards that a user might write."""
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+GOOD = {
+    "a bool": True,
+    "an int": 1,
+    "a float32": np.float32(1),
+    "an int64": np.int64(1),
+    "a bool of NumPy": np.bool_(True),
+    "an array without dimensions": np.array(1.0),
+    "an array of one": np.array([1.0]),
+    "a tensor": torch.tensor(1.0),
+    "a tensor with a gradient": torch.ones((), requires_grad=True),
+    "a tensor of half precision": torch.tensor([1], dtype=torch.bfloat16),
+    "a Decimal": Decimal("1.0"),
+    "a Fraction": Fraction(1),
+}
+BAD = {
+    "not a number": math.nan,
+    "infinity": math.inf,
+    "NumPy's": np.float32(-np.inf),
+    "a tensor's": torch.tensor(math.nan),
+    "None": None,
+    "a text": "1.0",
+    "bytes": b"1",
+    "an array of two": np.array([1.0, 2.0]),
+    "a list": [1.0],
+    "a dict": {"score": 1.0},
+    "a tuple": (1.0, {}),
+    "complex": 1j,
+    "too large": 10**400,
+}
+
+
+def good(sample, *, case: str):
+    return GOOD[case]
+
+
+def bad(sample, *, case: str):
+    return BAD[case]
+
+
+async def coroutine(sample):
+    return 1.0
+
+
+def sometimes(sample):
+    return 1.0 if sample.correct else math.nan
+
+
+def raises(sample):
+    return 1.0 / len(sample.ground_truth.split("x")[1:])
