@@ -9,7 +9,8 @@ from typing import Any
 
 from retool_mcore.data.formats import TOOL
 from retool_mcore.data.function_schema import check_schema, row_tools
-from retool_mcore.errors import UserError
+from retool_mcore.data.untrusted import canonical_json
+from retool_mcore.errors import ALIKE, FirstErrors, UserError
 from retool_mcore.tools.base import Episode, Reply, Tool, load
 
 CODE = "retool_mcore.tools.code.CodeInterpreter"
@@ -22,12 +23,21 @@ class Toolbox:
     """Tools by name. `timeout_s` bounds one call of a tool without bounds of its own, its `open` included.
 
     `rows` serves tools that only a row of the data knows: an object with `tool(schema) -> Tool` and `one_turn`
-    (tools/recorded.py). Raises UserError for two tools of one name or a schema that is none.
+    (tools/recorded.py). `first` notes by name whether a tool has worked yet; one that has not, and fails with the same
+    error in `alike` episodes, ends the run. Raises UserError for two tools of one name or a schema that is none.
     """
 
-    def __init__(self, tools: Iterable[Tool], timeout_s: float = TIMEOUT_S, rows: Any = None):
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        timeout_s: float = TIMEOUT_S,
+        rows: Any = None,
+        first: dict[str, FirstErrors] | None = None,
+    ):
         self.timeout_s = timeout_s
         self.rows = rows
+        self.alike = ALIKE
+        self.first = {} if first is None else first
         self.tools: dict[str, Tool] = {}
         for tool in tools:
             check_schema(tool.schema)
@@ -71,23 +81,30 @@ class Toolbox:
                     f"a row of the data lists the tool {name!r}, which no entry of toolbox.use answers: "
                     "add the tool, or take toolbox=replay, which checks calls and answers only recorded ones."
                 )
-        return Toolbox(chosen, self.timeout_s, rows)
+        toolbox = Toolbox(chosen, self.timeout_s, rows, self.first)
+        toolbox.alike = self.alike
+        return toolbox
 
     async def call(self, name: str, arguments: dict, episode: Episode) -> Reply:
         """The tool's reply to a checked call. What a tool without `own_bounds` raises becomes an error to read.
 
-        UserError goes through: it says that the run itself is set up wrongly.
+        UserError goes through: it says that the run itself is set up wrongly. A tool that has never worked, and fails
+        with the same error in `alike` episodes, raises NeverWorked.
         """
         tool = self.tools[name]
         clock = time.perf_counter()
         bound = asyncio.timeout(None if tool.own_bounds else self.timeout_s)
+        first = self.first.setdefault(name, FirstErrors(self.alike))
+        called = False
         try:
             async with bound:
                 if name not in episode.opened:
                     episode.opened[name] = asyncio.ensure_future(tool.open(episode))
                 # Shielded, because calls of one turn wait for the same opening and each has a limit of its own.
                 await asyncio.shield(episode.opened[name])
+                called = True
                 reply = await tool.call(arguments, episode)
+            first.worked()
             if not isinstance(reply, Reply):
                 raise UserError(f"the tool {name} returned {type(reply).__name__}: expected a Reply of tools/base.py.")
         except UserError:
@@ -98,6 +115,8 @@ class Toolbox:
             if bound.expired():
                 reply = Reply(f"Error: {name} gave no answer within {self.timeout_s:g} s.", status="timeout")
             else:
+                given = canonical_json(arguments) if called and arguments else None
+                first.failed(f"the tool {name}", error, episode.session, str(error), given)
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
         texts: dict[str, Any] = {name: _as_text(getattr(reply, name)) for name in _TEXTS}

@@ -25,7 +25,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from retool_mcore.backends.verl.turn import ABORTED, sample_turn
 from retool_mcore.data.formats import Format, get_format
-from retool_mcore.errors import UserError
+from retool_mcore.errors import ALIKE, UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.seeds import request_seed
 from retool_mcore.rollout.trajectory import answer_text
@@ -89,6 +89,9 @@ class RetoolAgentLoop(AgentLoopBase):
         self.toolbox_json = "null" if toolbox is None else _as_json(toolbox)
         self.timeout_s = timeout_s
         self.seed = seed
+        trajectories = self.config.data.get("train_batch_size", ALIKE) * self.rollout_config.get("n", 1)
+        workers = self.rollout_config.get("agent", {}).get("num_workers", 1)
+        self.alike = max(2, min(ALIKE, trajectories // workers))
 
     @counted
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs) -> AgentLoopOutput:
@@ -185,7 +188,9 @@ class RetoolAgentLoop(AgentLoopBase):
         if self.format.name == "none":
             return None
         sandbox: Any = _shared_sandbox(self.sandbox_json)
-        return _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines).for_row(row)
+        toolbox = _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines)
+        toolbox.alike = self.alike
+        return toolbox.for_row(row)
 
     def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int, seed: int) -> dict[str, Any]:
         # A new dict every turn, because verl's server pops keys from the one it gets.

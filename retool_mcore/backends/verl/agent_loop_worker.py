@@ -24,6 +24,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.rollout_trace import rollout_trace_attr
 
 from retool_mcore.backends.patches import PATCHES, check
+from retool_mcore.backends.verl.first_errors import ScoringError, stopped_by_first_errors
+from retool_mcore.errors import FirstErrors
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.rollout.wire import from_wire, to_wire
@@ -45,7 +47,9 @@ assert {"_run_agent_loop", "_agent_loop_postprocess"} <= vars(_Worker).keys() | 
 
 
 class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
-    """verl's worker with `Unfinished` around every trajectory of training."""
+    """verl's worker with `Unfinished` around every trajectory of training; it stops the run for what always fails."""
+
+    scored = False  # whether a trajectory of this worker has been
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -60,6 +64,10 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
             most=retool.live and retool.live // workers,
         )
 
+    @functools.cached_property
+    def first(self) -> FirstErrors:
+        return FirstErrors()
+
     async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
         folder = kwargs.pop(COLUMN, None)
         if folder is not None and not trajectory["validate"]:
@@ -71,7 +79,8 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
                 return await self._agent_loop_postprocess(restore(record), trajectory["validate"], **kwargs)
             _PLACE.set((unfinished, key))
         attributes = {name: trajectory[name] for name in ("step", "sample_index", "rollout_n", "validate")}
-        async with self.live.trajectory():
+        partition = "val" if trajectory["validate"] else "train"
+        async with self.live.trajectory(), stopped_by_first_errors(self.first, kwargs["uid"], partition):
             with rollout_trace_attr(**attributes, name="agent_loop", trace=trace):
                 output = await self._loop(agent_name).run(sampling_params, **kwargs)
                 return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
@@ -94,12 +103,22 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
             )
         return self.loops[agent_name]()
 
+    async def _compute_score(self, outputs, kwargs):
+        """As verl's. Raises ScoringError while nothing has been scored: the group then fails like one whose rollout
+        raises, and is not trained on with the reward of an error."""
+        await super()._compute_score(outputs, kwargs)
+        error = outputs[-1].extra_fields.get("reward_extra_info", {}).get("error", "")
+        if error and not self.scored:
+            raise ScoringError(error)
+        self.scored = True
+
     async def _agent_loop_postprocess(self, output, validate, **kwargs):
         self.live.ended(len(output.prompt_ids) + len(output.response_ids))
         await super()._agent_loop_postprocess(output, validate, **kwargs)
         # Router replay's experts are larger than all the rest: such a trajectory is generated again, as is one that the
-        # sandbox itself spoilt.
+        # sandbox itself spoilt, and scored again, one whose scoring raised.
         lost = output.routed_experts is not None or output.extra_fields.get("finish") == Status.SANDBOX
+        lost |= bool(output.extra_fields.get("reward_extra_info", {}).get("error"))
         if (place := _PLACE.get()) is not None and not lost:
             unfinished, key = place
             await asyncio.to_thread(unfinished.append, key, output.model_dump(include=_KEPT))

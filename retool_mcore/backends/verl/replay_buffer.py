@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from retool_mcore.backends.verl.first_errors import StopsForFirstErrors
 from retool_mcore.data.curriculum import Curriculum, problem_name
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.columns import unwrap
@@ -140,11 +141,11 @@ def _extra_fields(keys: list[str], partition_id: str) -> list[dict]:
     return [extra | {"problem": problem_name(source, int(index))} for extra, source, index in rows]
 
 
-class FilteringReplayBuffer(GroupFilters, ReplayBuffer):
+class FilteringReplayBuffer(StopsForFirstErrors, GroupFilters, ReplayBuffer):
     """Of the synchronous trainer: a step's batch is made of what was asked for in that step."""
 
 
-class AsyncFilteringReplayBuffer(GroupFilters, ReplayBufferAsync):
+class AsyncFilteringReplayBuffer(StopsForFirstErrors, GroupFilters, ReplayBufferAsync):
     """Of trainers whose rollouts run ahead. verl's own replaces failed groups already."""
 
 

@@ -11,7 +11,7 @@ from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop, _shared_sandb
 from retool_mcore.environments.repository import RepositoryEnvironment
 from retool_mcore.environments.stages import Stages
 from retool_mcore.environments.tools import ENVIRONMENT
-from retool_mcore.errors import UserError
+from retool_mcore.errors import UserError, describe
 from retool_mcore.sandbox.base import Status
 
 log = logging.getLogger(__name__)
@@ -48,17 +48,18 @@ class RepositoryAgentLoop(RetoolAgentLoop):
                 ENVIRONMENT.set(environment)
                 output = await super().run(sampling_params, priority, **kwargs)
                 await passage.enter("score")
+                error = ""
                 try:
                     verdict = await environment.score()
                 except UserError:
                     raise
-                except Exception:
+                except Exception as raised:
                     # What the policy left broke the judge: were it raised, the group would be replaced.
                     log.exception("scoring raised")
-                    verdict = math.nan
+                    verdict, error = math.nan, describe(raised)
             finally:
                 await environment.close()
-        output.extra_fields |= {"verdict": verdict, "stages": json.dumps(passage.spans)}
+        output.extra_fields |= {"verdict": verdict, "scoring_error": error, "stages": json.dumps(passage.spans)}
         if environment.sandbox_failed:
             output.extra_fields["finish"] = str(Status.SANDBOX)
         return output
