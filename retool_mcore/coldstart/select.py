@@ -78,7 +78,7 @@ def rendered_tokens(fmt: Format, row: Row) -> int:
             position = hidden.find(_nfc(fmt.plain(segment["text"])), position)
             if position < 0:
                 raise Drop("mask is wrong", f"{fmt.name}: an output is trained on")
-        elif segment["kind"] == "text" and _nfc(segment["text"].strip()) not in trained:
+        elif segment["kind"] == "text" and _nfc(fmt.neutral(segment["text"]).strip()) not in trained:
             raise Drop("mask is wrong", f"{fmt.name}: text of the policy is not trained on")
     return len(fmt.prompt_ids(render(TEMPLATES[fmt.name], row.problem))) + len(ids)
 

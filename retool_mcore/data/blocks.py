@@ -106,6 +106,16 @@ def code_block(text: str) -> Block | None:
     return Block(start, end + len(CODE_END), text[body:end])
 
 
+def unfenced(body: str) -> str:
+    """Return the program that a block's `body` holds, without the fence around it."""
+    # Linear in the body's length, unlike a regular expression, because a policy may write thousands of spaces.
+    fence, _, rest = body.lstrip().partition("\n")
+    rest = rest.rstrip()
+    if fence.rstrip() in ("```", "```python", "```py") and rest.endswith("```"):
+        return rest.removesuffix("```").rstrip(" \t").removesuffix("\n")
+    return body.strip()
+
+
 def open_program(text: str) -> bool:
     """Return whether all closing tags of `text` stand in strings or comments of a program that goes on."""
     return CODE_END in text and code_block(text) is None

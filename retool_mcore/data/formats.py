@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retool_mcore.data.blocks import call_blocks, code_block, open_program
+from retool_mcore.data.blocks import call_blocks, code_block, open_program, unfenced
 from retool_mcore.data.function_schema import argument_error, function_schema
+from retool_mcore.data.special_tokens import POLICY_TAGS, SpecialTokens
 from retool_mcore.data.untrusted import json_or_none, read_json
 from retool_mcore.errors import UserError
 
@@ -91,6 +92,8 @@ class Format:
         # R1-Distill's <｜User｜> is no special token, and an observation that holds it would begin a turn all the same.
         bare = self._render(self._turns, add_generation_prompt=True, tools=[])
         self._special += [t.content for t in added if not t.special and not t.content.isalpha() and t.content in bare]
+        self._in_observation = SpecialTokens(self._special)
+        self._in_text = SpecialTokens(token for token in self._special if token not in POLICY_TAGS)
         generation = self._render([question], add_generation_prompt=True)
         self._prefill = generation[generation.rfind(_THINK) :] if _THINK in generation else ""
         self._after_eos = tail.removeprefix(self.eos_text)
@@ -123,7 +126,17 @@ class Format:
         """
         if tools is not None and self.tools is None:
             raise UserError(f"format {self.name} cannot list tools in a prompt: set rollout.format=hermes.")
+        messages, tools = self.neutral(list(messages)), self.neutral(tools)
         return self.encode(self._render(messages, add_generation_prompt=True, tools=tools))
+
+    def neutral(self, value: Any) -> Any:
+        """Return a text, or messages or schemas with all of their texts, with a space inside every token that makes a
+        turn: what a data set holds must not add a turn to the template's. The tags that a policy writes stay."""
+        if isinstance(value, str):
+            return self._in_text.broken_up(value)
+        if isinstance(value, Mapping):
+            return {self.neutral(key): self.neutral(part) for key, part in value.items()}
+        return [self.neutral(part) for part in value] if isinstance(value, list | tuple) else value
 
     def prefill(self, prompt_ids: Sequence[int]) -> str:
         """Return the thought that the template opens, or closes again, at the end of a prompt; "" where it does not.
@@ -138,9 +151,7 @@ class Format:
 
         A program that prints `<|im_end|>` must not be able to end the turn for the policy.
         """
-        for token in self._special:
-            observation = observation.replace(token, f"{token[0]} {token[1:]}")
-        return observation.rstrip()
+        return self._in_observation.broken_up(observation).rstrip()
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
         """The calls in one sampled turn's text, in order; empty when the turn is a final answer.
@@ -176,7 +187,7 @@ class TextFormat(Format):
         if not found.closed:
             error = "Error: </code> without <code>. Write the program between <code> and </code>."
             return [ToolCall(None, error, found.start)]
-        return [_call(_unfence(found.body), found.start)]
+        return [_call(unfenced(found.body), found.start)]
 
     def goes_on(self, turn_text: str) -> bool:
         return open_program(turn_text)
@@ -248,15 +259,6 @@ def get_format(name: str, tokenizer, template_kwargs: Mapping | None = None) -> 
     if not tokenizer.chat_template:
         raise UserError("The tokenizer has no chat template: use an instruct model's or set chat_template.")
     return FORMATS[name](tokenizer, template_kwargs)
-
-
-def _unfence(body: str) -> str:
-    # Linear in the body's length, unlike a regular expression, because a policy may write thousands of spaces.
-    fence, _, rest = body.lstrip().partition("\n")
-    rest = rest.rstrip()
-    if fence.rstrip() in ("```", "```python", "```py") and rest.endswith("```"):
-        return rest.removesuffix("```").rstrip(" \t").removesuffix("\n")
-    return body.strip()
 
 
 def _call(code: str, start: int) -> ToolCall:
@@ -334,6 +336,7 @@ def render_segments(
     code = None
     for position, segment in enumerate(segments):
         kind, content = segment["kind"], segment["text"]
+        content = content if kind == "observation" else fmt.neutral(content)  # `observation_ids` does it there
         if kind not in ("text", "code", "observation") or (kind == "observation") != (code is not None):
             raise UserError(f"Segment {position} is {kind!r}: expected text, or code and right behind it its output.")
         if kind == "text":

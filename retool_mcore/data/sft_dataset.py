@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from retool_mcore.data.formats import get_format, render_segments
 from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.schema import check_sft
+from retool_mcore.data.special_tokens import NAMED
 from retool_mcore.errors import UserError
 
 _COLUMNS = ["prompt", "segments", "extra_info"]
@@ -45,7 +46,7 @@ class ReToolSFTDataset(Dataset):
         max_length = config["max_length"]
         observations_too = config.get("predict_observations", False)
         self.examples: list[tuple[torch.Tensor, torch.Tensor]] = []
-        dropped = 0
+        dropped = named = 0
         for name, row_number, row in _rows(files, max_samples):
             try:
                 tools = row_tools(row.get("extra_info"))
@@ -62,6 +63,8 @@ class ReToolSFTDataset(Dataset):
             if len(ids) > max_length:
                 dropped += 1
                 continue
+            texts = [message["content"] for message in row["prompt"]] + [part["text"] for part in row["segments"]]
+            named += fmt.neutral(texts) != texts
             loss_mask = [0] * len(prompt) + ([1] * len(response) if observations_too else mask)
             self.examples.append((torch.tensor(ids, dtype=torch.int32), torch.tensor(loss_mask, dtype=torch.int8)))
         if not self.examples:
@@ -69,8 +72,11 @@ class ReToolSFTDataset(Dataset):
                 f"No SFT example in {', '.join(map(str, files))}: {dropped} rows were longer than "
                 f"data.max_length={max_length}."
             )
-        if dropped and not (torch.distributed.is_initialized() and torch.distributed.get_rank()):
+        first_rank = not (torch.distributed.is_initialized() and torch.distributed.get_rank())
+        if dropped and first_rank:
             print(f"dropped {dropped} of {dropped + len(self.examples)} SFT examples longer than {max_length} tokens")
+        if named and first_rank:
+            print(f"{named} of {len(self.examples)} SFT examples {NAMED}")
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -10,6 +10,7 @@ from retool_mcore.data.formats import Format
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.prepare import longest_prompt
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
+from retool_mcore.data.special_tokens import NAMED
 from retool_mcore.errors import refusals
 from retool_mcore.tables import yaml_beside
 
@@ -51,6 +52,17 @@ def check_prompt_lengths(
         tokens, row = longest_prompt(file, fmt.tokenizer, tools, fmt.template_kwargs)
         if tokens > max_prompt_tokens:
             raise refused("long_prompt", key=key, row=row, file=file, tokens=tokens, limit=max_prompt_tokens)
+
+
+def tell_special_tokens(key: str, files: Iterable[Path], fmt: Format) -> None:
+    """Print how many prompts hold the tokenizer's special tokens, which the rollout reads as text (Format.neutral)."""
+    changed = total = 0
+    for file in files:
+        for batch in parquet.ParquetFile(file).iter_batches(columns=["prompt"]):
+            prompts = batch["prompt"].to_pylist()
+            changed, total = changed + sum(fmt.neutral(prompt) != prompt for prompt in prompts), total + len(prompts)
+    if changed:
+        print(f"{key}: {changed} of {total} prompts {NAMED}", flush=True)
 
 
 def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:

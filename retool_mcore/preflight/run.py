@@ -285,3 +285,4 @@ def check_prompt_lengths(
     for key, paths in files.items():
         limit = config.rollout.max_prompt_tokens
         data.check_prompt_lengths(f"data.{key}", paths, fmt, tools or fmt.tools, max_prompt_tokens=limit)
+        data.tell_special_tokens(f"data.{key}", paths, fmt)
