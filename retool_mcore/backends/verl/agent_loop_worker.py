@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import transfer_queue
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import agent_loop as verls
@@ -28,6 +29,7 @@ from retool_mcore.backends.patches import PATCHES, check
 from retool_mcore.backends.verl.first_errors import ScoringError, stopped_by_first_errors
 from retool_mcore.errors import FirstErrors
 from retool_mcore.recipes.columns import unwrap
+from retool_mcore.rollout.failures import FAILURE, cause_of
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished
@@ -72,6 +74,16 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
         return FirstErrors()
 
     async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
+        try:
+            return await self._take_or_run(sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs)
+        except Exception as error:
+            # verl tells that a group failed, and not why. The tag is read by backends/verl/replay_buffer.py.
+            tag = {"status": "running", FAILURE: tuple(cause_of(error))}
+            partition = "val" if trajectory["validate"] else "train"
+            await transfer_queue.async_kv_put(key=kwargs["uid"], partition_id=partition, tag=tag)
+            raise
+
+    async def _take_or_run(self, sampling_params, trajectory, *, agent_name, trace, **kwargs):
         folder = kwargs.pop(COLUMN, None)
         if folder is not None and not trajectory["validate"]:
             if folder not in self.opened:
