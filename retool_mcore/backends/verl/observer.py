@@ -14,7 +14,7 @@ from verl.utils.debug import marked_timer
 from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.backends.verl.batch import StepBatch, put_column, read_batch, read_notes
 from retool_mcore.backends.verl.mini_batches import Cut, order_correlation
-from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
+from retool_mcore.metrics.audit import Fault, MaskAuditError, NotFinite, audit, not_finite, span_mask
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import grader_metrics, latencies_s, sandbox_metrics
@@ -72,6 +72,8 @@ class StepObserver:
             if fault is not None:
                 raise self._mask_audit_error(seen, fault)
             policy, _ = spans  # type: ignore[misc]  # without a fault they are spans
+            if (broken := not_finite(seen.columns, seen.records, policy)) is not None:
+                print(self._told_of(seen, broken), flush=True)
             kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
             rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
             return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)
@@ -146,8 +148,18 @@ class StepObserver:
                 board.add_text(f"trajectory/{number}", markdown(record, decode), step)
 
     def _mask_audit_error(self, seen: StepBatch, fault: Fault, where: str = "before the update") -> MaskAuditError:
-        record = seen.records[fault.row]
+        return MaskAuditError(fault.what, self._kept(seen.records[fault.row]), fault.token, where)
+
+    def _told_of(self, seen: StepBatch, broken: NotFinite) -> str:
+        """The line about values that are not finite. What the update does with them is the alarm `nan`'s to answer."""
+        first = self._kept(seen.records[broken.row])
+        return (
+            f"{broken.column} of {broken.rows} of {len(seen.records)} trajectories are not finite (NaN or infinite), "
+            f"first in trajectory {first}, response token {broken.token}: {broken.look_at}."
+        )
+
+    def _kept(self, record: dict) -> str:
+        """Write a trajectory to the folder of the audit; its name, and where it is shown."""
         path = write_step(self.stage_dir / "audit", record["step"], [record])
         look = f"`retool view {self.stage_dir.parent} --audit` shows it at #/t/{record['step']}/0"
-        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
-        return MaskAuditError(fault.what, key, fault.token, where)
+        return f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
