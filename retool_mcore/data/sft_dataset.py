@@ -86,6 +86,35 @@ class ReToolSFTDataset(Dataset):
         return {"input_ids": ids.long(), "position_ids": torch.arange(len(ids)), "loss_mask": loss_mask.long()}
 
 
+class FilledUp(Dataset):
+    """All rows of `dataset` in whole batches of `batch`, for a loader that drops the last incomplete one.
+
+    The rows beyond the data set's own are its shortest one without targets (loss_mask all 0): they count in no sum.
+    """
+
+    def __init__(self, dataset: Dataset, batch: int):
+        self.dataset, self.rows = dataset, len(dataset)  # type: ignore[arg-type]  # torch's Dataset has no len
+        self.length = -(-self.rows // batch) * batch
+        lengths = [len(dataset[row]["input_ids"]) for row in range(self.rows)]
+        self.shortest = lengths.index(min(lengths))
+        targets = [int(dataset[row]["loss_mask"].sum()) for row in range(self.rows)]
+        self.targets = [sum(targets[start : start + batch]) for start in range(0, self.rows, batch)]  # of each batch
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if index < self.rows:
+            return self.dataset[index]
+        row = self.dataset[self.shortest]
+        return row | {"loss_mask": torch.zeros_like(row["loss_mask"])}
+
+    def weight(self, number: int) -> float:
+        """The factor of batch `number`'s loss, a mean over its targets, with which the plain mean over all batches is
+        the mean over all targets."""
+        return self.targets[number] * len(self.targets) / sum(self.targets)
+
+
 def _rows(files: Sequence[str | Path], max_samples: int):
     """Yield (file, row number in it, row) over `files` in order, at most `max_samples` rows (-1: all)."""
     count = 0

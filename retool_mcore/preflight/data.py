@@ -39,7 +39,7 @@ def count_rows(files: Iterable[Path]) -> int:
 
 
 def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
-    """verl drops the last incomplete batch: fewer rows than a batch train nothing, and validate to a loss of NaN."""
+    """verl drops the last incomplete batch: fewer rows than a batch train nothing."""
     if rows < batch:
         raise refused("few_rows", key=key, rows=rows, batch=batch)
 

@@ -55,10 +55,11 @@ def check_sft_stage(config: DictConfig) -> None:
     data.check_template(config.data.prompt, rollout.format)
     keys = ("sft_train_files", "sft_validation_files")
     files = {key: data.check_files(f"data.{key}", config.data[key], check_sft) for key in keys}
-    for key, paths in files.items():
-        data.check_fills_a_batch(f"data.{key}", rows=data.count_rows(paths), batch=train.batch)
+    for paths in files.values():
         data.check_prepared_template(paths, rollout.format)
-    steps = train.steps or train.epochs * (data.count_rows(files["sft_train_files"]) // train.batch)
+    rows = data.count_rows(files["sft_train_files"])
+    data.check_fills_a_batch("data.sft_train_files", rows=rows, batch=train.batch)
+    steps = train.steps or train.epochs * (rows // train.batch)
     parallel.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
 
     weights = reads_weights(config)

@@ -45,8 +45,8 @@ def test_a_wrong_path_a_missing_column_and_an_empty_file_are_named(files, tmp_pa
 def test_rows_are_summed_and_must_fill_a_batch(files):
     assert data.count_rows(files) == 8
     data.check_fills_a_batch("data.train_files", rows=8, batch=8)
-    message = refusal(data.check_fills_a_batch, "data.sft_validation_files", rows=8, batch=9)
-    assert "data.sft_validation_files" in message and "8 rows" in message and "train.batch=9" in message
+    message = refusal(data.check_fills_a_batch, "data.sft_train_files", rows=8, batch=9)
+    assert "data.sft_train_files" in message and "8 rows" in message and "train.batch=9" in message
 
 
 def test_the_longest_prompt_is_named_with_its_row_and_length(files, tmp_path):

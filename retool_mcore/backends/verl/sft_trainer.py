@@ -16,8 +16,11 @@ from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
 from retool_mcore.backends.megatron import engine
+from retool_mcore.data.sft_dataset import FilledUp
 from retool_mcore.state import checkpoints, heartbeat, stop
 from retool_mcore.state.schedule import Schedule
+
+EPOCHS_APART = 1_000_003  # PyTorch's sampler adds the epoch to the seed: two seeds must not share their epochs
 
 
 @contextmanager
@@ -66,6 +69,16 @@ def _recount(state: Any, batch: int) -> None:
 
 class ColdStart(SFTTrainer):
     """verl's SFT trainer with `total_training_steps` that may span epochs, our checkpoints, and timed steps."""
+
+    def _build_dataloader(self):
+        """As verl's, in the order that the run's seed draws, with all rows of the validation: verl 0.9.1 reads no seed
+        here and drops the rows behind the last whole batch."""
+        if self.val_dataset:
+            self.val_dataset, self.validated = FilledUp(self.val_dataset, self.config.data.train_batch_size), 0
+            client = self.training_client
+            client.infer_batch = partial(self._validate_batch, client.infer_batch)
+        super()._build_dataloader()
+        self.train_sampler.seed = self.config.trainer.seed * EPOCHS_APART
 
     def _init_engine(self):
         if self.config.trainer.total_training_steps is not None:
@@ -119,6 +132,15 @@ class ColdStart(SFTTrainer):
         self.step += 1
         # verl's loop logs and validates first, then saves this very step.
         self.save_freq = 1 if self.stopping or due else self.save_every
+        return output
+
+    def _validate_batch(self, infer_batch, data):
+        """The next batch of a validation by verl's `infer_batch`; its loss is weighted, so that `val/loss` is the mean
+        over all targets of the validation set."""
+        output = infer_batch(data)
+        number, self.validated = self.validated, (self.validated + 1) % len(self.val_dataset.targets)
+        if self.engine.is_mp_src_rank_with_outputs():
+            tensordict_utils.get(output, "metrics")["loss"] *= self.val_dataset.weight(number)
         return output
 
     def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
