@@ -33,7 +33,7 @@ from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
 from retool_mcore.config import STAGE_POLICIES, config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
-from retool_mcore.runner import processes, template
+from retool_mcore.runner import began_with, processes, template
 from retool_mcore.runner.phase_line import phase_line
 from retool_mcore.runner.stage_log import killed_by, last_error, names_error
 from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
@@ -151,7 +151,7 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 def kept_values(stage: str, config: DictConfig) -> str:
     """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing. Raises UserError
-    where its checkpoints have another format than this attempt would read."""
+    where its checkpoints have another format than this attempt would read, or lie on other weights."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
@@ -160,6 +160,7 @@ def kept_values(stage: str, config: DictConfig) -> str:
     for key, kind in FORMATS.items():
         if kind(was := OmegaConf.select(old, key) or False) != kind(OmegaConf.select(config, key)):
             raise UserError(f"{stage}: {last} was saved with {key}={str(was).lower()}: add this, or another name=.")
+    began_with.check(stage, config, folder)
     pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
     told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
     return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])
@@ -219,6 +220,7 @@ def run_attempt(
         (folder / "metrics").mkdir(exist_ok=True)
         (folder / "metrics" / f"attempt_{attempt:03d}.jsonl").touch()
         path = _write_config(folder, config, attempt)
+        began_with.pin(stage, config, folder)
         print(f"{stage}: attempt {attempt} in {folder}")
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
         if kept:

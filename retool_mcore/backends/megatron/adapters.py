@@ -15,9 +15,8 @@ import torch
 from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 
 from retool_mcore.backends.verl.fingerprint import fingerprint
-from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
-from retool_mcore.state import checkpoints
+from retool_mcore.state import checkpoints, initial_weights
 
 
 class AdapterCheckpoints(MegatronCheckpointManager):
@@ -36,10 +35,7 @@ class AdapterCheckpoints(MegatronCheckpointManager):
         """As verl does. Raises UserError where the base is not the checkpoint's."""
         told = json.loads((checkpoints.policy_folder(Path(local_path)) / checkpoints.LORA).read_text())
         if self.base() != told["base"]:
-            raise UserError(
-                f"the adapters of {local_path} lie on other weights than {self.model_path} holds: give init_from the "
-                f"folder that they were trained on ({told['path']} then), or take another name."
-            )
+            raise initial_weights.other_weights(f"what is trained in {local_path}", self.model_path, told["path"])
         super().load_checkpoint(local_path, *arguments, **named)
 
     @functools.cache  # noqa: B019  a process has one; no step changes what takes a save's time to gather
