@@ -38,16 +38,8 @@ from retool_mcore.cluster.submit import record
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner import launch, template
-from retool_mcore.runner.launch import (
-    TORCHRUN,
-    AlreadyRunning,
-    Paused,
-    StageFailed,
-    Stopped,
-    is_complete,
-    run_attempt,
-    stage_dir,
-)
+from retool_mcore.runner.inputs import check_start, is_complete, stage_dir
+from retool_mcore.runner.launch import TORCHRUN, AlreadyRunning, Paused, StageFailed, Stopped, run_attempt
 from retool_mcore.state import stop
 
 say = partial(print, flush=True)
@@ -193,6 +185,7 @@ def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: S
         runs_programs, proven = stage in ("rl", "eval"), recorded_bytes(stage_dir(stage, config)) > 0
         check_nodes(allocation.nodes, config, path, srun, ports=ports, sandbox=runs_programs, proven=proven)
         check(stage, config)
+        check_start(stage, config)
         _, address = network.shared_address(allocation.nodes[1:])
         linked = config.parallel.device == "cuda" and len(allocation.nodes) > 1
         # A link that hangs or is slow is named before a training stands still; weights go to rollout nodes, too.

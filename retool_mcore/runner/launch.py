@@ -30,17 +30,17 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
-from retool_mcore.config import STAGE_POLICIES, config_hash
+from retool_mcore.config import config_hash
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import began_with, processes, template
+from retool_mcore.runner.inputs import check_start, is_complete, stage_dir
 from retool_mcore.runner.phase_line import phase_line
 from retool_mcore.runner.stage_log import killed_by, last_error, names_error
 from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
 from retool_mcore.state import alarms, checkpoints, heartbeat, stop
 from retool_mcore.state.progress import Progress, attempt_files
 
-POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
 TORCHRUN = ("sft", "export")  # stages that run one process a GPU
 # Of the optimizer's schedule, which a checkpoint holds (use_checkpoint_opt_param_scheduler).
 SCHEDULE = ("train.lr", "train.min_lr", "train.schedule", "train.warmup_steps", "train.weight_decay")
@@ -86,14 +86,6 @@ class Paused(Exception):
         self.step, self.why = step, why
 
 
-def stage_dir(stage: str, config: DictConfig) -> Path:
-    """Folder of a stage's files; an evaluation's ends in its label, else in the policy's word or its folder's name."""
-    if stage != "eval":
-        return Path(config.run_dir) / stage
-    policy = str(config.policy)
-    return Path(config.run_dir) / "eval" / str(config.label or (policy if policy in POLICIES else Path(policy).name))
-
-
 def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, str] = os.environ) -> list[str]:
     """The command that runs `stage` with the configuration file at `path`; empty for prepare, which needs no process.
 
@@ -118,15 +110,6 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
     return [sys.executable, "-m", "torch.distributed.run", *meeting, *per_node, *module]
 
 
-def is_complete(stage: str, config: DictConfig) -> bool:
-    """Whether this very configuration was carried to its end before; then it says so."""
-    complete = stage_dir(stage, config) / "COMPLETE"
-    if not complete.is_file() or complete.read_text().strip() != config_hash(config):
-        return False
-    print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
-    return True
-
-
 def preflight(stage: str, config: DictConfig) -> None:
     """All that can be found wrong before anything starts. Raises UserError."""
     from retool_mcore.preflight.run import check  # reads data and models: not for --help
@@ -134,6 +117,7 @@ def preflight(stage: str, config: DictConfig) -> None:
     from retool_mcore.train.push import check_push
 
     check(stage, config)
+    check_start(stage, config)
     if "train" in config and (last := checkpoints.latest(stage_dir(stage, config) / "checkpoints")) is not None:
         asked = config.model.lora if OmegaConf.select(config, "model.lora.rank") else None
         if (trained := checkpoints.lora(last)) != asked:

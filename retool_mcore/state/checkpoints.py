@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,14 +26,19 @@ MARK = "COMPLETE"
 BEST = "best.json"
 LORA = "adapter/lora.json"  # in the policy's folder of a checkpoint with adapters (backends/megatron/adapters.py)
 TRACKER = "latest_checkpointed_iteration.txt"  # verl/utils/checkpoint/checkpoint_manager.py:255
+_linking = threading.Lock()
 _FOLDER = re.compile(r"global_step_(\d+)")
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Declare `checkpoint` whole. Call it once, after the last of its files is written, on every rank."""
+    """Declare `checkpoint` whole. Call it once, after the last of its files is written, on every rank.
+
+    The stage's link `policy` moves with it, so it names the newest whole checkpoint however the stage ends.
+    """
     sync_tree(checkpoint)
     write_atomically(checkpoint / MARK, "")
     sync_tree(checkpoint, folders_only=True)
+    link_policy(checkpoint.parents[1])
 
 
 def declare_whole(checkpoint: Path, started: float, written: float | None = None) -> dict[str, float]:
@@ -81,6 +87,7 @@ def repair(root: Path) -> Path | None:
             shutil.rmtree(path)
     if last is not None:
         write_atomically(root / TRACKER, str(step_of(last)))
+        link_policy(root.parent)  # a kill between a checkpoint's mark and its link left the link behind
     else:
         (root / TRACKER).unlink(missing_ok=True)
     return last
@@ -113,6 +120,7 @@ def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_i
     """
     root = stage_dir / "checkpoints"
     whole = complete(root)
+    link_policy(stage_dir)  # before the checkpoint that it may still name goes
     stay = set(whole[-keep_last:])
     if keep_best is not None and (found := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
         if found != best(root):
@@ -143,8 +151,20 @@ def link_policy(stage_dir: Path) -> Path | None:
 
     None, and no link, when there is no whole checkpoint: RL with train.save_every=-1 saves none.
     """
-    last = latest(stage_dir / "checkpoints")
-    return None if last is None else _link(stage_dir / "policy", policy_folder(last))
+    with _linking:  # RL declares a checkpoint whole in a thread while its main thread rotates
+        last = latest(stage_dir / "checkpoints")
+        return None if last is None else _link(stage_dir / "policy", policy_folder(last))
+
+
+def half_trained(policy: Path) -> tuple[str, int] | None:
+    """(stage, step) of a stage's link `policy` or `policy_best` whose stage has not come to its end; None elsewhere.
+
+    The link moves with every checkpoint, so that it exists says nothing about the end: the stage's COMPLETE does.
+    """
+    if not policy.is_symlink() or policy.name not in ("policy", "policy_best") or (policy.parent / MARK).is_file():
+        return None
+    step = policy_step(policy)
+    return (policy.parent.name, step) if step else None
 
 
 def policy_step(path: Path) -> int:
@@ -174,8 +194,10 @@ def _find_best(stage_dir: Path, whole: list[Path], name: str, best_is: str) -> d
 
 
 def _link(link: Path, target: Path) -> Path:
-    part = link.with_name(f"{link.name}.part")
-    part.unlink(missing_ok=True)
-    part.symlink_to(os.path.relpath(target, link.parent))
-    os.replace(part, link)
+    named = os.path.relpath(target, link.parent)
+    if not link.is_symlink() or os.readlink(link) != named:
+        part = link.with_name(f"{link.name}.part")
+        part.unlink(missing_ok=True)
+        part.symlink_to(named)
+        os.replace(part, link)
     return link

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,47 @@ def test_policies(tmp_path):
     assert checkpoints.policy_step(checkpoints.link_policy(tmp_path)) == 20
     assert checkpoints.policy_step(tmp_path / "policy_best") == 1
     assert checkpoints.policy_step(tmp_path) == 0
+
+
+def test_the_policy_is_the_newest_whole_checkpoint_at_every_moment(tmp_path):
+    for step in (2, 4, 5):
+        save(tmp_path, step)
+        assert checkpoints.policy_step(tmp_path / "policy") == step
+        rotate(tmp_path, keep_last=1)
+        assert (tmp_path / "policy").is_dir() and checkpoints.policy_step(tmp_path / "policy") == step
+    (tmp_path / "checkpoints/global_step_6/model/huggingface").mkdir(parents=True)  # in the making
+    rotate(tmp_path, keep_last=1)
+    assert checkpoints.policy_step(tmp_path / "policy") == 5
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("mend", [lambda s: repair(s / "checkpoints"), lambda s: rotate(s, keep_last=1)])
+def test_a_link_that_a_kill_left_behind_moves_before_its_checkpoint_goes(tmp_path, mend):
+    save(tmp_path, 1, 2)
+    checkpoints._link(tmp_path / "policy", checkpoints.policy_folder(tmp_path / "checkpoints/global_step_1"))
+    mend(tmp_path)
+    assert checkpoints.policy_step(tmp_path / "policy") == 2 and (tmp_path / "policy").is_dir()
+
+
+def test_marking_in_a_thread_and_rotating_leave_the_newest(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        for step in range(1, 30):
+            marked = pool.submit(save, tmp_path, step)
+            rotate(tmp_path, keep_last=1)
+            marked.result()
+            assert checkpoints.policy_step(tmp_path / "policy") == step
+
+
+def test_a_stage_that_has_not_ended_is_half_trained(tmp_path):
+    save(tmp_path / "sft", 3)
+    link = tmp_path / "sft/policy"
+    assert checkpoints.half_trained(link) == ("sft", 3)
+    assert checkpoints.half_trained(link.resolve()) is None  # named itself, it is asked for
+    (tmp_path / "sft/COMPLETE").touch()
+    assert checkpoints.half_trained(link) is None
+    shutil.copytree(link, tmp_path / "copy/policy")
+    assert checkpoints.half_trained(tmp_path / "copy/policy") is None
 
 
 def test_rl_that_saves_nothing_has_no_policy(tmp_path):
