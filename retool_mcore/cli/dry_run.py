@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.config import run_settings
 from retool_mcore.errors import UserError
 from retool_mcore.planner import verdict
 from retool_mcore.preflight.machine import gpu_names
@@ -27,6 +28,8 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
         told = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in found.items() if value is not None)
         if told:
             yield f"  {word:<9} {told}"
+    if stage == "eval" and (said := run_settings(config)):
+        yield f"  settings  {said}"
     yield from plan(config)
     if said := launch.kept_values(stage, config):
         yield f"  resumes   {said}"

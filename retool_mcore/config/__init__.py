@@ -10,6 +10,7 @@ from retool_mcore.config.resolve import (
     register_resolvers,
 )
 from retool_mcore.config.shared import Unknown, own_words
+from retool_mcore.config.trained import report as run_settings
 
 __all__ = [
     "CONFIG_DIR",
@@ -21,4 +22,5 @@ __all__ = [
     "own_words",
     "policy_path",
     "register_resolvers",
+    "run_settings",
 ]

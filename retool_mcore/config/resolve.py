@@ -24,6 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
+from retool_mcore.config import trained
 from retool_mcore.errors import UserError
 
 # At the top of a checkout; an installed wheel has them inside the package (setup.py).
@@ -51,6 +52,8 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
     config = _compose_files(stage, choices, config_dir)
     ours = [value for value in values if value.key != "verl" and not value.key.startswith("verl.")]
     ov.apply(config, ours, FREE)
+    if stage == "eval":
+        trained.take_over(config, [value.key for value in ours], choices)
     verl_values = [value for value in values if value not in ours]
     if verl_values and "verl" not in config:
         raise ov.Unknown(f"{verl_values[0].key}: the stage {stage} has no verl section.", verl_values[0].key)
@@ -189,6 +192,8 @@ def _compose_files(stage: str, choices: Mapping[str, str], config_dir: Path) -> 
                 raise ov.Unknown(said, unused[0]) from error
         raise UserError(f"{config_dir / stage}.yaml cannot be composed: {str(error).splitlines()[0]}.") from error
     OmegaConf.set_struct(config, False)
+    if stage == "eval":
+        trained.keep_episode_keys(config)
     return config
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
-from retool_mcore.config import config_hash
+from retool_mcore.config import config_hash, run_settings
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import began_with, processes, template
@@ -209,6 +209,8 @@ def run_attempt(
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
         if kept:
             print(f"{stage}: goes on {kept}", flush=True)
+        if stage == "eval" and (said := run_settings(config)):
+            print(f"{stage}: {said}", flush=True)
         with _recorded(folder, attempt):
             if stage == "prepare":
                 from retool_mcore.train import prepare
