@@ -38,8 +38,17 @@ from retool_mcore.cluster.submit import record
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
 from retool_mcore.runner import launch, template
-from retool_mcore.runner.inputs import check_start, is_complete, stage_dir
-from retool_mcore.runner.launch import TORCHRUN, AlreadyRunning, Paused, StageFailed, Stopped, run_attempt
+from retool_mcore.runner.inputs import check_start
+from retool_mcore.runner.launch import (
+    TORCHRUN,
+    AlreadyRunning,
+    Paused,
+    StageFailed,
+    Stopped,
+    has_work,
+    run_attempt,
+    stage_dir,
+)
 from retool_mcore.state import stop
 
 say = partial(print, flush=True)
@@ -60,7 +69,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     config = configure(stage, overrides, allocation)
     folder = stage_dir(stage, config)
     folder.mkdir(parents=True, exist_ok=True)
-    if is_complete(stage, config):
+    if not has_work(stage, config):
         return 0
     signals = Signals(stage, folder, allocation.mark)
     signals.watch_parent()

@@ -23,7 +23,7 @@ from retool_mcore.files import read_json_lines
 from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
 from retool_mcore.runner.stage_log import last_error
-from retool_mcore.state import alarms, checkpoints
+from retool_mcore.state import alarms, checkpoints, heartbeat
 from retool_mcore.state import stop as stop_request
 from retool_mcore.state.progress import attempt_files, metric, read_steps
 
@@ -176,6 +176,8 @@ def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
 def _doing(folder: Path, steps: dict, now_s: float) -> str:
     """The step that runs now, since when (verl writes a line as each step ends), and its phase."""
     said = _quietly(lambda: phase_line(folder, now_s), "")
+    if said.startswith(heartbeat.EVALUATION):  # it has no steps
+        return said
     newest = next(reversed(attempt_files(folder).values()), None)
     began = newest is not None and _quietly(lambda: newest.stat().st_size, 0) > 0
     doing = f"step {max(steps, default=0) + 1}" if began else "starting"

@@ -32,6 +32,7 @@ CONFIG_DIR = Path(__file__).parents[2] / "configs"
 if not (CONFIG_DIR / "base.yaml").is_file():
     CONFIG_DIR = Path(__file__).parents[1] / "configs"
 
+_CHECKPOINT = re.compile(r"global_step_\d+")
 VERL_BASE, STAGE_POLICIES, FREE, VERL_FREE = map(ov.KEYS.get, ("verl_base", "stage_policies", "free", "verl_free"))
 
 
@@ -152,11 +153,26 @@ def _eval_name(model: str, *, _root_: DictConfig) -> str:
     return "eval-" + re.sub(r"[^\w.+-]+", "-", Path(str(_root_.model.path)).name) if model == "folder" else "default"
 
 
-def _own_label(prepare: bool, value: Any) -> str | None:
+def default_label(policy: str, files: Sequence[str] = ()) -> str:
+    """Name of an evaluation's result folder: its policy and, of problems that it reads itself, their files' names.
+
+    A policy of the run is its word, which no folder takes: of a folder it is the name, of one in a checkpoint the stage
+    and the step.
+    """
+    name = str(policy)
+    if name != "init" and name not in STAGE_POLICIES:
+        path = Path(os.path.abspath(os.path.expanduser(name)))
+        step = next((part for part in path.parents if _CHECKPOINT.fullmatch(part.name)), None)
+        name = f"{step.parent.parent.name}-{step.name.removeprefix('global_')}" if step else path.name
+        name = f"folder-{name}" if name in ("", "init", *STAGE_POLICIES) else name
+    return "-".join([name, *(["+".join(files).replace("/", "-")] if files else [])])
+
+
+def _own_label(policy: str, prepare: bool, value: Any) -> str:
     from retool_mcore.config.schema import own_files
 
     value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    return "+".join(file.name for file in own_files("eval", value)).replace("/", "-") or None if prepare else None
+    return default_label(policy, [file.name for file in own_files("eval", value)] if prepare else [])
 
 
 def _divide(a: int, b: int) -> int:

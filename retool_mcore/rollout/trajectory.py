@@ -1,6 +1,7 @@
 """What one episode leaves behind: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 
 from retool_mcore.data.blocks import prose
 
@@ -105,6 +106,14 @@ class Trajectory:
     def to_record(self) -> dict:
         """Plain dicts and lists, ready for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping) -> "Trajectory":
+        """Return the trajectory of a record, which may hold further columns."""
+        values = {field.name: record[field.name] for field in fields(cls) if field.name in record}
+        for name, kind in (("spans", Span), ("calls", Call), ("turn_notes", Turn), ("versions", Version)):
+            values[name] = [kind(**part) for part in record.get(name) or []]
+        return cls(**values)
 
 
 def answer_text(trajectory: Trajectory, tokenizer) -> str:

@@ -1,8 +1,10 @@
-"""Where an agent worker beats (heartbeat.py): at every turn that was sampled, and at the end of every trajectory."""
+"""Where an agent worker or an evaluation beats (heartbeat.py): at every sampled turn, and as a trajectory ends."""
 
 import functools
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from retool_mcore.state import heartbeat
 
@@ -34,6 +36,26 @@ class Turns:
         self.live, self.finished = self.live - 1, self.finished + 1
         self._beat()
 
+    @contextmanager
+    def trajectory(self, step: object = None) -> Iterator[None]:
+        """Count the body as one trajectory of `step`."""
+        self.begin(step)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def timed(self, generate: Callable, max_tokens: int) -> Callable:
+        """Return an episode's `generate` whose turns are counted; each may have `max_tokens`."""
+
+        async def counting(*args):
+            clock = time.monotonic()
+            turn = await generate(*args)
+            self.turn(len(turn.ids), time.monotonic() - clock, max_tokens)
+            return turn
+
+        return counting
+
     def _beat(self, **facts: float) -> None:
         heartbeat.beat(self.writer, heartbeat.GENERATION, self.turns, live=self.live, finished=self.finished, **facts)
 
@@ -46,10 +68,7 @@ def counted(run):
 
     @functools.wraps(run)
     async def one(self, *args, **kwargs):
-        TURNS.begin(kwargs.get("global_steps"))
-        try:
+        with TURNS.trajectory(kwargs.get("global_steps")):
             return await run(self, *args, **kwargs)
-        finally:
-            TURNS.end()
 
     return one

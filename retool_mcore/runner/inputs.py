@@ -1,31 +1,77 @@
-"""What a stage's result is made from, and whether it is there already."""
+"""What a stage's result is made from, and whether it is there already.
 
+A configuration alone does not say that: it names policies by links that move, and files whose content changes. So
+COMPLETE holds a digest of what these led to as well.
+"""
+
+import json
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from retool_mcore.config import STAGE_POLICIES, config_hash
+from retool_mcore.config import config_hash, default_label
 from retool_mcore.errors import UserError
 from retool_mcore.state import checkpoints
+from retool_mcore.state.identity import digest, policy_files
 
-POLICIES = ("init", *STAGE_POLICIES)  # policies of a run that eval and export know by name
+NAMED = ("eval", "export")  # stages that take a policy by its name in the run
+EXPORT = "export.json"  # in an exported folder
 
 
 def stage_dir(stage: str, config: DictConfig) -> Path:
-    """Folder of a stage's files; an evaluation's ends in its label, else in the policy's word or its folder's name."""
+    """Folder of a stage's files; an evaluation's ends in its label."""
     if stage != "eval":
         return Path(config.run_dir) / stage
-    policy = str(config.policy)
-    return Path(config.run_dir) / "eval" / str(config.label or (policy if policy in POLICIES else Path(policy).name))
+    return Path(config.run_dir) / "eval" / str(config.label or default_label(config.policy))
+
+
+def settle_policy(stage: str, config: DictConfig) -> None:
+    """Put the folder that the policy's link names now in place of the link, in `config`: it may move while the stage
+    runs. A policy that is not there stays as it is, for preflight to refuse."""
+    if stage not in NAMED:
+        return
+    from retool_mcore.preflight.model import find_folder  # not for --help
+
+    try:
+        config.policy_path = str(find_folder(str(config.policy_path), key="policy", advice="").resolve())
+    except UserError:
+        return
+
+
+def completion(stage: str, config: DictConfig) -> str:
+    """What COMPLETE holds once the stage has come to its end. Raises UserError for data that are not there."""
+    from retool_mcore.train import evaluation, prepare  # read data: not for --help
+
+    if stage == "eval":
+        return evaluation.asked_for(config).mark
+    if stage == "export":
+        return digest(config_hash(config), policy_files(Path(config.policy_path)))
+    if stage == "prepare" and (found := prepare.local_inputs(config)):
+        return digest(config_hash(config), found)
+    return config_hash(config)
 
 
 def is_complete(stage: str, config: DictConfig) -> bool:
-    """Whether this very configuration was carried to its end before; then it says so."""
-    complete = stage_dir(stage, config) / "COMPLETE"
-    if not complete.is_file() or complete.read_text().strip() != config_hash(config):
+    """Whether the result is there that this configuration asks for, of what it leads to now; then it says so."""
+    folder = stage_dir(stage, config)
+    complete = folder / "COMPLETE"
+    if not complete.is_file() or (stage in NAMED and not Path(config.policy_path).is_dir()):
+        return False
+    if complete.read_text().strip() != completion(stage, config) or not _is_there(stage, config):
         return False
     print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
     return True
+
+
+def _is_there(stage: str, config: DictConfig) -> bool:
+    """Whether what the stage made lies where it was written: another run may have exported to the same folder."""
+    if stage == "eval":
+        return (stage_dir(stage, config) / "metrics.json").is_file()
+    if stage != "export":
+        return True
+    report = Path(config.output) / EXPORT
+    made = json.loads(report.read_text()) if report.is_file() else {}
+    return made.get("policy_files") == policy_files(Path(config.policy_path))
 
 
 def check_start(stage: str, config: DictConfig) -> None:

@@ -5,7 +5,7 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     log.txt                     everything the stage printed, all attempts
     metrics/attempt_NNN.jsonl   one line a step, written by verl
     attempts.jsonl              one line an attempt: when, how long, exit code
-    COMPLETE                    sha256 of the configuration that was carried to its end
+    COMPLETE                    digest of what the stage was carried to its end with (inputs.py)
     STOP, STOPPED               created by whoever wants it to stop at a step, and the step when it did (stop.py)
     heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)
     silences.json               the longest silence of each phase, all attempts (watchdog.py)
@@ -30,11 +30,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
-from retool_mcore.config import config_hash, run_settings
+from retool_mcore.config import run_settings
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import began_with, processes, template
-from retool_mcore.runner.inputs import check_start, is_complete, stage_dir
+from retool_mcore.runner.inputs import check_start, completion, is_complete, settle_policy, stage_dir
 from retool_mcore.runner.phase_line import phase_line
 from retool_mcore.runner.stage_log import killed_by, last_error, names_error
 from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
@@ -160,7 +160,7 @@ def launch(stage: str, config: DictConfig) -> None:
         AlarmStop: an alarm whose answer is `stop` fired (state/alarms.py).
         Paused: somebody created STOP in the stage's folder.
     """
-    if is_complete(stage, config):
+    if not has_work(stage, config):
         return
     with nullcontext() if stage == "prepare" else template.begun(stage_env(config)):
         preflight(stage, config)
@@ -172,6 +172,18 @@ def launch(stage: str, config: DictConfig) -> None:
                 return run_attempt(stage, config)
             except WentBack as back:
                 print(back, flush=True)
+
+
+def has_work(stage: str, config: DictConfig) -> bool:
+    """Whether the stage has something to do, once it is settled what it works on: which folder the policy's link names,
+    and with `prepare` which problems the files hold now. Raises UserError."""
+    settle_policy(stage, config)
+    if config.get("prepare"):
+        from retool_mcore.train import prepare
+
+        preflight(stage, config)
+        prepare.read_evaluation(config)
+    return not is_complete(stage, config)
 
 
 def run_attempt(
@@ -196,6 +208,7 @@ def run_attempt(
     stage_id = stage_id or uuid.uuid4().hex
     with _alone(stage, folder, stage_id):
         kept = kept_values(stage, config)  # refuses before anything of the attempts before is touched
+        mark = completion(stage, config)  # before the stage: what it is made from may change meanwhile
         complete.unlink(missing_ok=True)
         stop.clear(folder)
         if stop_asked():
@@ -217,15 +230,15 @@ def run_attempt(
 
                 prepare.run(config)
             else:
-                if config.get("prepare"):
-                    from retool_mcore.train import prepare
+                if stage == "eval":
+                    from retool_mcore.train import evaluation
 
-                    prepare.read_evaluation(config)
-                    preflight(stage, config)
+                    for line in evaluation.begin(evaluation.asked_for(config), folder):
+                        print(f"{stage}: {line}", flush=True)
                 words = command(path) if command is not None else stage_command(stage, config, path)
                 run_process(stage, config, folder, words, attempt, stage_id, dump_others)
         stop.clear(folder)  # one that came during the last step
-        write_atomically(complete, config_hash(config) + "\n")
+        write_atomically(complete, mark + "\n")
     print(f"{stage}: complete")
 
 
@@ -246,7 +259,7 @@ def run_process(
     total = OmegaConf.select(config, "verl.trainer.total_training_steps")
     limit_s = 60 * (OmegaConf.select(config, "watchdog_minutes") or float("inf"))
     watchdog = Watchdog([log, metrics], limit_s, folder)
-    progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder))
+    progress = Progress(stage, metrics, total, doing=lambda: phase_line(folder), counts_steps=stage != "eval")
     known: set[processes.Process] = set()
     fault = ""
     here = command[0] == sys.executable  # else the command starts others' on several nodes

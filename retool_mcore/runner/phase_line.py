@@ -23,10 +23,12 @@ def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
     since, share, text = trainer["since"], _share(stage_dir, beats), trainer["phase"]
     if share:
         text += f" {100 * share:.0f} %"
-    if trainer["phase"] in (heartbeat.GENERATION, heartbeat.VALIDATION) and (said := _rollouts(beats, since)):
+    if trainer["phase"] in heartbeat.SAMPLING and (said := _rollouts(beats, since)):
         text += f" ({said})"
-    if share >= MIN_SHARE:
-        text += f", {duration((now_s - since) * (1 - share) / share)} left"
+    before = trainer.get("before", 0)  # of an earlier attempt, which took none of this one's time
+    here = share - (before / trainer["total"] if before else 0.0)
+    if here >= MIN_SHARE:
+        text += f", {duration((now_s - since) * (1 - share) / here)} left"
     if trainer.get("next_save"):
         text += f", save in {duration(trainer['next_save'] - now_s)}"
     return text

@@ -83,7 +83,7 @@ class Watchdog:
             beats = heartbeat.read(self.stage_dir)
             self.phase = heartbeat.phase_of(beats)
             self.patience_s = 0.0
-            if self.phase in (heartbeat.GENERATION, heartbeat.VALIDATION):
+            if self.phase in heartbeat.SAMPLING:
                 self.patience_s = max((beat.get("patience_s", 0.0) for beat in beats.values()), default=0.0)
             signs += [sorted((name, beat["beats"]) for name, beat in beats.items()), bytes_saved(self.stage_dir)]
         return signs

@@ -19,6 +19,8 @@ EVERY_S = 2.0  # between two writes of one writer in one phase
 TRAINER, RANK = "trainer", "rank0"
 START = "start"  # the phase before the first beat
 GENERATION, UPDATE, SAVE, PUSH, VALIDATION = "generation", "update", "save", "push", "validation"
+EVALUATION = "evaluation"  # the one phase of `retool eval`, once its engine is up
+SAMPLING = (GENERATION, VALIDATION, EVALUATION)  # phases in which trajectories are sampled
 
 
 class Writer:
@@ -31,9 +33,9 @@ class Writer:
     def beat(self, phase: str, done: float = 0, total: float = 0, **facts: Any) -> None:
         """Say that something of `phase` has ended: `done` of `total`, 0 where that is not known.
 
-        Facts that readers know: next_save (seconds since the epoch), parts (optimizer steps of an update), updates
-        (begun by this rank), finished and live (trajectories), tokens_per_s, patience_s (this writer may be silent for
-        so long in good order).
+        Facts that readers know: before (of `done`, what an earlier attempt had done), next_save (seconds since the
+        epoch), parts (optimizer steps of an update), updates (begun by this rank), finished and live (trajectories),
+        tokens_per_s, patience_s (this writer may be silent for so long in good order).
         """
         record, now = self.record, time.time()
         new = phase != record["phase"]

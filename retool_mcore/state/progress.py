@@ -84,6 +84,7 @@ class Progress:
     """Follows one metrics file: a bar on a terminal, otherwise a plain line at most every `every_s` seconds.
 
     While no step ends, the plain line comes six times less often. `doing` says what runs now (phase_line.py).
+    counts_steps: whether the stage has steps; of one that has none, as an evaluation, `doing` is all there is to show.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Progress:
         out: TextIO | None = None,
         every_s: float = 10.0,
         doing: Callable[[], str] = lambda: "",
+        counts_steps: bool = True,
     ) -> None:
         self.stage, self.path, self.total, self.every_s = stage, path, total, every_s
+        self.counts_steps = counts_steps
         self.out = sys.stderr if out is None else out
         self.step = 0
         self.shown: dict[str, float] = {}
@@ -104,16 +107,24 @@ class Progress:
         self.started = self.printed = time.monotonic()
         self.printed_step = 0
         self.doing, self.asked, self.said = doing, 0.0, ""
-        self.bar = tqdm(total=total, desc=stage, unit="step", file=self.out) if self.out.isatty() else None
+        shape = {} if counts_steps else {"bar_format": "{desc}: {elapsed}{postfix}"}
+        self.bar = tqdm(total=total, desc=stage, unit="step", file=self.out, **shape) if self.out.isatty() else None
 
     def update(self) -> None:
         """Reads what is new and shows it; cheap enough to be called several times a second."""
         self._read()
         if self.bar is not None:
             self._move_bar()
-            self.bar.set_postfix_str(self._now() + (self._figures() if self.step else "starting"), refresh=True)
-        elif time.monotonic() - self.printed >= self.every_s * (1 if self.step > self.printed_step else 6):
+            now = self._now()
+            self.bar.set_postfix_str(now + (self._figures() if self.step or now else "starting"), refresh=True)
+        elif time.monotonic() - self.printed >= self.every_s * self._patience():
             self._print()
+
+    def _patience(self) -> int:
+        """How many times `every_s` a plain line waits. A stage without steps has but its phase to show."""
+        if self.step > self.printed_step:
+            return 1
+        return 6 if self.counts_steps else 2
 
     def close(self) -> None:
         """Shows the last state."""
@@ -148,8 +159,10 @@ class Progress:
 
     def _print(self) -> None:
         seconds = time.monotonic() - self.started
-        where = f"step {self.step}" + (f"/{self.total}" if self.total else "") if self.step else "starting"
-        line = f"{self.stage}: {where}, {self._now()}{seconds:.0f} s  {self._figures()}"
+        now = self._now()
+        where = f"step {self.step}" + (f"/{self.total}" if self.total else "") + ", " if self.step else ""
+        where = where or ("" if now and not self.counts_steps else "starting, ")
+        line = f"{self.stage}: {where}{now}{seconds:.0f} s  {self._figures()}"
         print(line.rstrip(), file=self.out, flush=True)
         self.printed, self.printed_step = time.monotonic(), self.step
 

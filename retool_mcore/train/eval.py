@@ -2,6 +2,7 @@
 
 Reads a Hugging Face folder (every checkpoint holds one). Finished trajectories are appended to the result folder as
 they come, so a killed evaluation goes on where it stopped; the metrics follow at the end, as JSON and in TensorBoard.
+What the folder may hold when this starts, the launcher has seen to (train/evaluation.py).
 
 A sample in which the sandbox itself fails is sampled once more. If it fails again, the sandbox has to run a program
 of ours: if it cannot, the evaluation stops, and goes on where it is started again; if it can, the failure is the
@@ -11,6 +12,7 @@ sample's own doing, which counts as wrong and is told (`sandbox_errors` in metri
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
 from retool_mcore.backends.vllm.engine import build_engine, sampler
+from retool_mcore.data.formats import Format
 from retool_mcore.data.policy_format import load_format
 from retool_mcore.data.schema import rows_of
-from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
@@ -29,95 +31,109 @@ from retool_mcore.recipes.sandbox_errors import with_sandbox
 from retool_mcore.rewards.equivalence import equivalent
 from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.episode import LIMITS, Limits, run_episode
-from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.rollout.trajectory import Trajectory, answer_text
+from retool_mcore.rollout.turn_beats import TURNS
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.state import heartbeat
 from retool_mcore.state.checkpoints import policy_step
+from retool_mcore.state.identity import policy_files
 from retool_mcore.tools.toolbox import create_toolbox
-
-TRAJECTORIES = "trajectories.jsonl"
-
-
-def read_finished(path: Path) -> list[dict]:
-    """Records of an evaluation that was stopped; a last line that was cut by the stop is dropped from the file."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    if lines and not lines[-1].endswith(b"\n"):
-        lines.pop()
-        write_atomically(path, b"".join(lines).decode())
-    return [json.loads(line) for line in lines]
-
-
-def check_finished(records: list[dict], rows: list[dict], folder: Path) -> None:
-    """Refuse a folder whose trajectories are of other problems, as after a change of the data. Raises UserError."""
-    for record in records:
-        row = rows[record["index"]] if record["index"] < len(rows) else None
-        if row is None or row["reward_model"]["ground_truth"] != record["ground_truth"]:
-            raise UserError(
-                f"{folder} holds trajectories of other problems (number {record['index']}): remove it, or give this "
-                "evaluation a label=NAME."
-            )
+from retool_mcore.train.evaluation import METRICS, TRAJECTORIES, grading, read_finished, write_finished
 
 
 async def run_all(config, folder: Path) -> list[dict]:
-    """Every problem k times; one record (metrics/records.py) a trajectory."""
+    """Every problem k times; one record (metrics/records.py) a trajectory.
+
+    `folder` holds samples of this very evaluation alone (train/evaluation.py). Those that were graded by another rule
+    are graded again; where none is missing, no engine starts.
+    """
     rows = rows_of(config.data.validation_files)[: config.problems]
     fmt = load_format(config, config.policy_path)
-    tokenizer = fmt.tokenizer
-    limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     path = folder / TRAJECTORIES
-    records = read_finished(path)
-    check_finished(records, rows, folder)
+    records = regraded(read_finished(path), rows, config, fmt.tokenizer, path)
     done = {(record["index"], record["sample"]) for record in records}
     todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
+    if todo:
+        records += await sample_all(config, rows, todo, fmt, path)
+    return sorted(records, key=lambda record: (record["index"], record["sample"]))
+
+
+def regraded(records: list[dict], rows: list[dict], config, tokenizer, path: Path) -> list[dict]:
+    """The records with grades by the evaluation's rule; `path` is written anew where that changes one."""
+    rule = grading(config)
+    if all(record.get("graded_as") == rule for record in records):
+        return records
+    records = [
+        record | grade(Trajectory.from_record(record), rows[record["index"]], config, tokenizer) for record in records
+    ]
+    write_finished(path, records)
+    print(f"graded {len(records)} samples again: {rule}", flush=True)
+    return records
+
+
+def grade(trajectory: Trajectory, row: Mapping, config, tokenizer) -> dict:
+    """The verdict on a trajectory as columns of its record, with the rule that it is by (`graded_as`)."""
+    outcome = verdict(
+        policy_text=answer_text(trajectory, tokenizer),
+        text=tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
+        ground_truth=row["reward_model"]["ground_truth"],
+        policy=config.answer,
+        decimals=config.decimals,
+    )
+    return outcome | {"graded_as": grading(config)}
+
+
+async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt: Format, path: Path) -> list[dict]:
+    """Sample `todo`, pairs of a problem's index and a sample's number; each record is appended to `path` at once."""
+    tokenizer = fmt.tokenizer
+    limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     engine = build_engine(config)
     sandbox = create_sandbox(config.sandbox)
     section, timeout_s = OmegaConf.to_container(config.toolbox, resolve=True), config.sandbox.timeout_s
     toolbox = create_toolbox(section, sandbox=sandbox, timeout_s=timeout_s, error_lines=limits.error_lines)
     shared: dict[str, Any] = {"fmt": fmt, "tokenizer": tokenizer, "limits": limits, "timeout_s": timeout_s}
     places = asyncio.Semaphore(config.parallel.max_num_seqs)
+    total = len(rows) * config.k
+    before = total - len(todo)
 
     async def one(index: int, sample: int) -> dict:
         row = rows[index]
         tools = None if fmt.name == "none" else toolbox.for_row(row["extra_info"])
         async with places:
-            trajectory = await with_sandbox(
-                lambda: run_episode(
-                    fmt.prompt_ids(row["prompt"], tools.schemas if tools else None),
-                    generate=sampler(engine, config, fmt, index, sample),
-                    sandbox=None,
-                    tools=tools,
-                    row=row["extra_info"],
-                    **shared,
-                ),
-                sandbox,
-            )
-        truth = row["reward_model"]["ground_truth"]
+            with TURNS.trajectory():
+                trajectory = await with_sandbox(
+                    lambda: run_episode(
+                        fmt.prompt_ids(row["prompt"], tools.schemas if tools else None),
+                        generate=TURNS.timed(sampler(engine, config, fmt, index, sample), limits.max_turn_tokens),
+                        sandbox=None,
+                        tools=tools,
+                        row=row["extra_info"],
+                        **shared,
+                    ),
+                    sandbox,
+                )
+        where = {"index": index, "sample": sample, "data_source": row["data_source"]}
+        where["ground_truth"] = row["reward_model"]["ground_truth"]
         # A long response takes a while; other episodes go on meanwhile.
-        outcome = await asyncio.to_thread(
-            verdict,
-            policy_text=answer_text(trajectory, tokenizer),
-            text=tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
-            ground_truth=truth,
-            policy=config.answer,
-            decimals=config.decimals,
-        )
-        where = {"index": index, "sample": sample, "data_source": row["data_source"], "ground_truth": truth}
-        return trajectory.to_record() | where | outcome
+        return trajectory.to_record() | where | await asyncio.to_thread(grade, trajectory, row, config, tokenizer)
 
+    heartbeat.beat(heartbeat.TRAINER, heartbeat.EVALUATION, before, total, before=before)
+    records = []
     try:
         with open(path, "a") as file:
             for finished in asyncio.as_completed([one(*pair) for pair in todo]):
                 records.append(await finished)
                 file.write(json.dumps(records[-1]) + "\n")
                 file.flush()
-                print(f"evaluated {len(records)} of {len(rows) * config.k}", flush=True)
+                done = before + len(records)
+                heartbeat.beat(heartbeat.TRAINER, heartbeat.EVALUATION, done, total)
+                print(f"evaluated {done} of {total}", flush=True)
     finally:
         engine.shutdown()
         await toolbox.close()
         await sandbox.close()
-    return sorted(records, key=lambda record: (record["index"], record["sample"]))
+    return records
 
 
 def summarise(records: list[dict], k: int) -> dict:
@@ -135,8 +151,10 @@ def main(config_path: str) -> None:
     config = OmegaConf.load(config_path)
     folder = Path(config_path).parent
     records = asyncio.run(run_all(config, folder))
-    metrics = summarise(records, config.k) | {"step": policy_step(Path(config.policy_path))}
-    write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2))
+    policy = Path(config.policy_path)
+    metrics = summarise(records, config.k) | {"step": policy_step(policy), "policy": str(policy)}
+    metrics["policy_files"] = policy_files(policy)
+    write_atomically(folder / METRICS, json.dumps(metrics, indent=2))
     with SummaryWriter(folder / "tensorboard") as board:
         for source, values in [*metrics["accuracy"].items(), *metrics["behaviour"].items()]:
             for name, value in values.items():

@@ -26,6 +26,7 @@ from retool_mcore.backends.megatron.export_weights import (
 from retool_mcore.backends.verl.sft_trainer import process_group
 from retool_mcore.errors import UserError
 from retool_mcore.state.checkpoints import policy_step
+from retool_mcore.state.identity import policy_files
 from retool_mcore.train.hf_log_probs import probe_batch
 from retool_mcore.train.push import push, write_card
 
@@ -68,6 +69,7 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
         raise UserError(f"the exported model is not the trained one: {told}.")
     step = policy_step(Path(config.policy_path))
     report = {"policy": config.policy, "step": step, "log_prob_difference": difference, "limit": limit}
+    report["policy_files"] = policy_files(Path(config.policy_path).resolve())
     (part / "export.json").write_text(json.dumps(report, indent=2))
     write_card(part, config)
     shutil.rmtree(output, ignore_errors=True)

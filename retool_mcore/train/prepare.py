@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +16,13 @@ from retool_mcore.data.function_calls import own_call_problems, own_call_traces
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.prompts import get_template
-from retool_mcore.data.sources import Source, check_location, get_source, own_problem
+from retool_mcore.data.sources import Source, check_location, files_of, get_source, own_problem
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
+from retool_mcore.state.identity import stamps
 
 
 def run(config) -> None:
@@ -154,15 +155,28 @@ def own_parts(section) -> list[Part]:
     return parts
 
 
+def listed_parts(data) -> list[Part]:
+    """All parts that the section names; [] of a data set that is generated."""
+    if "file" in data:
+        return own_parts(data.file)
+    named = data.get("sources", {}).items()  # one that is null is left out
+    return [Part(s.role, name, s.location, name) for name, s in named if s is not None]
+
+
+def local_inputs(config) -> list:
+    """What the prepared files are made from besides the configuration: stamps of the files of this machine, and the
+    text of a prompt that is a file. Raises UserError for a file that is not there."""
+    found: list = [stamps(files_of(str(part.location)) or ()) for part in listed_parts(config.data) if part.location]
+    if Path(str(config.data.prompt)).expanduser().is_file():
+        found.append(asdict(get_template(config.data.prompt)))
+    return [part for part in found if part]
+
+
 def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:
     """What `retool prepare` reads for these roles, once all of it is there: raises UserError before a row is read or
     downloaded."""
-    data = config.data
-    named = data.get("sources", {}).items()  # one that is null is left out
-    parts = [Part(s.role, name, s.location, name) for name, s in named if s is not None]
-    parts = own_parts(data.file) if "file" in data else parts
-    parts = [part for part in parts if part.role in roles]
-    get_template(data.prompt)
+    parts = [part for part in listed_parts(config.data) if part.role in roles]
+    get_template(config.data.prompt)
     for part in sorted(parts, key=lambda part: part.location is None):  # what is here before the hub is asked
         check_location(get_source(part.source) if isinstance(part.source, str) else part.source, part.location)
     return parts

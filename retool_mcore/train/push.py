@@ -62,7 +62,9 @@ def write_card(folder: Path, config: DictConfig) -> None:
     told = {key: OmegaConf.select(run, path) for key, path in _ROWS.items()}
     for path in sorted(Path(config.run_dir).glob("eval/*/metrics.json")):
         found = json.loads(path.read_text())
-        if path.parent.name.startswith(stage) and found.get("step") == report["step"]:
+        # Two policies of one step, as after a run that began anew, differ in their files.
+        same = all(found.get(name) == report.get(name) for name in ("step", "policy_files"))
+        if path.parent.name.startswith(stage) and same:
             for source, values in found["accuracy"].items():
                 told |= {f"{source}, {metric}": f"{value:.3f}" for metric, value in values.items()}
     rows = "\n".join(f"| {key} | {value} |" for key, value in told.items() if value is not None)

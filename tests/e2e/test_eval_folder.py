@@ -23,9 +23,9 @@ def test_a_model_is_evaluated_on_a_file(cold_started, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = tmp_path / "runs/eval-mine"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["eval-mine"]
-    records = read_json_lines(run / "eval/sums/trajectories.jsonl")
+    records = read_json_lines(run / "eval/init-sums/trajectories.jsonl")
     assert len(records) == 12 and {record["data_source"] for record in records} == {"sums"}
-    metrics = json.loads((run / "eval/sums/metrics.json").read_text())
+    metrics = json.loads((run / "eval/init-sums/metrics.json").read_text())
     assert {"mean@2", "best@2", "maj@2"} <= set(metrics["accuracy"]["sums"])
     assert "mean@2" in done.stdout and "sums" in done.stdout.splitlines()[-2]
     again = retool(*words)  # complete: only the table

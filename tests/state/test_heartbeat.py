@@ -174,6 +174,16 @@ def test_the_line_of_a_generation(told):
     assert phase_line(told, 1100.0) == f"generation 25 % {said}, 5 min left, save in 48 min"
 
 
+def test_the_line_of_an_evaluation_that_goes_on(told):
+    heartbeat.beat("trainer", "evaluation", 50, 100, before=50)
+    assert phase_line(told, 1100.0) == "evaluation 50 %", "nothing of this attempt says how fast it is"
+    heartbeat._writers["trainer"].written = 0.0
+    heartbeat.beat("trainer", "evaluation", 75, 100)
+    heartbeat.beat("agent-n1-7", "generation", 40, finished=25, live=12, tokens_per_s=700.4)
+    said = "(25 trajectories finished, 12 live, 700 tokens/s)"
+    assert phase_line(told, 1100.0) == f"evaluation 75 % {said}, 100 s left"
+
+
 def test_the_line_of_an_update_counts_its_optimizer_steps(told):
     heartbeat.beat("trainer", "update", parts=8)
     assert phase_line(told, 1100.0) == "update"

@@ -79,6 +79,18 @@ def test_the_line_says_what_runs_now_and_does_not_ask_at_every_look(tmp_path):
     assert out.getvalue().startswith("rl: step 11/40, update 31 %, 4 min left, 0 s  reward 0.5\n") and len(asked) == 1
 
 
+def test_a_stage_without_steps_shows_its_phase(tmp_path):
+    out, said = io.StringIO(), ""
+    path = tmp_path / "missing.jsonl"
+    progress = Progress("eval", path, None, out=out, every_s=0.0, doing=lambda: said, counts_steps=False)
+    progress.update()
+    progress.asked, said = 0.0, "evaluation 27 % (76 trajectories finished, 64 live, 3,200 tokens/s), 5 min left"
+    progress.asked = -1e9
+    progress.update()
+    lines = out.getvalue().splitlines()
+    assert lines == ["eval: starting, 0 s", f"eval: {said}, 0 s"]
+
+
 def test_a_bar_on_a_terminal(tmp_path):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -23,6 +23,8 @@ from retool_mcore.backends.verl.agent_loop_worker import COLUMN, KeepingManager
 from retool_mcore.files import write_atomically
 from retool_mcore.rollout import unfinished
 from retool_mcore.state import checkpoints
+from retool_mcore.state.identity import digest as _digest
+from retool_mcore.state.identity import policy_files
 
 IDENTITY = "policy_identity"  # in a checkpoint
 # What shapes a trajectory or an update. How the work is laid out on devices, saved and watched adds noise alone, and
@@ -47,9 +49,8 @@ class PolicyIdentity:
         self.settings = _digest(actor, loop, [OmegaConf.select(config, name) for name in _SETTINGS])
         self.one_update = config.actor_rollout_ref.actor.ppo_mini_batch_size >= config.data.train_batch_size
         link = checkpoints.folder_of(Path(config.retool.stage_dir) / "checkpoints", step) / IDENTITY
-        if step == 0:  # by what cannot change unnoticed: the weights would take minutes to read
-            files = sorted(Path(config.actor_rollout_ref.model.path).glob("*.*"))
-            self.link = _digest([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+        if step == 0:
+            self.link = policy_files(Path(config.actor_rollout_ref.model.path))
         else:
             self.link = link.read_text() if link.is_file() else uuid.uuid4().hex
 
@@ -112,11 +113,6 @@ class TakeOver:
         metrics["rollout/taken_over"] = taken = sum(bool(record.get("taken_over")) for record in records)
         if taken:
             print(f"step {global_steps}: {taken} of {len(records)} trajectories taken over from the attempt before")
-
-
-def _digest(*parts) -> str:
-    text = json.dumps(parts, sort_keys=True, default=lambda own: OmegaConf.to_container(own, resolve=True))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _trained_on(record: Mapping) -> str:
