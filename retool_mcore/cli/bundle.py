@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from retool_mcore import resources
 from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import tail
 from retool_mcore.preflight import machine
@@ -34,8 +35,8 @@ def masked(text: bytes) -> bytes:
 def environment() -> str:
     """Versions, machine and GPUs, a line each."""
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()}, key=str.lower)
-    free = machine.available_memory_bytes() / machine.GIB
-    memory = f"{os.cpu_count()} processors, {free:.1f} GiB of memory available"
+    free = resources.available_memory_bytes() / machine.GIB
+    memory = f"{resources.processors()} processors, {free:.1f} GiB of memory available"
     about = [platform.platform(), f"Python {platform.python_version()}", memory, *machine.gpu_names()]
     return "\n".join([*about, *packages, ""])
 

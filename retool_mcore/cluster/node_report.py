@@ -19,6 +19,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 import retool_mcore
+from retool_mcore import resources
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
@@ -50,7 +51,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         "scratch_free": lambda: machine.free_bytes(tempfile.gettempdir()),
         "model": lambda: model_files(model_name(config)),
         "shm_free": lambda: machine.free_bytes("/dev/shm"),
-        "memory_available": machine.available_memory_bytes,
+        "memory_available": resources.available_memory_bytes,
         "limits": lambda: {name: resource.getrlimit(getattr(resource, name))[1] for name in LOCKABLE},
         "ports_busy": lambda: network.busy_ports(ports),
     }

@@ -6,7 +6,6 @@ Rows go through a function in processes or in tasks, with what goes wrong for on
 import asyncio
 import fcntl
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from retool_mcore.coldstart.rows import Drop, Outcome, Row, Store, content_key
 from retool_mcore.coldstart.stages import Services, Stage, build
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.errors import UserError
+from retool_mcore.resources import processors
 from retool_mcore.runner.processes import signal_at_parents_death
 
 CHUNK_ROWS = 32
@@ -131,7 +131,7 @@ async def run(config: Config) -> list[Counted]:
     """
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
-    processes = config.processes or os.cpu_count() or 1
+    processes = config.processes or processors()
     with _alone(folder):
         cache = CallCache(folder / "calls.sqlite")
         services = Services(config, cache)

@@ -1,10 +1,10 @@
 """What follows from a run's size, where the configuration says null. A number there wins."""
 
 import math
-import os
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.resources import processors
 from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
 from retool_mcore.tables import yaml_beside
 
@@ -36,7 +36,7 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
 
 def fill(config: DictConfig, cores: int | None = None) -> None:
     """Put `sizes` in the places of `config` that are null, and say so. To be called on a node of the run."""
-    found = sizes(config, cores or len(os.sched_getaffinity(0)))
+    found = sizes(config, cores or processors())
     told = []
     for key, place in PLACES.items():
         if key == "sandbox.workers" and config.sandbox.kind != "local":

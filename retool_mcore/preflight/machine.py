@@ -12,15 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 from packaging.requirements import Requirement
 
 from retool_mcore.errors import UserError, refusals
+from retool_mcore.resources import GIB, tightest
 from retool_mcore.sandbox.create import create_sandbox, describe, probe
 
 refused = refusals(__file__)
 
-GIB = 2**30
 NVIDIA_SMI_TIMEOUT_S = 60.0
 
 # The tiny model's RL run (two trainer processes, one engine, Ray) took up to 12 GB, shared pages counted twice.
@@ -99,11 +98,6 @@ def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Require
             yield requirement, ""
 
 
-def available_memory_bytes() -> int:
-    """Free memory plus what the kernel can take back from its caches."""
-    return psutil.virtual_memory().available
-
-
 def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
     if device == "cuda" and gpus_found < gpus_per_node:
         raise refused("gpus", gpus_per_node=gpus_per_node, gpus_found=gpus_found)
@@ -124,7 +118,17 @@ def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float 
 
 def check_memory(available_bytes: int) -> None:
     if available_bytes < MIN_CPU_MEMORY_BYTES:
-        raise refused("memory", available=available_bytes / GIB, needed=MIN_CPU_MEMORY_BYTES / GIB)
+        available, needed = available_bytes / GIB, MIN_CPU_MEMORY_BYTES / GIB
+        raise UserError(
+            f"Only {available:.1f} GiB of memory are available{limited()} and a run on CPU needs {needed:.0f} GiB: "
+            "stop other programs, or take a larger machine or a job with more memory."
+        )
+
+
+def limited() -> str:
+    """Which limit keeps memory from this process, for a message; "" where the machine itself has no more."""
+    found = tightest()
+    return f" ({found.file} allows {found.limit / GIB:.1f} GiB)" if found else ""
 
 
 def checkpoint_bytes(parameters: int) -> int:

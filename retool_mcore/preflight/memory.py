@@ -178,4 +178,5 @@ def check(needs: Needs, *, memory: float) -> None:
         most = sorted(needs.parts.items(), key=lambda part: -part[1])[:3]
         told = ", ".join(f"{name} {size / GIB:.0f} GiB" for name, size in most)
         more = ", or keep more on the GPUs (parallel.megatron.*_offload=false)." if "optimizer" in needs.parts else "."
-        raise refused("node", needed=needs.total / GIB, told=told, memory=memory / GIB, more=more)
+        sizes = {"needed": needs.total / GIB, "memory": memory / GIB}
+        raise refused("node", **sizes, told=told, limit=machine.limited(), more=more)

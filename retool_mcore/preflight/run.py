@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore import resources
 from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
@@ -43,7 +44,7 @@ def check(stage: str, config: DictConfig) -> None:
     found = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
     machine.check_devices(device, gpus_per_node=gpus, gpus_found=found)
     if config.parallel.device == "cpu":
-        machine.check_memory(machine.available_memory_bytes())
+        machine.check_memory(resources.available_memory_bytes())
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
     checks[stage](config)
     if (said := listeners.line(stage, config)) is not None:
@@ -245,7 +246,7 @@ def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) ->
     train = config.train
     check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
     needs = memory.node_needs(config, model.folder)
-    memory.check(needs, memory=machine.available_memory_bytes())
+    memory.check(needs, memory=resources.available_memory_bytes())
     if train.save_every > 0:
         machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(saved_parameters(config, model, critic)))
 

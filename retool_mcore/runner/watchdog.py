@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from retool_mcore.files import write_atomically
+from retool_mcore.resources import processors
 from retool_mcore.runner.phase_line import bytes_saved
 from retool_mcore.runner.processes import Process
 from retool_mcore.runner.stage_log import dead_worker
@@ -125,7 +126,7 @@ def dump_stacks(processes: Iterable[Process], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     beside = Path(sys.executable).with_name("py-spy")
     py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, processors())) as pool:
         list(pool.map(lambda process: _dump(py_spy, process.pid, folder / f"{process.pid}.txt"), processes))
 
 

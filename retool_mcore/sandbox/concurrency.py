@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
+from retool_mcore.resources import processors
+
 T = TypeVar("T")
 
 MIN_PROGRAMS = 4  # programs mostly start up and wait: on a laptop four at once keep two cores busy
@@ -16,7 +18,7 @@ MIN_PROGRAMS = 4  # programs mostly start up and wait: on a laptop four at once 
 
 def default_workers() -> int:
     """Programs at once where nothing else runs."""
-    return max(MIN_PROGRAMS, len(os.sched_getaffinity(0)))
+    return max(MIN_PROGRAMS, processors())
 
 
 class PerLoop(Generic[T]):

@@ -6,6 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from retool_mcore import resources
 from retool_mcore.backends import check
 from retool_mcore.cli import doctor
 from retool_mcore.config import compose
@@ -82,7 +83,7 @@ def test_what_every_node_of_a_job_is_asked_is_asked_here(tmp_path, monkeypatch):
     fine = findings()
     assert fine["sandbox"].ok and "isolation: " in fine["sandbox"].found
     assert "GiB free" in fine["disk of run_dir"].found and {"shared memory", "open files"} < fine.keys()
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: machine.GIB)
     down = findings("sandbox=fusion", "sandbox.url=http://127.0.0.1:9/run_code")
     assert not down["sandbox"].ok and down["sandbox"].advice and not down["memory"].ok
     assert not (tmp_path / "runs").exists()

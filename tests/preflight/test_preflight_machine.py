@@ -5,6 +5,7 @@ import os
 import pytest
 from refused import refusal
 
+from retool_mcore import resources
 from retool_mcore.preflight import machine
 
 
@@ -18,7 +19,7 @@ def test_devices_must_suffice():
 def test_memory_available_must_suffice():
     assert "2.0 GiB" in refusal(machine.check_memory, 2 * machine.GIB)
     machine.check_memory(6 * machine.GIB)
-    assert machine.available_memory_bytes() > 0
+    assert resources.available_memory_bytes() > 0
 
 
 def test_room_for_checkpoints():

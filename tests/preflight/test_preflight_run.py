@@ -8,6 +8,7 @@ import pytest
 from families import FAMILIES, write_family
 from omegaconf import OmegaConf
 
+from retool_mcore import resources
 from retool_mcore.config import compose
 from retool_mcore.config.resolve import chat_template
 from retool_mcore.errors import UserError
@@ -37,7 +38,7 @@ def family_folders(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _large_machine(monkeypatch):
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: 64 * machine.GIB)
 
 
 @functools.cache
@@ -247,11 +248,11 @@ def test_export_needs_a_stage_that_was_run(prepared):
 
 
 def test_check_looks_at_the_machine_first(prepared, monkeypatch):
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 2 * machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: 2 * machine.GIB)
     with pytest.raises(UserError, match="2.0 GiB"):
         run.check("sft", config("sft", prepared))
     run.check("prepare", config("prepare", prepared))
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 16 * machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: 16 * machine.GIB)
     run.check("sft", config("sft", prepared))
     gpu = config("sft", prepared)
     OmegaConf.update(gpu, "parallel.device", "cuda")
@@ -264,5 +265,5 @@ def test_check_looks_at_the_machine_first(prepared, monkeypatch):
 def test_a_node_without_memory_for_a_gpu_run_is_refused(prepared, monkeypatch, stage):
     gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
     STAGES[stage](config(stage, prepared, *gpu))
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 12 * machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: 12 * machine.GIB)
     assert "12 GiB are available" in refusal(stage, prepared, *gpu)
