@@ -61,6 +61,7 @@ fi
 venv=${RETOOL_VENV:-$venv}
 [[ -z $venv || $venv == /* ]] || venv=$root/$venv
 python=python3
+export PYTHONSAFEPATH=1 # the working folder holds no module
 [[ -z $venv ]] || python=$venv/bin/python
 
 # Prints, a line each, the words before a command that runs it in an image: the site's, or the one given.
@@ -109,7 +110,7 @@ in_site() {
         mapfile -t words < <(enter)
         # The job runs once, on the node of this shell; what belongs on the others it starts by this node's own srun.
         [[ $kind != pyxis ]] || words+=(--nodes=1 --ntasks=1 "--nodelist=$SLURMD_NODENAME")
-        words=("$host_python" "$root/slurm/host_slurm.py" "${words[@]}" env "PYTHONPATH=$PYTHONPATH" "${site_env[@]}")
+        words=("$host_python" "$root/slurm/host_slurm.py" "${words[@]}" env "PYTHONPATH=$PYTHONPATH" PYTHONSAFEPATH=1 "${site_env[@]}")
     fi
     exec "${words[@]}" "$python" "$@"
 }

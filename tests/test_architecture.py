@@ -24,7 +24,7 @@ TOP = {
 LARGEST = 1_000_000  # bytes of a tracked file
 
 # What each folder may import, beside BASE; from the command line at the top down to what imports nothing.
-BASE = {"errors", "files", "ports", "resources", "tables"}
+BASE = {"errors", "files", "ports", "python_path", "resources", "tables", "temporary"}
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",

@@ -4,10 +4,14 @@ import os
 import secrets
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
+from retool_mcore import python_path, temporary
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.forked_python import SOCKET
+from retool_mcore.files import own_folder
 from retool_mcore.recipes.pipeline import beside
 from retool_mcore.tables import yaml_beside
 
@@ -24,9 +28,10 @@ LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 
 
 def stage_env(config: Mapping) -> dict[str, str]:
-    """Environment for a stage of `config`: the caller's, plus what its device needs. The caller's values win.
+    """Environment for a stage of `config`: the caller's, plus what its device needs. The caller's values win, but
+    TMPDIR has a short name and the working folder is not searched for modules.
 
-    The device is `config.parallel.device`, "cpu" or "cuda".
+    The device is `config.parallel.device`, "cpu" or "cuda". Raises UserError as `temporary.variables` does.
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
@@ -37,7 +42,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
-    return needed | dict(os.environ)
+    return needed | dict(os.environ) | temporary.variables() | python_path.variables()
 
 
 def job_secret() -> dict[str, str]:
@@ -52,7 +57,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
     names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, *LOGGERS}
-    names |= {"RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
+    names |= {"PYTHONSAFEPATH", "RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 
 
@@ -84,3 +89,15 @@ def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     here = [sys.executable, "-IS", forked_python.__file__]
     fork = {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
     return fork | {"worker_process_setup_hook": "retool_mcore.backends.verl.private_sockets.install"}
+
+
+def ray_folder() -> Path:
+    """The folder for Ray's sessions: that of RAY_TMPDIR, or one of this user's alone, since Ray's is open to everybody.
+    Its path is short enough for Ray's sockets."""
+    if given := os.environ.get("RAY_TMPDIR"):
+        folder = Path(given).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")
+        own_folder(folder)
+    return temporary.short(folder, temporary.RAY_ROOM)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore import python_path
 from retool_mcore.backends.env import RAY_CLUSTERS, stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.allocation import Allocation, configure, read_allocation
@@ -354,6 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         private_files()
         allow_open_files()
+        os.environ.update(python_path.variables())
         if not arguments or arguments[0] not in STAGES:
             raise UserError(f"name a stage first: {', '.join(STAGES)}.")
         return run(arguments[0], arguments[1:])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from retool_mcore import python_path, temporary
 from retool_mcore.backends.env import SETTINGS
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
@@ -237,6 +238,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         private_files()
         allow_open_files()
+        os.environ.update(temporary.variables() | python_path.variables())
         return parts[part](**json.loads(given))
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 import retool_mcore
-from retool_mcore import resources
+from retool_mcore import resources, temporary
 from retool_mcore.cluster import network
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
@@ -47,7 +47,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         "code": code_hash,
         "run_dir": lambda: writable(Path(run_dir)) if token else machine.check_disk(run_dir, needed_bytes=0),
         "run_dir_free": lambda: machine.free_bytes(run_dir),
-        "scratch": scratch,
+        "scratch": lambda: str(temporary.folder()),
         "scratch_free": lambda: machine.free_bytes(tempfile.gettempdir()),
         "model": lambda: model_files(model_name(config)),
         "shm_free": lambda: machine.free_bytes("/dev/shm"),
@@ -73,14 +73,6 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
             found[name] = look()
         except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
             found["errors"][name] = str(error) or type(error).__name__
-    return found
-
-
-def scratch() -> str:
-    """The folder for temporary files. Raises UserError where TMPDIR names one that Python passes over."""
-    found, asked = tempfile.gettempdir(), os.environ.get("TMPDIR") or tempfile.gettempdir()
-    if os.path.abspath(asked) != found:
-        raise UserError(f"TMPDIR={asked} is not there or not writable, and {found} would be taken")
     return found
 
 

@@ -120,7 +120,8 @@ def step_command(site: Site, srun_flags: Sequence[str], command: Sequence[str]) 
     folder, here = os.environ.get("RETOOL_HOST_SLURM"), f"--nodelist={os.environ.get('SLURMD_NODENAME')}"
     mounts = [*container.mounts, *([f"{folder}:{folder}"] if folder and here in srun_flags else [])]
     # The image's own values would win.
-    env = ["env", *(f"{name}={os.environ[name]}" for name in ("PYTHONPATH", *site.env) if name in os.environ)]
+    ours = ("PYTHONPATH", "PYTHONSAFEPATH", *site.env)
+    env = ["env", *(f"{name}={os.environ[name]}" for name in ours if name in os.environ)]
     if container.kind == "pyxis":
         name = f"--container-name=retool-{os.environ.get('SLURM_JOB_ID')}"
         words += [f"--container-image={container.image}", name, f"--container-workdir={os.getcwd()}"]

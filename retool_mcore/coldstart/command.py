@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
+from retool_mcore import python_path, temporary
 from retool_mcore.backends.env import COMMON, CPU
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.config import Config, load
@@ -48,6 +49,7 @@ def serve(path: Path, purpose: str, checkpoint: str | None, arguments: list[str]
     command = serve_command(load(path), purpose, checkpoint, arguments)
     print(shlex.join(command), flush=True)
     if not show:
+        os.environ.update(temporary.variables() | python_path.variables())
         os.execvp(command[0], command)
 
 

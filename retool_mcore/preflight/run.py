@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore import resources
+from retool_mcore import resources, temporary
 from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
@@ -36,6 +36,7 @@ def check(stage: str, config: DictConfig) -> None:
     Raises UserError with one sentence. `config` is the stage's resolved configuration (config.compose).
     """
     schema.check(OmegaConf.to_container(config))  # a replay's is not composed
+    temporary.folder()
     machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
     if stage == "prepare":
         return

@@ -61,7 +61,7 @@ def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dic
         return
     with ExitStack() as stack:
         if template_of(env) is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="retool-template-"))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="retool-template-", dir=env.get("TMPDIR")))
             env = {**env, **_started(Path(folder), env, stack)}
         yield dict(env), [env[PYTHON] if word == sys.executable else word for word in command]
 
@@ -261,7 +261,8 @@ def _become(request: Mapping, mark: int) -> None:
     if program.endswith(RAY_WORKER):
         ray_titles.install()
     sys.argv = [program if kind == "script" else kind, *given]
-    sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
+    if not sys.flags.safe_path:  # else no folder of the program's is searched (python_path.py)
+        sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
     if kind == "script":
         runpy.run_path(program, run_name="__main__")
     elif kind == "-m":

@@ -152,7 +152,7 @@ def test_the_site_is_chosen_by_name_then_by_the_environment(monkeypatch):
 
 
 def test_steps_enter_the_container(monkeypatch):
-    for name in ("RETOOL_HOST_SLURM", "PYTHONPATH", "NCCL_DEBUG"):
+    for name in ("RETOOL_HOST_SLURM", "PYTHONPATH", "PYTHONSAFEPATH", "NCCL_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     assert step_command(load_site("default"), ["-N2"], ["true"]) == ["srun", "-N2", "true"]
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -262,15 +262,15 @@ def test_containers_are_entered_by_the_hosts_srun(root):
         write_program(root / "bin" / name, f'printf "%s|" {name} "$@"; echo; [[ $* != *cluster.job* ]] || exit 75')
     (root / "module.sh").write_text("module() { :; }\n")
     job = ["python3", "-m", "retool_mcore.cluster.job", "rl", "a=b", ""]
-    inside = ["env", f"PYTHONPATH={root}", "NCCL_DEBUG=INFO"]
+    inside = ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", "NCCL_DEBUG=INFO"]
     more = {"NCCL_DEBUG": "INFO", "PYTHONPATH": ""}
     done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-pyxis", **more)
     unpack, words, clean = (line.split("|") for line in done.stdout.splitlines())
     enter = ["srun", "--overlap", "--ntasks-per-node=1", "--container-image=/shared/images/retool.sqsh"]
     enter += [f"--container-workdir={root}", "--container-name=retool-1234567"]
     assert unpack == [*enter, "--container-mounts=/shared:/shared", "true", ""]
-    assert words[: len(enter)] == enter and words[-9:] == [*inside, *job]
-    mounts, *own = words[len(enter) : -9]
+    assert words[: len(enter)] == enter and words[-10:] == [*inside, *job]
+    mounts, *own = words[len(enter) : -10]
     folder = re.fullmatch(r"--container-mounts=/shared:/shared,(/tmp/retool-slurm-\w+):\1", mounts)[1]
     assert own == ["--nodes=1", "--ntasks=1", "--nodelist=n7"] and not Path(folder).exists()
     assert clean == [
@@ -287,8 +287,8 @@ def test_containers_are_entered_by_the_hosts_srun(root):
     more["BASH_ENV"] = str(root / "module.sh")
     done = run_script(root, "rl.sbatch", "a=b", RETOOL_SITE="example-apptainer", **more)
     words = done.stdout.strip().split("|")
-    assert words[:4] == ["apptainer", "exec", "--nv", f"--pwd={root}"] and words[-9:] == [*inside, *job]
-    assert words[4] == "--bind=/shared" and words[5].startswith("--bind=/tmp/retool-slurm-") and len(words) == 16
+    assert words[:4] == ["apptainer", "exec", "--nv", f"--pwd={root}"] and words[-10:] == [*inside, *job]
+    assert words[4] == "--bind=/shared" and words[5].startswith("--bind=/tmp/retool-slurm-") and len(words) == 17
     assert done.returncode == 75
 
 

@@ -8,7 +8,9 @@ within six pushes. The stage's id, 122 random bits that all of its processes kno
 Importing this module puts the sender that uses it (weight_sync_vllm.py) into verl's registry of rollouts.
 """
 
+import hashlib
 import os
+import tempfile
 
 from verl.workers.rollout import base
 
@@ -22,4 +24,6 @@ def own(handle: str) -> str:
     make."""
     if not handle.startswith(_OF_VERL):
         raise RuntimeError(f"verl's weight push listens at {handle}, expected {_OF_VERL}...: which verl is this?")
-    return f"ipc:///tmp/retool-push-{os.environ['RETOOL_STAGE_ID']}-{handle.removeprefix(_OF_VERL)}"
+    name = f"{os.environ['RETOOL_STAGE_ID']}-{handle.removeprefix(_OF_VERL)}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:20]  # a socket's path is short
+    return f"ipc://{tempfile.gettempdir()}/retool-push-{digest}"

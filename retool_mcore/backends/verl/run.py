@@ -4,9 +4,7 @@ import inspect
 import os
 import pydoc
 import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -16,10 +14,10 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import validate_config
 
-from retool_mcore.backends.env import RAY_CLUSTERS, ray_runtime_env, worker_env
+from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
+from retool_mcore.backends.ray_job import installed_first
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
-from retool_mcore.files import own_folder
 
 
 def check_config(verl) -> None:
@@ -52,6 +50,11 @@ def join_cluster(verl) -> None:
 
 def run_trainer(verl, runner_class: type) -> None:
     """verl's trainer in an actor of `runner_class`, to its end, on the cluster of RAY_ADDRESS or one of its own."""
+    with installed_first():
+        _run_trainer(verl, runner_class)
+
+
+def _run_trainer(verl, runner_class: type) -> None:
     if "RAY_ADDRESS" in os.environ:
         join_cluster(verl)
         # On this node, where the launcher sees it: Ray would put it anywhere.
@@ -63,9 +66,7 @@ def run_trainer(verl, runner_class: type) -> None:
             raise RuntimeError(
                 f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
             )
-        folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")  # Ray's own is open to everybody
-        own_folder(folder)
-        os.environ.setdefault("RAY_TMPDIR", str(folder))
+        os.environ["RAY_TMPDIR"] = str(ray_folder())
         print(f"Ray, TransferQueue and vLLM listen on {address}")
         if "py_executable" in ray_runtime_env():
             sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
