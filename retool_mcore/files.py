@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 from retool_mcore.errors import UserError
 
@@ -102,6 +103,15 @@ def read_json_lines(path: Path) -> list[dict]:
 
 def shown(url: str) -> str:
     """`url` without the name and the token that it may hold, for messages and logs."""
-    scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + mark + place.rpartition("@")[2] + slash + path if mark else url
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    return scheme + mark + rest.rpartition("@")[2]
+
+
+def without_secrets(text: str, url: str) -> str:
+    """`text`, such as another library's error, without what `shown` leaves out of `url`, and of any address in it."""
+    user = url.rpartition("@")[0].rpartition("://")[2]
+    password = user.partition(":")[2]
+    text = re.sub(r"(?<=://)\S*@", "", text)
+    for secret in filter(None, (password, unquote(password))):
+        text = text.replace(secret, "***")
+    return text

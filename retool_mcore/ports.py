@@ -1,4 +1,4 @@
-"""Ports below the ephemeral range.
+"""Ports below the ephemeral range, and how an address is written.
 
 The kernel hands out ephemeral ports to every outgoing connection; a server that is given a port from that range finds
 it taken now and then.
@@ -6,6 +6,7 @@ it taken now and then.
 
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 FIRST_PORT = 10_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -25,3 +26,22 @@ def meeting_range() -> list[int]:
     """[first, end) of at least 1,000 ports, beginning anywhere, so that runs which share a host do not meet."""
     end = first_ephemeral()
     return [FIRST_PORT + secrets.randbelow(end - FIRST_PORT - _ROOM), end]
+
+
+def bare(host: str) -> str:
+    """`host` without the brackets of an IPv6 address, as a socket takes it."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def host_port(host: str, port: int) -> str:
+    """host:port as it stands in an address: an IPv6 address in brackets, its interface escaped (RFC 6874)."""
+    host = bare(host)
+    return f"[{host.replace('%', '%25')}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(place: str) -> str | None:
+    """The host of host:port, as of a request's Host header; None: it is malformed."""
+    try:
+        return urlsplit(f"//{place}").hostname
+    except ValueError:
+        return None

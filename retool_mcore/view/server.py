@@ -11,13 +11,13 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 from aiohttp import web
 
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.charts import TEXT
+from retool_mcore.ports import bare, host_of, host_port
 from retool_mcore.view.curves import Curves
 from retool_mcore.view.query import by_error, entries, select
 from retool_mcore.view.source import Source, parts
@@ -59,7 +59,7 @@ def application(
     runs = [folder.resolve() for folder in folders]
 
     def refused(request: web.Request) -> web.StreamResponse | None:
-        if urlsplit(f"//{request.host}").hostname not in {"localhost", "127.0.0.1", host}:
+        if host_of(request.host) not in {"localhost", "127.0.0.1", "::1", host}:
             return web.Response(status=403, text=f"this page is not at {request.host!r}")
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
             return None
@@ -145,10 +145,11 @@ def _json(value: dict | list) -> web.Response:
 def serve(folders: Sequence[Path], *, host: str, port: int, part: str = "rl") -> None:
     """Serve the runs until Ctrl-C. Raises UserError when one has no such part (view/source.py) or the port is taken."""
     token = secrets.token_urlsafe(16)
-    address = f"http://{host}:{port}/?token={token}"
+    host = bare(host)
+    address = f"http://{host_port(host, port)}/?token={token}"
     app = application(folders, token, host, part)
     names = ", ".join(map(str, folders))
-    print(f"{names} at {address}  (from elsewhere: ssh -L {port}:{host}:{port} THIS_MACHINE)", flush=True)
+    print(f"{names} at {address}  (from elsewhere: ssh -L {port}:{host_port(host, port)} THIS_MACHINE)", flush=True)
     try:
         web.run_app(app, host=host, port=port, print=None)
     except OSError as error:

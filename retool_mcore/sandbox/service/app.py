@@ -15,11 +15,11 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
 from retool_mcore.errors import UserError
+from retool_mcore.ports import host_of
 from retool_mcore.sandbox.base import Sandbox, Status
 from retool_mcore.sandbox.concurrency import FairQueue, QueueFull
 from retool_mcore.sandbox.service import schema
@@ -98,7 +98,7 @@ class Service:
         if "Origin" in request.headers:
             return _problem(403, "requests of web pages are not served")
         own_names = {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
-        if self.token is None and urlsplit(f"//{request.host}").hostname not in own_names:
+        if self.token is None and host_of(request.host) not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
             told = "the service's token is missing or wrong: its address file has it, see docs/security.md"

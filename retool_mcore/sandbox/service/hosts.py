@@ -4,12 +4,14 @@ import asyncio
 import logging
 import math
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -34,8 +36,17 @@ log = logging.getLogger(__name__)
 def clean_url(text: str) -> str:
     """http://host:port of a service. Raises UserError for what is no http address."""
     url = text.strip().rstrip("/").removesuffix("/run_code")
-    if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
-        raise UserError(f"{shown(text.strip())!r} is not the http:// address of a sandbox service.")
+    place = shown(url).partition("://")[2]
+    try:
+        address = urlsplit(url)
+        sound = address.scheme in ("http", "https") and address.hostname and (address.port or 1) > 0
+    except ValueError:  # a port that is no number, a bracket without its other
+        sound = False
+    if place.count(":") > 1 and not place.startswith("["):
+        sound = False
+    if not sound or re.search(r"\s", url):
+        brackets = ": an IPv6 address stands in brackets, http://[::1]:8080" if place.count(":") > 1 else ""
+        raise UserError(f"{shown(text.strip())!r} is not the http:// address of a sandbox service{brackets}.")
     return url
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 
 from retool_mcore.errors import UserError
-from retool_mcore.files import shown
+from retool_mcore.files import shown, without_secrets
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.concurrency import FairQueue, PerLoop
 from retool_mcore.sandbox.service import schema
@@ -179,9 +179,9 @@ class PoolSandbox:
                         return result
                     errors, reason = errors + 1, result.stderr.strip()
                 except _Refused as error:
-                    return Result.broken(f"{shown(host.url)} refused the run: {error}")
+                    return Result.broken(f"{shown(host.url)} refused the run: {without_secrets(str(error), host.url)}")
                 except _Unusable as error:
-                    reason = f"{shown(host.url)}: {error}"
+                    reason = f"{shown(host.url)}: {without_secrets(str(error), host.url)}"
             waited = time.monotonic() - started
             if waited > self.patience_s or waited > ASKED_AGAIN_S and state.fleet.silent_s() > self.patience_s:
                 state.counts["lost"] += 1
@@ -258,7 +258,7 @@ class PoolSandbox:
             raise _Refused(reason)
         if response.status == 500:
             # It is there, but this run breaks it: no reason to wait for long, nor to stop asking it for others.
-            return Result.broken(f"{shown(host.url)}: {reason}")
+            return Result.broken(f"{shown(host.url)}: {without_secrets(reason, host.url)}")
         state.fleet.doubt(host)
         raise _Unusable(reason)
 

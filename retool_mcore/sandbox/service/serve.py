@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, shown, write_atomically
+from retool_mcore.ports import bare, host_port
 from retool_mcore.sandbox.concurrency import default_workers
 from retool_mcore.sandbox.create import create_sandbox, probe
 from retool_mcore.sandbox.fusion import FusionSandbox
@@ -55,6 +57,7 @@ async def serve(
         UserError: a setting makes no sense, the isolation asked for is not to be had, the port is taken, other
             machines would reach a service that has no token.
     """
+    host = bare(host)
     token = os.environ.get(TOKEN) or (secrets.token_urlsafe(32) if register is not None else None)
     if token is None and host not in LOOPBACK:
         raise UserError(
@@ -96,17 +99,21 @@ async def _serve(
         await web.TCPSite(runner, host, port, backlog=1024).start()
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"Cannot listen on {host}:{port} ({reason}): choose another --port.") from error
+        place, other = host_port(host, port), "--host" if isinstance(error, socket.gaierror) else "--port"
+        raise UserError(f"Cannot listen on {place} ({reason}): choose another {other}.") from error
     port = runner.addresses[0][1]
-    name = advertise or (socket.gethostname() if host in ("0.0.0.0", "::", "") else host)
-    url = f"http://{name}:{port}"
+    name = bare(advertise or (socket.gethostname() if host in ("0.0.0.0", "::", "") else host))
+    place = host_port(name, port)
     sweeper = asyncio.create_task(end_headless(runner.server))
     file = None
     if register is not None:
         register.mkdir(parents=True, exist_ok=True)
         file = register / f"{name}-{port}"
-        write_atomically(file, f"http://retool:{service.token}@{name}:{port}\n", mode=0o600)
-    print(f"sandbox service: {url} (isolation: {service.level}, {service.queue.slots} programs at once)", flush=True)
+        write_atomically(file, f"http://retool:{quote(service.token, safe='')}@{place}\n", mode=0o600)
+    print(
+        f"sandbox service: http://{place} (isolation: {service.level}, {service.queue.slots} programs at once)",
+        flush=True,
+    )
     try:
         await stop.wait()
     finally:
