@@ -5,7 +5,10 @@ value must have the type of the one it replaces, and what is wrong is said in on
 """
 
 import difflib
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -53,16 +56,16 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
         if override.is_delete():
             raise UserError(f"{text!r}: a key cannot be deleted; set it to null or to another value instead.")
         if override.is_sweep_override():
-            raise UserError(f"{text!r} gives several values; write a list as 'key=[a,b]'.")
+            raise _several(text)
         if override.package is not None:
             raise UserError(f"{text!r}: '@' is not supported; name the full key, as in model.path=FOLDER.")
         key, forced = override.key_or_group, override.is_add() or override.is_force_add()
+        value = _at_home(override.value())
         if not forced and (config_dir / key).is_dir():
-            choices[key] = _choice(key, override.value(), config_dir)
-            if key == "model" and choices[key] != str(override.value()):
-                values.append(Value("model.path", str(override.value()), str(override.value()), False))
+            choices[key] = _choice(key, value, config_dir)
+            if key == "model" and choices[key] != str(value):
+                values.append(Value("model.path", str(value), str(value), False))
             continue
-        value = override.value()
         typed = override.input_line.split("=", 1)[1] if override.input_line else str(value)
         typed = value if isinstance(value, str) else str(value.text) if isinstance(value, QuotedString) else typed
         values.append(Value(key, value, typed, forced))
@@ -70,16 +73,61 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
 
 
 def _read(text: str) -> Override:
-    try:
-        override = OverridesParser.create().parse_override(text)
-    except HydraException:
-        override = None
-    if override is None or not override.key_or_group:
+    """Read one override. A value that Hydra's grammar cannot read is a text, also within a list or a section: paths
+    hold `~`, `#`, `=`, parentheses and letters of any script."""
+    key, _, value = text.partition("=")
+    opens = value.lstrip().startswith(("[", "{"))
+    as_text = f"{key}={_with_quoted_parts(value.strip()) if opens else _quoted(value)}"
+    for reading in (text, as_text) if "=" in text else (text,):
+        with suppress(HydraException):
+            override = OverridesParser.create().parse_override(reading)
+            if override.key_or_group:
+                if reading is not text and not opens and "," in _PARTS.split(value):
+                    raise _several(text)
+                return override
+    if opens:
         raise UserError(
-            f"cannot read the override {text!r}: write key=value, and quote a value that holds spaces, commas, "
-            "brackets or '=': 'key=\"a, b\"'."
+            f"cannot read the override {text!r}: its value opens a list or a section. Quote the words in it that hold "
+            f"brackets, commas or quotes, or the whole, where it is a text: '{key}=\"{value}\"'."
         )
-    return override
+    raise UserError(f"cannot read the override {text!r}: write key=value, as in train.lr=1e-6.")
+
+
+def _several(text: str) -> UserError:
+    return UserError(f"{text!r} gives several values: write a list as 'key=[a,b]', or quote a text: 'key=\"a,b\"'.")
+
+
+# Quoted texts, what divides a list or a section, and the words between.
+_PARTS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[\[\]{},]|:(?=\s))""")
+
+
+def _with_quoted_parts(value: str) -> str:
+    """A list or a section whose words that Hydra's grammar cannot read are quoted."""
+    return "".join(_PARTS.match(part) and part or _readable(part) for part in _PARTS.split(value))
+
+
+def _readable(word: str) -> str:
+    try:
+        OverridesParser.create().parse_override(f"key={word}")
+    except HydraException:
+        return _quoted(word.strip())
+    return word
+
+
+def _quoted(text: str) -> str:
+    """As a text of Hydra's grammar, where a backslash counts only before a quote."""
+    mark = "'" if '"' in text and "'" not in text else '"'
+    escaped = re.sub(rf"(\\*){mark}", rf"\1\1\\{mark}", text)
+    return mark + re.sub(r"(\\+)$", r"\1\1", escaped) + mark
+
+
+def _at_home(value: Any) -> Any:
+    """`value` with the user's home folder for `~`, in lists and sections too: a shell leaves it alone behind `key=`."""
+    if isinstance(value, Mapping):
+        return {name: _at_home(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [_at_home(child) for child in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def _choice(group: str, choice: Any, config_dir: Path) -> str:

@@ -7,6 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from retool_mcore.config import compose, config_hash
+from retool_mcore.config.overrides import parse
 from retool_mcore.errors import UserError
 
 FILES = {
@@ -156,14 +157,54 @@ def test_values_that_fit_are_kept_as_typed(tree):
         ("~name", "cannot be deleted"),
         ("name", "cannot read the override 'name': write key=value"),
         ("=3", "cannot read the override '=3'"),
-        ("name=a=b", "quote a value that holds"),
-        ("name=(", "cannot read the override"),
+        ("name=[a", "cannot read the override 'name=[a': its value opens a list or a section"),
+        ("name={a: [b}", "its value opens a list or a section"),
+        ("name=[draft].jsonl", "the whole, where it is a text: 'name=\"[draft].jsonl\"'"),
+        ("name=a#1,b", "several values"),
+        ("share=a(1)", "share must be a number, not 'a(1)'"),
         ("verl=3", "verl is a section"),
         ("name=${nothing}", "Interpolation key 'nothing' not found"),
     ],
 )
 def test_a_bad_override_is_one_sentence(tree, override, words):
     assert words in refusal(tree, "sft", override)
+
+
+TEXTS = (
+    "数据.jsonl", "a#1.jsonl", "a(1).jsonl", "a=1.jsonl", "a==1", "a b.jsonl", "it's.jsonl", '5" disks.jsonl', "é.csv",
+    """it's 5".jsonl""", "'a.jsonl", '"a.jsonl', "a&b;c|d>e<f!g^h`i", "a%20b.jsonl", "a]b}.jsonl", "a(b", "(", "a~b",
+    "back\\slash\\", "a#\\", 'a#\\"b', "a'b\\", "~nobody-of-that-name/a#1.jsonl", "$5.jsonl", "\U0001f600",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_value_that_the_grammar_cannot_read_is_a_text(tree, text):
+    (value,) = parse([f"x={text}"], tree)[1]
+    assert (value.key, value.value, value.text) == ("x", text, text)
+    if not {",", "'", '"', "]", "}"} & set(text) and not text.endswith("\\"):
+        (value,) = parse([f"x=[{text},{{path: {text}, n: 2}}, 'q, r']"], tree)[1]
+        assert value.value == [text, {"path": text, "n": 2}, "q, r"]
+
+
+def test_a_quoted_text_keeps_what_a_list_would_divide(tree):
+    (value,) = parse(["x='a,b[1].jsonl'"], tree)[1]
+    assert value.value == "a,b[1].jsonl"
+
+
+def test_the_home_folder_stands_for_its_sign(tree, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    for text in ("~/a.jsonl", "'~/a.jsonl'", "~/数据 (1).jsonl"):
+        wanted = "/home/me/" + text.strip("'").removeprefix("~/")
+        assert [value.value for value in parse([f"x={text}"], tree)[1]] == [wanted]
+    (value,) = parse(["x=[~/a#1,{path: ~/b, name: c},~]"], tree)[1]
+    assert value.value == ["/home/me/a#1", {"path": "/home/me/b", "name": "c"}, "/home/me"]
+
+
+def test_a_model_in_the_home_folder_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "模型 (1)").mkdir()
+    config = compose("prepare", ["model=~/模型 (1)"])
+    assert config.model.path == str(tmp_path / "模型 (1)")
 
 
 def test_a_stage_without_a_verl_section_takes_no_verl_key(tree):
