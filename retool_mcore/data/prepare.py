@@ -26,11 +26,13 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 _SHOWN_REASONS = 5
+_SHOWN_SOURCES = 20
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written."""
+    """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written;
+    `sources`: rows kept of each data source."""
 
     source: str
     rows: int
@@ -39,12 +41,17 @@ class Report:
     malformed: tuple[Malformed, ...]
     files: dict[Path, int]
     path: Path
+    sources: dict[str, int]
 
     def lines(self) -> list[str]:
         """Three to eight lines for the terminal."""
         counts = f"{self.kept} kept, {self.duplicates} duplicates, {len(self.malformed)} malformed"
         lines = [f"{self.source}: {self.rows} rows read: {counts}"]
         lines += [f"  {path}: {rows} rows" for path, rows in self.files.items()]
+        if len(self.sources) > 1:
+            most = ", ".join(f"{name} {rows}" for name, rows in Counter(self.sources).most_common(_SHOWN_SOURCES))
+            more = len(self.sources) - _SHOWN_SOURCES
+            lines.append(f"  {len(self.sources)} data sources: {most}" + (f" and {more} more" if more > 0 else ""))
         for reason, times in Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS):
             first = next(malformed for malformed in self.malformed if malformed.reason == reason)
             lines.append(f"  malformed {times} x: {reason}; first row {first.row}: {first.text}".removesuffix(": "))
@@ -179,8 +186,10 @@ def _write(
     malformed = sorted(malformed, key=lambda m: m.row)
     reasons = Counter(m.reason for m in malformed).most_common()
     rows = kept + duplicates + len(malformed)
-    report = Report(name, rows, kept, duplicates, tuple(malformed), files, output_dir / "report.json")
+    sources = dict(Counter(record.data_source for records in splits.values() for record in records))
+    report = Report(name, rows, kept, duplicates, tuple(malformed), files, output_dir / "report.json", sources)
     content = {"source": name, "rows": rows, "kept": kept, "duplicates": duplicates, "reasons": dict(reasons)}
+    content["sources"] = sources
     content["malformed"] = [{"row": m.row, "reason": m.reason} for m in malformed]
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

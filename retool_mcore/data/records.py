@@ -4,9 +4,10 @@ Every loader speaks in these records, so that the parquet schema and the public 
 """
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from dataclasses import field as attribute
 from typing import Any, Literal
 
@@ -96,6 +97,44 @@ def text_field(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise MalformedRow(f"{name} is {type(value).__name__}, expected text")
     return value.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def check_text(value: Any, name: str = "the row") -> None:
+    """Raises MalformedRow for a text in a record that no file can hold (half of a surrogate pair) or no text should: a
+    NUL character."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise MalformedRow(f"{name} holds a NUL character")
+        if not value.isascii() and (half := _HALF.search(value)):
+            byte = ord(half[0]) - 0xDC00
+            if 0x80 <= byte <= 0xFF:  # of a reader's surrogateescape
+                raise MalformedRow(f"not UTF-8: {name} holds the byte {byte:#x}")
+            raise MalformedRow(f"{name} holds half of a surrogate pair, as of an emoji that was cut: {half[0]!a}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_text(item, name)
+    elif is_dataclass(value):
+        for part in fields(value):
+            check_text(getattr(value, part.name), name if part.name == "text" else f"the {part.name}")
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """`text` with what no file can hold as an escape."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def source_name(row: Any, path: str) -> str:
+    """The data source that a row names at a dotted path, as metrics write it: what is no letter, digit, `.`, `_` or `-`
+    becomes `_`. Raises MalformedRow where there is none."""
+    value = at(row, path)
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else text_field(value, path)
+    name = re.sub(r"[^\w.-]+", "_", text.strip()).strip("_")
+    if not name:
+        raise MalformedRow(f"{path} is empty")
+    return name
 
 
 def field(row: Any, key: str, where: str) -> Any:

@@ -3,11 +3,9 @@
 `load` reads a local file, a folder of files or the hub, always as a stream: DAPO's 1.79 M rows never sit in memory.
 """
 
-import csv
 import json
 import math
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,17 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
-from retool_mcore.data.records import Malformed, MalformedRow, Problem, Trace, at, field, text_field
+from retool_mcore.data.readers import parquet_rows, text_rows
+from retool_mcore.data.records import (
+    Malformed,
+    MalformedRow,
+    Problem,
+    Trace,
+    at,
+    check_text,
+    field,
+    printable,
+    source_name,
+    text_field,
+)
 from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
 from retool_mcore.tables import yaml_beside
 
-_BATCH_ROWS = 1024
 _SHOWN = 100  # characters of a malformed row
 # In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
@@ -82,7 +88,7 @@ class Source:
 
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
-    are the hub's.
+    are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`.
     """
 
     data_source: str
@@ -94,6 +100,7 @@ class Source:
     complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None
     subset: str | None = None
     hub_split: str = "train"
+    named_by: str | None = None
 
 
 _READERS: dict[str, Callable] = {
@@ -127,16 +134,22 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
     location: a .parquet, .json, .jsonl or .csv file, a folder of them, or a hub name; None is the source's hub name.
     Raises UserError for a location that cannot be read or a parquet file that lacks a column.
     """
-    rows = raw_rows(location or source.hub_name, source.columns, source.complete, source.subset, source.hub_split)
+    columns = source.columns and tuple(dict.fromkeys([*source.columns, *filter(None, [source.named_by])]))
+    rows = raw_rows(location or source.hub_name, columns, source.complete, source.subset, source.hub_split)
     for index, row in enumerate(rows):
         if isinstance(row, MalformedRow):
-            yield Malformed(index, str(row))
+            yield Malformed(index, printable(str(row)))
             continue
         try:
-            made: Any = source.parse(row, source.data_source, index)
-            yield from made if isinstance(made, list) else [made]
+            name = source.data_source if source.named_by is None else source_name(row, source.named_by)
+            made: Any = source.parse(row, name, index)
+            records = made if isinstance(made, list) else [made]
+            for record in records:
+                check_text(record)
+            yield from records
         except MalformedRow as reason:
-            yield Malformed(index, str(reason), json.dumps(row, default=str, ensure_ascii=False)[:_SHOWN])
+            shown = json.dumps(row, default=str, ensure_ascii=False)
+            yield Malformed(index, printable(str(reason)), printable(shown[:_SHOWN]))
 
 
 def check_location(source: Source, location: str | Path | None = None) -> None:
@@ -145,7 +158,7 @@ def check_location(source: Source, location: str | Path | None = None) -> None:
     if (files := files_of(name)) is not None:
         for file in files:
             if file.suffix == ".parquet":
-                next(_parquet_rows(file, source.columns), None)
+                next(parquet_rows(file, source.columns), None)
         return
     import httpx
     from huggingface_hub import HfApi
@@ -173,10 +186,10 @@ def raw_rows(
     for file in files:
         try:
             if file.suffix == ".parquet":
-                yield from _parquet_rows(file, columns)
+                yield from parquet_rows(file, columns)
             else:
-                yield from complete(_text_rows(file), file) if complete else _text_rows(file)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+                yield from complete(text_rows(file), file) if complete else text_rows(file)
+        except OSError as error:
             raise UserError(f"cannot read {file}: {error}.") from error
 
 
@@ -217,55 +230,6 @@ def files_of(location: str) -> list[Path] | None:
         if files := [p for p in visible if p.suffix == suffix]:
             return files
     raise UserError(f"the folder {path} holds no data: expected files that end in {', '.join(_SUFFIXES)}.")
-
-
-def _parquet_rows(file: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            there = parquet.schema_arrow.names
-            if columns is not None:
-                columns = [c if c in there else c.partition(".")[0] for c in columns]
-                if missing := [c for c in columns if c not in there]:
-                    raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
-                try:
-                    yield from batch.to_pylist()
-                except UnicodeDecodeError:  # it comes before the first row
-                    for number in range(batch.num_rows):
-                        yield _read(lambda part: part.to_pylist()[0], batch.slice(number, 1), file.name)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {file} as parquet: {str(error).splitlines()[0]}.") from error
-
-
-def _text_rows(file: Path) -> Iterator[Any]:
-    if file.suffix == ".csv":
-        # newline="" leaves line ends inside quoted fields alone; utf-8-sig drops a spreadsheet's byte-order mark.
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            yield from csv.DictReader(stream)
-        return
-    with file.open("rb") as stream:
-        if file.suffix == ".json" and stream.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"["):
-            try:
-                yield from json.loads(file.read_bytes())
-            except json.JSONDecodeError as error:
-                raise UserError(f"{file} is not valid JSON: {error}.") from error
-            return
-        stream.seek(0)
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield _read(lambda text: json.loads(text.decode("utf-8-sig")), line, f"{file.name}:{number}")
-
-
-def _read(parse: Callable, text: Any, where: str) -> Any:
-    # Returned and not raised: one broken row must not end the stream.
-    try:
-        return parse(text)
-    except UnicodeDecodeError as error:
-        row = MalformedRow(f"not UTF-8: {error}")
-    except (ValueError, RecursionError) as error:
-        row = MalformedRow(f"not JSON: {error}")
-    row.where = where
-    return row
 
 
 def _question(text: str) -> str:

@@ -140,11 +140,12 @@ def own_parts(section) -> list[Part]:
             columns = None if named["tools"] else tuple(of_problem.values())
             source = Source(
                 file.name, file.path, "rl", "test" if key == "eval" else "train", columns, parse,
-                subset=file.subset, hub_split=file.split,
+                subset=file.subset, hub_split=file.split, named_by=file.source or section.get("source"),
             )  # fmt: skip
             if key == "sft":
                 parse = partial(own_call_traces if named["tools"] else own_trace, **of_trace)
-                source = replace(source, purpose="sft", columns=tuple(of_trace.values()), parse=parse)
+                columns = tuple(of_trace.values())
+                source = replace(source, purpose="sft", columns=columns, parse=parse, named_by=file.source)
             role = "rl" if key == "train" else key
             parts.append(Part(role, source, file.path, f"{key}/{file.name}", file.weight))
     if not parts:
