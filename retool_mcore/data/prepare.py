@@ -5,20 +5,17 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from retool_mcore.data.function_calls import ABILITY
-from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
-from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, check_rl, rl_row, write_rows
+from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, rl_row, write_rows
 from retool_mcore.data.sources import Source, get_source, load
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.data.untrusted import json_or_none, same_json
@@ -107,35 +104,6 @@ def write_problems(problems: Iterable[Problem], path: Path, *, template: str, sp
 def write_traces(traces: Iterable[Trace], path: Path, *, template: str, split: str) -> None:
     """Write traces as an SFT parquet, with <answer> tags only where the template asks for them; whole or not at all."""
     write_rows((_sft_row(trace, template, split) for trace in traces), SFT_SCHEMA, path)
-
-
-def longest_prompt(
-    path: str | Path, tokenizer: Any, tools: list[dict] | None = None, template_kwargs: Mapping | None = None
-) -> tuple[int, int]:
-    """(tokens, row) of the longest prompt of an RL parquet, chat template and generation prompt included.
-
-    tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt,
-    and a row's own are taken in their place. template_kwargs: further arguments of the chat template.
-    Raises UserError when the file is not an RL parquet or the tokenizer has no chat template.
-    """
-    check_rl(path)
-    if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: use the instruct model's.")
-    longest, longest_row, row = 0, 0, 0
-    as_text = {**(template_kwargs or {}), "tokenize": False, "add_generation_prompt": True}
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=["prompt", "extra_info"]):
-            prompts = batch["prompt"].to_pylist()
-            own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
-            texts = [
-                tokenizer.apply_chat_template(prompt, tools=its or tools, **as_text)
-                for prompt, its in zip(prompts, own, strict=True)
-            ]
-            for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
-                if len(ids) > longest:
-                    longest, longest_row = len(ids), row
-                row += 1
-    return longest, longest_row
 
 
 def _source(name: str | Source, purpose: str, template: str) -> Source:

@@ -8,10 +8,10 @@ import pyarrow.parquet as parquet
 
 from retool_mcore.data.formats import Format
 from retool_mcore.data.held_back import shared_problem
-from retool_mcore.data.prepare import longest_prompt
+from retool_mcore.data.lengths import prompt_lengths
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
 from retool_mcore.data.special_tokens import NAMED
-from retool_mcore.errors import refusals
+from retool_mcore.errors import UserError, refusals
 from retool_mcore.tables import yaml_beside
 
 refused = refusals(__file__)
@@ -45,13 +45,40 @@ def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
 
 
 def check_prompt_lengths(
-    key: str, files: Iterable[Path], fmt: Format, tools: list[dict] | None, *, max_prompt_tokens: int
-) -> None:
-    """`fmt` and `tools` (function schemas or None) render the prompt as the rollout does."""
-    for file in files:
-        tokens, row = longest_prompt(file, fmt.tokenizer, tools, fmt.template_kwargs)
-        if tokens > max_prompt_tokens:
-            raise refused("long_prompt", key=key, row=row, file=file, tokens=tokens, limit=max_prompt_tokens)
+    files: Mapping[str, Sequence[Path]],
+    fmt: Format,
+    tools: list[dict] | None,
+    *,
+    max_prompt_tokens: int,
+    drop: bool = False,
+) -> dict[str, int]:
+    """Return how many prompts of each configuration key remain; `drop` leaves out those that are too long, and prints
+    their number.
+
+    `fmt` and `tools` (function schemas or None) render the prompt as the rollout does. Raises UserError for prompts
+    that are too long, and with `drop` where none remains.
+    """
+    limit = f"rollout.max_prompt_tokens={max_prompt_tokens}"
+    longest, rows, remaining, too_long = (0, 0, Path()), 0, {}, {}
+    for key, paths in files.items():
+        lengths = {file: prompt_lengths(file, fmt.tokenizer, tools, fmt.template_kwargs) for file in paths}
+        count = sum(map(len, lengths.values()))
+        long = sum(length > max_prompt_tokens for of_file in lengths.values() for length in of_file)
+        most = max((length, -row, file) for file, of_file in lengths.items() for row, length in enumerate(of_file))
+        if long and drop:
+            share = f"{long} of {count} prompts are longer than {limit}, up to {most[0]:,} tokens"
+            if long == count:
+                raise UserError(f"{key}: {share}, and none is left: raise the limit.")
+            print(f"{key}: {share}, and are left out (data.drop_long_prompts)", flush=True)
+        longest, rows = max(longest, most, key=lambda one: one[0]), rows + count
+        remaining[key], too_long[key] = count - long, long
+    if (total := sum(too_long.values())) and not drop:
+        parts = ", ".join(f"{number} in {key}" for key, number in too_long.items() if number)
+        raise UserError(
+            f"{total} of {rows} prompts are longer than {limit} ({parts}); the longest has {longest[0]} tokens: row "
+            f"{-longest[1]} of {longest[2]}. Raise the limit, or leave them out with data.drop_long_prompts=true."
+        )
+    return remaining
 
 
 def tell_special_tokens(key: str, files: Iterable[Path], fmt: Format) -> None:

@@ -23,7 +23,7 @@ from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
 from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.tools.toolbox import create_toolbox
+from retool_mcore.tools.toolbox import toolbox_of
 
 refused = refusals(__file__)
 CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
@@ -111,7 +111,8 @@ def check_rl_stage(config: DictConfig) -> None:
     check_gpu_memory(config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=shared)
     check_checkpoints(config, model, critic)
     tell_plan(config, model)
-    check_prompt_lengths(config, model, files, check_tools(config))
+    rows = check_prompt_lengths(config, model, files, check_tools(config))["data.train_files"]
+    data.check_fills_a_batch("data.train_files", rows=rows, batch=train.batch)
 
 
 def check_eval_stage(config: DictConfig) -> None:
@@ -265,11 +266,7 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     """
     if config.rollout.format == "none":
         return None
-    sandbox = create_sandbox(config.sandbox)
-    given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    # Of an older run, replayed, there is none.
-    section = OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
-    toolbox = create_toolbox(section, sandbox=sandbox, **given)
+    toolbox = toolbox_of(config, create_sandbox(config.sandbox))
     asyncio.run(toolbox.close())
     if not toolbox.code_only and config.rollout.format != "hermes":
         raise refused("tools", config=config)
@@ -280,12 +277,13 @@ def check_tools(config: DictConfig) -> list[dict] | None:
 
 def check_prompt_lengths(
     config: DictConfig, model: Model, files: dict[str, list[Path]], tools: list[dict] | None = None
-) -> None:
-    """And a chat template that a rollout can append to."""
+) -> dict[str, int]:
+    """Check the prompts, and a chat template that a rollout can append to; returns how many remain of each key."""
     from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
 
     fmt = load_format(config, model.folder)
-    for key, paths in files.items():
-        limit = config.rollout.max_prompt_tokens
-        data.check_prompt_lengths(f"data.{key}", paths, fmt, tools or fmt.tools, max_prompt_tokens=limit)
-        data.tell_special_tokens(f"data.{key}", paths, fmt)
+    named = {f"data.{key}": paths for key, paths in files.items()}
+    for key, paths in named.items():
+        data.tell_special_tokens(key, paths, fmt)
+    limit, drop = config.rollout.max_prompt_tokens, bool(config.data.get("drop_long_prompts"))
+    return data.check_prompt_lengths(named, fmt, tools or fmt.tools, max_prompt_tokens=limit, drop=drop)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from retool_mcore.data.formats import TOOL
 from retool_mcore.data.function_schema import check_schema, row_tools
 from retool_mcore.data.untrusted import canonical_json
@@ -164,6 +166,13 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
     if not tools and rows is None:
         raise UserError("toolbox.use is empty: name at least one tool, or set rollout.format=none.")
     return Toolbox(tools, config.get("timeout_s") or TIMEOUT_S, rows)
+
+
+def toolbox_of(config: DictConfig, sandbox: Any) -> Toolbox:
+    """The toolbox of a stage's configuration; a replayed one of an older release has none."""
+    section = OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
+    given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
+    return create_toolbox(section, sandbox=sandbox, **given)
 
 
 def _make(entry: Mapping, run: Mapping[str, Any]) -> Any:

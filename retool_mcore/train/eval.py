@@ -40,6 +40,7 @@ from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.state.identity import policy_files
 from retool_mcore.tools.toolbox import create_toolbox
 from retool_mcore.train.evaluation import METRICS, TRAJECTORIES, grading, read_finished, write_finished
+from retool_mcore.train.long_prompts import fitting_files
 
 
 async def run_all(config, folder: Path) -> list[dict]:
@@ -48,7 +49,9 @@ async def run_all(config, folder: Path) -> list[dict]:
     `folder` holds samples of this very evaluation alone (train/evaluation.py). Those that were graded by another rule
     are graded again; where none is missing, no engine starts.
     """
-    rows = rows_of(config.data.validation_files)[: config.problems]
+    given = config.data.validation_files, config.policy_path, folder / "prompts"
+    files = await asyncio.to_thread(fitting_files, config, *given)  # it starts a loop of its own
+    rows = rows_of(files)[: config.problems]
     fmt = load_format(config, config.policy_path)
     path = folder / TRAJECTORIES
     records = regraded(read_finished(path), rows, config, fmt.tokenizer, path)

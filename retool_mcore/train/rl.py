@@ -12,6 +12,7 @@ from retool_mcore.backends.verl.task_runner import Runner
 from retool_mcore.data.curriculum import load_curriculum
 from retool_mcore.metrics.charts import write_dashboard
 from retool_mcore.state import alarms, checkpoints, stop
+from retool_mcore.train.long_prompts import fitting_files
 
 VERL = "retool_mcore.backends.verl"
 
@@ -39,6 +40,9 @@ def main(config_path: str) -> None:
     stage_dir = Path(config.run_dir) / "rl"
     last = checkpoints.repair(stage_dir / "checkpoints")
     print(f"RL starts {'from ' + last.name if last else 'at step 0'}")
+    for key in ("train_files", "val_files"):
+        files = config.verl.data[key]
+        config.verl.data[key] = fitting_files(config, files, config.init_from, stage_dir / "prompts" / key)
     verl = verl_config(config, stage_dir)
     check_config(verl)
     if kept := load_curriculum(verl.retool.curriculum, verl.data.train_files, config.seed).problems:

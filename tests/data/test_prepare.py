@@ -6,7 +6,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from retool_mcore.data.prepare import longest_prompt, prepare_rl, prepare_sft, write_problems
+from retool_mcore.data.lengths import prompt_lengths
+from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems
 from retool_mcore.data.records import Problem, normalise_question
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.errors import UserError
@@ -185,22 +186,24 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?", chat_template=template)
 
 
-def test_longest_prompt_counts_template_and_generation_prompt(tmp_path, tokenizer):
+def test_prompt_lengths_count_template_and_generation_prompt(tmp_path, tokenizer):
     problems = [Problem("tiny", "a" * length, "1", i) for i, length in enumerate([3, 40, 7, 40])]
     write_problems(problems, tmp_path / "rl.parquet", template="tiny", split="train")
-    assert longest_prompt(tmp_path / "rl.parquet", tokenizer) == (len("<user>") + 40 + len("<assistant>"), 1)
-    with_tools = longest_prompt(tmp_path / "rl.parquet", tokenizer, tools=[{"type": "function"}])
-    assert with_tools == (len("1<user>") + 40 + len("<assistant>"), 1)
+    lengths = [len("<user>") + length + len("<assistant>") for length in (3, 40, 7, 40)]
+    assert prompt_lengths(tmp_path / "rl.parquet", tokenizer) == lengths
+    with_tools = prompt_lengths(tmp_path / "rl.parquet", tokenizer, tools=[{"type": "function"}])
+    assert with_tools == [length + 1 for length in lengths]
 
 
-def test_longest_prompt_reads_past_the_first_row_group(tmp_path, tokenizer):
+def test_prompt_lengths_reach_past_the_first_row_group(tmp_path, tokenizer):
     problems = [Problem("tiny", "b" * (1 + (i == 1500)), "1", i) for i in range(1600)]
     write_problems(problems, tmp_path / "rl.parquet", template="tiny", split="train")
-    assert longest_prompt(tmp_path / "rl.parquet", tokenizer) == (len("<user>bb<assistant>"), 1500)
+    lengths = prompt_lengths(tmp_path / "rl.parquet", tokenizer)
+    assert len(lengths) == 1600 and lengths.index(len("<user>bb<assistant>")) == 1500
 
 
-def test_longest_prompt_needs_a_chat_template(tmp_path, tokenizer):
+def test_prompt_lengths_need_a_chat_template(tmp_path, tokenizer):
     write_problems([Problem("tiny", "a", "1", 0)], tmp_path / "rl.parquet", template="tiny", split="train")
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="?")
     with pytest.raises(UserError, match="has no chat template"):
-        longest_prompt(tmp_path / "rl.parquet", bare)
+        prompt_lengths(tmp_path / "rl.parquet", bare)

@@ -10,7 +10,8 @@ from refused import refusal
 from retool_mcore.data import arithmetic, function_tasks
 from retool_mcore.data.formats import FORMATS, get_format
 from retool_mcore.data.function_calls import xlam_problem
-from retool_mcore.data.prepare import longest_prompt, write_problems, write_traces
+from retool_mcore.data.lengths import prompt_lengths, without_long
+from retool_mcore.data.prepare import write_problems, write_traces
 from retool_mcore.data.prompts import TEMPLATES
 from retool_mcore.data.schema import check_rl
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -57,13 +58,40 @@ def test_the_longest_prompt_is_named_with_its_row_and_length(files, tmp_path):
     long = rows.to_pylist()
     long[3]["prompt"][0]["content"] = "Compute " + "1+" * 500 + "1."
     parquet.write_table(pa.Table.from_pylist(long, schema=rows.schema), files[0])
-    message = refusal(
-        data.check_prompt_lengths, "data.train_files", [files[1], files[0]], fmt, None, max_prompt_tokens=512
-    )
+    named = {"data.train_files": [files[1], files[0]]}
+    message = refusal(data.check_prompt_lengths, named, fmt, None, max_prompt_tokens=512)
     assert "row 3 of" in message and "a.parquet" in message and "rollout.max_prompt_tokens=512" in message
+    assert message.startswith("1 of 8 prompts are longer") and "data.drop_long_prompts=true" in message
     tokens = int(message.split(" has ")[1].split()[0])
-    data.check_prompt_lengths("data.train_files", files, fmt, None, max_prompt_tokens=tokens)
-    refusal(data.check_prompt_lengths, "data.train_files", files, fmt, None, max_prompt_tokens=tokens - 1)
+    assert data.check_prompt_lengths(named, fmt, None, max_prompt_tokens=tokens) == {"data.train_files": 8}
+    refusal(data.check_prompt_lengths, named, fmt, None, max_prompt_tokens=tokens - 1)
+
+
+def test_long_prompts_of_all_files_are_counted_and_can_be_left_out(files, tmp_path, capsys):
+    from transformers import AutoTokenizer
+
+    fmt = get_format("none", AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1)))
+    table = parquet.read_table(files[0])
+    for file, places in ((files[0], (1, 3)), (files[1], (0,))):
+        rows = parquet.read_table(file).to_pylist()
+        for place in places:
+            rows[place]["prompt"][0]["content"] = "Compute " + "1+" * (300 + place) + "1."
+        parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
+    named = {"data.train_files": [files[0]], "data.held_back_files": [files[1]]}
+    message = refusal(data.check_prompt_lengths, named, fmt, None, max_prompt_tokens=512)
+    assert message.startswith("3 of 8 prompts are longer") and "(2 in data.train_files, 1 in data.held" in message
+    assert f"row 3 of {files[0]}" in message
+    left = data.check_prompt_lengths(named, fmt, None, max_prompt_tokens=512, drop=True)
+    assert left == {"data.train_files": 3, "data.held_back_files": 2}
+    assert "data.train_files: 2 of 5 prompts are longer than rollout.max_prompt_tokens=512" in capsys.readouterr().out
+    message = refusal(data.check_prompt_lengths, named, fmt, None, max_prompt_tokens=5, drop=True)
+    assert "none is left: raise the limit" in message
+    before = parquet.read_table(files[0]).to_pylist()
+    first, other = without_long(files, fmt, None, 512, tmp_path / "kept")
+    check_rl(first)
+    assert parquet.read_table(first).to_pylist() == [before[place] for place in (0, 2, 4)]
+    assert parquet.read_table(files[0]).to_pylist() == before and parquet.read_metadata(other).num_rows == 2
+    assert without_long([first], fmt, None, 512, tmp_path / "again") == [first]
 
 
 def test_every_template_and_format_is_known_here():
@@ -126,7 +154,7 @@ def test_a_rows_own_tools_count_in_its_prompt(tmp_path):
     write_problems([problem], tmp_path / "f.parquet", template="tiny", split="train")
     fmt = get_format("hermes", tokenizer)
     prompt = fmt.prompt_ids([{"role": "user", "content": problem.question}], json.loads(problem.tools))
-    assert longest_prompt(tmp_path / "f.parquet", tokenizer, fmt.tools) == (len(prompt), 0)
+    assert prompt_lengths(tmp_path / "f.parquet", tokenizer, fmt.tools) == [len(prompt)]
 
 
 def test_a_prompt_of_the_users_own_passes(files):
