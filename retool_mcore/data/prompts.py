@@ -33,7 +33,10 @@ def get_template(name: str) -> Template:
     if name in TEMPLATES:
         return TEMPLATES[name]
     own = Path(name).expanduser()
-    text = own.read_text(encoding="utf-8") if own.suffix == ".txt" and own.is_file() else name
+    try:
+        text = own.read_text(encoding="utf-8") if own.suffix == ".txt" and own.is_file() else name
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the prompt template {own}: {error}.") from error
     if text.count(QUESTION) == 1:
         prefix, suffix = text.split(QUESTION)
         return Template([], prefix, suffix, answer_tags="<answer>" in text)

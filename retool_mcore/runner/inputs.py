@@ -40,14 +40,12 @@ def settle_policy(stage: str, config: DictConfig) -> None:
 
 def completion(stage: str, config: DictConfig) -> str:
     """What COMPLETE holds once the stage has come to its end. Raises UserError for data that are not there."""
-    from retool_mcore.train import evaluation, prepare  # read data: not for --help
-
     if stage == "eval":
+        from retool_mcore.train import evaluation  # reads data: not for --help
+
         return evaluation.asked_for(config).mark
     if stage == "export":
         return digest(config_hash(config), policy_files(Path(config.policy_path)))
-    if stage == "prepare" and (found := prepare.local_inputs(config)):
-        return digest(config_hash(config), found)
     return config_hash(config)
 
 
@@ -59,6 +57,12 @@ def is_complete(stage: str, config: DictConfig) -> bool:
         return False
     if complete.read_text().strip() != completion(stage, config) or not _is_there(stage, config):
         return False
+    if stage == "prepare":
+        from retool_mcore.train.prepare import changed_input  # reads data: not for --help
+
+        if (changed := changed_input(config)) is not None:
+            print(f"prepare: {changed}: prepared anew. Stages that read the data before keep what they made of it.")
+            return False
     print(f"{stage}: complete already with this configuration; remove {complete} to run it again.")
     return True
 

@@ -1,8 +1,9 @@
 """retool prepare: the run's data as parquet and, for the embedded task, the tiny model. Runs in the command itself."""
 
+import hashlib
 import json
 from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
-from retool_mcore.state.identity import stamps
 
 
 def run(config) -> None:
@@ -31,10 +31,45 @@ def run(config) -> None:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
     made |= {"calls": make_calls, "repo_bugs": repositories.make}
+    before = _digests(config)  # a file that changes while it is read differs at the next start
     if make := made.get(config.data.name):
         make(config)
     else:
         read_sources(config, parts_of(config))
+    _inputs_file(config).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_inputs_file(config), json.dumps(before, indent=1) + "\n")
+
+
+def changed_input(config) -> str | None:
+    """The first file that `retool prepare` read and that now has other contents, or is gone; None: all are as they
+    were, or nobody knows."""
+    try:
+        before = json.loads(_inputs_file(config).read_text())
+    except (OSError, ValueError):
+        return None
+    try:
+        now = _digests(config)
+    except (OSError, UserError) as error:
+        return str(error).rstrip(".")
+    return next((f"{path} changed" for path in {**before, **now} if before.get(path) != now.get(path)), None)
+
+
+def _inputs_file(config) -> Path:
+    return Path(config.run_dir) / "prepare" / "inputs.json"
+
+
+def _digests(config) -> dict[str, str]:
+    """sha256 by path of the local files that are read; of a data set on the hub nothing is known."""
+    prompt = Path(str(config.data.prompt)).expanduser()
+    files = [prompt] if prompt.suffix == ".txt" and prompt.is_file() else []
+    for part in listed_parts(config.data):
+        source = get_source(part.source) if isinstance(part.source, str) else part.source
+        files += files_of(str(part.location or source.hub_name)) or []
+    found = {}
+    for file in files:
+        with file.open("rb") as stream:
+            found[str(file.absolute())] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
 
 
 def make_arithmetic(config) -> None:
@@ -162,15 +197,6 @@ def listed_parts(data) -> list[Part]:
         return own_parts(data.file)
     named = data.get("sources", {}).items()  # one that is null is left out
     return [Part(s.role, name, s.location, name) for name, s in named if s is not None]
-
-
-def local_inputs(config) -> list:
-    """What the prepared files are made from besides the configuration: stamps of the files of this machine, and the
-    text of a prompt that is a file. Raises UserError for a file that is not there."""
-    found: list = [stamps(files_of(str(part.location)) or ()) for part in listed_parts(config.data) if part.location]
-    if Path(str(config.data.prompt)).expanduser().is_file():
-        found.append(asdict(get_template(config.data.prompt)))
-    return [part for part in found if part]
 
 
 def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:

@@ -14,6 +14,7 @@ from retool_mcore.data.records import MalformedRow
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.data.sources import own_problem
 from retool_mcore.errors import UserError
+from retool_mcore.runner.launch import launch
 from retool_mcore.train import prepare
 
 COLUMNS = ("data.file.question=problem", "data.file.answer=solution")
@@ -164,3 +165,55 @@ def test_math_looks_for_a_local_file_before_it_asks_the_hub(tmp_path, monkeypatc
                 ["data=math", f"runs_dir={tmp_path}", "data.sources.aime_2025.location=/nowhere/aime.parquet"],
             )
         )
+
+
+def test_an_edited_input_is_prepared_anew(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "my.jsonl", problems(range(30)))
+    (tmp_path / "prompt.txt").write_text("Solve {question}")
+    words = ["data=file", "name=t", f"runs_dir={tmp_path}", f"data.file.train={path}", *COLUMNS]
+    config = compose("prepare", [*words, f"data.prompt={tmp_path}/prompt.txt"])
+
+    def start() -> str:
+        launch("prepare", config)
+        return capsys.readouterr().out
+
+    assert "my: 30 rows read" in start()
+    assert "complete already" in start()
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(UserError, match="no such file or folder"):
+        launch("prepare", config)
+    path.write_bytes(content)  # at another time
+    assert "complete already" in start()
+    write_jsonl(path, problems(range(40)))
+    assert f"prepare: {path} changed: prepared anew" in (said := start()) and "my: 40 rows read" in said
+    (tmp_path / "prompt.txt").write_text("Now solve {question}")
+    assert "prompt.txt changed: prepared anew" in start()
+    rows = rows_of(tmp_path / "t" / "data" / "train" / "my" / "train.parquet")
+    assert rows[0]["prompt"][0]["content"].startswith("Now solve")
+    assert "complete already" in start()
+
+
+def test_a_column_names_the_data_source_of_problems_and_only_a_trace_files_own_of_traces(tmp_path):
+    rows = [row | {"family": ("algebra", "Number Theory")[n % 2]} for n, row in enumerate(problems(range(40)))]
+    path = write_jsonl(tmp_path / "my.jsonl", rows)
+    text = "<code>\n```python\nprint(2)\n```\n</code>\n<interpreter>\n2\n</interpreter>\n\\boxed{2}"
+    trace = {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": text}]}
+    sft = write_jsonl(tmp_path / "sft.jsonl", [trace])
+    other = write_jsonl(tmp_path / "other.jsonl", problems(range(100, 110)))
+    named = f"{{path: {other}, source: solution}}"
+    data = made(
+        tmp_path, f"data.file.train={path}", f"data.file.eval={named}", f"data.file.sft={sft}", *COLUMNS,
+        "data.file.source=family", "data.sft_validation_share=0",
+    )  # fmt: skip
+    found = rows_of(*data.train_files, data.held_back_files)
+    assert {row["data_source"] for row in found} == {"algebra", "Number_Theory"}
+    assert {row["data_source"] for row in rows_of(*data.validation_files)} == {str(n) for n in range(100, 110)}
+    assert {row["data_source"] for row in rows_of(*data.sft_train_files)} == {"sft"}
+
+
+def test_a_column_of_sources_that_is_not_there_is_one_sentence(tmp_path):
+    path = tmp_path / "my.parquet"
+    pq.write_table(pa.Table.from_pylist(problems(range(4))), path)
+    with pytest.raises(UserError, match="has no column 'family'"):
+        made(tmp_path, f"data.file.train={path}", *COLUMNS, "data.file.source=family")
