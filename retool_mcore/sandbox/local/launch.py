@@ -10,7 +10,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from retool_mcore import temporary
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local.remove import remove_tree
 
@@ -75,8 +74,8 @@ def launch(options: dict) -> tuple[Server, dict]:
         raise UserError("The local sandbox needs Linux 5.4 or newer; set sandbox.kind=fusion and sandbox.url here.")
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package_root = str(Path(__file__).resolve().parents[3])
-    # Programs have a folder below it for their TMPDIR, and sockets of their own there.
-    base_dir = tempfile.mkdtemp(prefix="retool-sandbox-", dir=temporary.short(Path(tempfile.gettempdir()), room=72))
+    # Not by the short name of a long TMPDIR: programs run as another user, who cannot enter that folder.
+    base_dir = tempfile.mkdtemp(prefix="retool-sandbox-", dir=os.path.realpath(tempfile.gettempdir()))
     options = options | {"base_dir": base_dir}
     # Nothing of ours but where shared libraries are.
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
