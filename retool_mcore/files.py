@@ -5,9 +5,10 @@ import os
 import re
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from retool_mcore.errors import UserError
@@ -40,6 +41,15 @@ def own_folder(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UserError(f"{path} is a link, or belongs to or is open to another user: remove it, or let its owner.")
+
+
+def at_home(value: Any) -> Any:
+    """`value` with the user's home folder for `~`, in lists and sections too: a shell leaves it alone behind `key=`."""
+    if isinstance(value, Mapping):
+        return {name: at_home(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [at_home(child) for child in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def allow_open_files(wanted: int = 65_536) -> None:

@@ -8,6 +8,7 @@ folder of the user's own. The files stay on the disk that TMPDIR names.
 import hashlib
 import os
 import re
+import secrets
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -43,15 +44,17 @@ def folder() -> Path:
 
 
 def _check_sockets(path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="retool-", dir=path) as inner:
-        try:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.bind(str(short(Path(inner), room=2) / "s"))
-        except OSError as error:
-            raise UserError(
-                f"{path}, the folder for temporary files, takes no sockets ({error.strerror or error}): set TMPDIR to "
-                "a folder on a local disk."
-            ) from error
+    place = short(path) / f"retool-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(place))
+    except OSError as error:
+        raise UserError(
+            f"{path}, the folder for temporary files, takes no sockets ({error.strerror or error}): set TMPDIR to a "
+            "folder on a local disk."
+        ) from error
+    finally:
+        place.unlink(missing_ok=True)
 
 
 def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -77,6 +80,9 @@ def short(path: Path, room: int = ROOM) -> Path:
         return path
     link = own() / _name(path)
     if not _leads_to(link, path):
+        for other in link.parent.iterdir():  # of folders that are gone
+            if other.is_symlink() and not other.exists():
+                other.unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # of another folder whose name begins alike
             link.unlink()
         try:

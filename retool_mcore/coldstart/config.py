@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml import YAMLError
 
 from retool_mcore.errors import UserError, refused_value
+from retool_mcore.files import at_home
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,7 +137,7 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
         raise UserError(f"no such file: {path}. Give a configuration such as configs/coldstart/openthoughts.yaml.")
     try:
         merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
-        return Config.model_validate(OmegaConf.to_container(merged, resolve=True))
+        return Config.model_validate(at_home(OmegaConf.to_container(merged, resolve=True)))
     except ValidationError as error:
         missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
         if missing:

@@ -5,7 +5,6 @@ value must have the type of the one it replaces, and what is wrong is said in on
 """
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
+from retool_mcore.files import at_home
 from retool_mcore.tables import yaml_beside
 
 KEYS = yaml_beside(__file__, "keys.yaml")
@@ -60,7 +60,7 @@ def parse(overrides: Iterable[str], config_dir: Path) -> tuple[dict[str, str], l
         if override.package is not None:
             raise UserError(f"{text!r}: '@' is not supported; name the full key, as in model.path=FOLDER.")
         key, forced = override.key_or_group, override.is_add() or override.is_force_add()
-        value = _at_home(override.value())
+        value = at_home(override.value())
         if not forced and (config_dir / key).is_dir():
             choices[key] = _choice(key, value, config_dir)
             if key == "model" and choices[key] != str(value):
@@ -119,15 +119,6 @@ def _quoted(text: str) -> str:
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = re.sub(rf"(\\*){mark}", rf"\1\1\\{mark}", text)
     return mark + re.sub(r"(\\+)$", r"\1\1", escaped) + mark
-
-
-def _at_home(value: Any) -> Any:
-    """`value` with the user's home folder for `~`, in lists and sections too: a shell leaves it alone behind `key=`."""
-    if isinstance(value, Mapping):
-        return {name: _at_home(child) for name, child in value.items()}
-    if isinstance(value, list):
-        return [_at_home(child) for child in value]
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def _choice(group: str, choice: Any, config_dir: Path) -> str:

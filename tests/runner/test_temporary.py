@@ -2,6 +2,7 @@
 
 import multiprocessing.connection
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -129,6 +130,15 @@ def test_a_place_that_somebody_else_has_taken_is_not_used(monkeypatch, tmp_path)
     found = temporary.short(given)
     assert found.parent == runtime / f"retool-{os.geteuid()}" and found.samefile(given)
     assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+
+
+def test_links_to_folders_that_are_gone_are_removed(tmp_path):
+    given = [folder_of(tmp_path / name, 150) for name in "ab"]
+    first = temporary.short(given[0])
+    shutil.rmtree(given[0])
+    other = temporary.short(given[1])
+    assert not first.is_symlink() and other.is_symlink()
+    assert temporary.short(given[1]) == other
 
 
 def test_a_link_to_another_folder_is_replaced(tmp_path):
