@@ -89,9 +89,11 @@ def register_resolvers() -> None:
     for name, function in (
         ("add", lambda *terms: sum(terms)),
         ("multiply", lambda a, b: a * b),
+        ("least", min),
         ("or", lambda first, second: second if first is None else first),
         ("divide", _divide),
         ("when_positive", lambda value, then: then if value > 0 else None),
+        ("positive", lambda value: value > 0),
         ("policy_path", policy_path),
         ("loss_aggregation", _loss_aggregation),
         ("chat_template", chat_template),

@@ -120,8 +120,17 @@ def check(config: Mapping[str, Any]) -> None:
     curriculum = next(_at(config, "data.curriculum"), {})
     if curriculum.get("keep") and not curriculum["pass_rates"]:
         raise UserError(f"data.curriculum.keep={curriculum['keep']} is of data.curriculum.pass_rates: give that, too.")
+    _check_stages(next(_at(config, "data.stages"), None))
     _check_rollout(config.get("rollout") or {})
     _check_train(config.get("train") or {})
+    _check_critic(config.get("recipe") or {}, config.get("train") or {})
+    for place in ("verl.optim", "verl.actor_rollout_ref.actor.optim", "verl.critic.optim"):
+        for optimizer in _at(config, place):
+            _check_optimizer(place, optimizer)
+    for section in _at(config, "data.sft"):
+        _check_floor("data.sft", section)
+    for layout in _at(config, "parallel"):
+        _check_engine(layout)
 
 
 def validate(kind: Any, value: Any, key: str) -> Any:
@@ -158,13 +167,77 @@ def _check_rollout(rollout: Mapping) -> None:
         raise UserError(f"rollout.max_turn_tokens={turn} exceeds {most}: lower it.")
 
 
+def _check_stages(stages: Mapping | None) -> None:
+    """Of an environment's trajectories (environments/stages.py)."""
+    for name, count in (stages or {}).items():
+        validate(_NUMBERS["Count"], count, f"data.stages.{name}")
+
+
 def _check_train(train: Mapping) -> None:
     batch, mini_batch, steps, every = (train.get(key) for key in ("batch", "mini_batch", "steps", "eval_every"))
+    rl = "n" in train  # trajectories a prompt; without them it is SFT's section
     if mini_batch and batch % mini_batch:
         raise refused("mini_batch", batch=batch, mini_batch=mini_batch)
+    if rl and steps is None:
+        raise UserError("train.steps=null: RL has no epochs to end with, so give the number of its steps.")
     if steps and train["warmup_steps"] >= steps:
         raise UserError(f"train.warmup_steps={train['warmup_steps']} must be below the run's {steps} steps.")
-    best, patience = train.get("keep_best"), train.get("stop_after_worse")
+    if "min_lr" in train:
+        _check_floor("train", train)
+    best, patience, save = train.get("keep_best"), train.get("stop_after_worse"), train.get("save_every")
     if every is not None and every < 1 and (patience or (best and best.startswith("val"))):
         what = f"stop_after_worse={patience} counts validations" if patience else f"keep_best={best} is of a validation"
         raise UserError(f"train.{what}, which train.eval_every={every} turns off: set one of the two, or it to null.")
+    if best and (best.startswith(("val/", "train/")) and best.endswith("/loss")) == rl:
+        stage, other, fitting = ("RL", "SFT", "val/accuracy") if rl else ("SFT", "RL", "val/loss")
+        raise UserError(
+            f"train.keep_best={best} is a metric of {other}, which {stage} does not log: set it to {fitting}."
+        )
+    if not rl and best and best.startswith("val/") and save > 0 and every and save % every and every % save:
+        raise UserError(
+            f"train.keep_best={best} chooses among steps that are saved and validated, and train.save_every={save} and "
+            f"train.eval_every={every} rarely meet: let one be a multiple of the other, or set train.keep_best=null."
+        )
+
+
+def _check_floor(section: str, rates: Mapping) -> None:
+    if rates["min_lr"] is not None and rates["min_lr"] > rates["lr"]:
+        raise UserError(f"{section}.min_lr={rates['min_lr']:g} exceeds {section}.lr={rates['lr']:g}: lower it.")
+
+
+def _check_critic(recipe: Mapping, train: Mapping) -> None:
+    """What only a critic reads, and how long the policy waits for it."""
+    if "critic" not in recipe:
+        return
+    warmup = recipe["critic"]["warmup_steps"]
+    if recipe["advantage"] == "gae":
+        if warmup >= train["steps"]:
+            raise UserError(
+                f"recipe.critic.warmup_steps={warmup} must be below the run's {train['steps']} steps: the policy is "
+                "trained in none of them."
+            )
+        return
+    given = {"gamma": recipe["gamma"] != 1, "lambda": recipe["lambda"] != 1, "critic.warmup_steps": warmup > 0}
+    for key in (key for key, there in given.items() if there):
+        raise UserError(f"recipe.{key} is of recipe.advantage=gae and has no effect with {recipe['advantage']}.")
+
+
+def _check_optimizer(place: str, optimizer: Mapping) -> None:
+    """What Megatron's schedule of the learning rate asserts (core/optimizer_param_scheduler.py)."""
+    if not {"lr_decay_style", "lr_wsd_decay_steps"} <= optimizer.keys():  # before verl's defaults are there
+        return
+    _check_floor(place, optimizer)
+    if optimizer["lr_decay_style"] == "WSD" and not optimizer["lr_wsd_decay_steps"]:
+        raise UserError(
+            f"the schedule WSD needs the number of steps in which the rate falls: add {place}.lr_wsd_decay_steps=STEPS."
+        )
+
+
+def _check_engine(layout: Mapping) -> None:
+    """What vLLM's scheduler asks (vllm/config/scheduler.py), and what Ray waits for."""
+    tokens, sequences = layout["rollout"]["max_num_batched_tokens"], layout["max_num_seqs"]
+    if tokens != "???" and sequences > tokens:
+        raise UserError(
+            f"parallel.max_num_seqs={sequences} exceeds parallel.rollout.max_num_batched_tokens={tokens}, and an "
+            "engine takes at least one token of each trajectory at once: lower it, or raise the other."
+        )
