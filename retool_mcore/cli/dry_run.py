@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.config import run_settings
 from retool_mcore.errors import UserError
 from retool_mcore.planner import verdict
+from retool_mcore.preflight import relations
 from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
 from retool_mcore.tables import yaml_beside
@@ -18,7 +19,11 @@ FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_file
 
 
 def lines(stage: str, config: DictConfig) -> Iterator[str]:
-    """About 15 lines. Runs the stage's checks, which start nothing; `--full` is the configuration itself."""
+    """About 15 lines. Runs the stage's checks, which start nothing; `--full` is the configuration itself.
+
+    Raises UserError for values that do not fit each other; what this machine lacks is one of the lines.
+    """
+    relations.check(stage, config)
     folder = launch.stage_dir(stage, config)
     yield f"{stage}: would write to {folder}"
     if stage in FILES:

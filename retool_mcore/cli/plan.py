@@ -100,9 +100,11 @@ def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> t
     from retool_mcore.planner import run
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.memory import GIB
+    from retool_mcore.preflight import relations
     from retool_mcore.preflight.machine import gpu_names
 
     config = compose(stage, words)
+    relations.check(stage, config)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
         raise refused("unknown")

@@ -21,6 +21,7 @@ from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
+from retool_mcore.preflight import relations
 from retool_mcore.preflight.memory import asked_gib
 from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner.launch import stage_dir
@@ -165,6 +166,7 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
         config = compose(stage, overrides)
         if site.nodes and not chosen and stage != "eval":  # as cluster/job.py does with the nodes that it finds
             config = compose(stage, [*overrides, f"parallel.nodes={site.nodes - beside(config)}"])
+        relations.check(stage, config)
     except UserError as error:
         raise UserError(f"{stage}: {error}") from error
     check_slurm(config)

@@ -47,11 +47,7 @@ def check_layout(
         raise UserError(f"{key}={vpp} does not cut the {model.layers // pp} layers of a pipeline stage evenly.")
     if vpp > 1 and pp == 1:
         raise UserError(f"{key}={vpp} needs parallel.pp > 1: set it to null or raise parallel.pp.")
-    world = nodes * gpus_per_node
-    if cp < 1 or world % (tp * pp * cp):
-        context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
-        found = {"ranks": tp * pp * cp, "nodes": nodes, "gpus": gpus_per_node, "all": world}
-        raise refused("devices", tp=tp, pp=pp, context=context, **found)
+    world, dp = nodes * gpus_per_node, data_parallel(nodes, gpus_per_node, tp=tp, pp=pp, cp=cp)
     if sequence_parallel and tp == 1:
         raise UserError("parallel.sequence_parallel=true needs parallel.tp > 1: set it to false or raise parallel.tp.")
     if isinstance(model, Shape) and model.lora % tp:
@@ -60,6 +56,16 @@ def check_layout(
         raise refused("experts", ep=ep, model=model, devices=world // pp)
     if model.experts and tp > 1 and not sequence_parallel:
         raise UserError("A model of experts with parallel.tp > 1 needs parallel.sequence_parallel=true.")
+    return dp
+
+
+def data_parallel(nodes: int, gpus_per_node: int, *, tp: int, pp: int, cp: int = 1) -> int:
+    """The data-parallel ranks, nodes * gpus_per_node / (tp * pp * cp). Raises UserError where that is no number."""
+    world = nodes * gpus_per_node
+    if cp < 1 or world % (tp * pp * cp):
+        context = "" if cp == 1 else f" x parallel.megatron.context_parallel_size={cp}"
+        found = {"ranks": tp * pp * cp, "nodes": nodes, "gpus": gpus_per_node, "all": world}
+        raise refused("devices", tp=tp, pp=pp, context=context, **found)
     return world // (tp * pp * cp)
 
 
@@ -131,6 +137,18 @@ def check_engine_batch(*, longest: int, max_num_batched_tokens: int, chunked_pre
     """Without chunked prefill vLLM must take in a whole sequence of `longest` tokens in one step."""
     if not chunked_prefill and longest > max_num_batched_tokens:
         raise refused("engine_batch", max_num_batched_tokens=max_num_batched_tokens, longest=longest)
+
+
+def check_epochs(*, steps: int | None, epochs: int, there: int) -> None:
+    """verl ends SFT with its epochs, whatever `steps` says: without the last step's checkpoint, in mid-schedule.
+
+    there: steps that the data make in so many epochs.
+    """
+    if steps is not None and steps > there:
+        raise UserError(
+            f"train.steps={steps} is more than the {there} steps that the data make in train.epochs={epochs}: raise "
+            "train.epochs, or lower train.steps."
+        )
 
 
 def check_schedule(*, steps: int, warmup_steps: int) -> None:

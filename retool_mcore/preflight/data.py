@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
+from retool_mcore.data.curriculum import load_curriculum
 from retool_mcore.data.formats import Format
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.lengths import prompt_lengths
@@ -42,6 +43,13 @@ def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
     """verl drops the last incomplete batch: fewer rows than a batch train nothing."""
     if rows < batch:
         raise refused("few_rows", key=key, rows=rows, batch=batch)
+
+
+def check_curriculum(section: Mapping, files: Sequence[Path], seed: int, *, batch: int) -> None:
+    """The pass rates that data.curriculum names can be read, and what it keeps of the problems fills a batch."""
+    kept = load_curriculum(section, [str(file) for file in files], seed).problems
+    if kept and len(kept) < batch:
+        raise refused("few_problems", kept=len(kept), batch=batch)
 
 
 def check_prompt_lengths(
@@ -148,7 +156,8 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
 
     files: of the keys train_files and held_back_files; tests: data.validation_files, which RL does not need.
     """
-    if not (told := told_cost(train, problems=count_rows(files["held_back_files"]))):
+    reported = count_rows(files.get("validation_files", ()))
+    if not (told := told_cost(train, problems=count_rows(files["held_back_files"]), reported=reported)):
         return
     there = [path for path in listed(tests) if path.is_file()]
     for key, paths in (("train_files", files["train_files"]), ("validation_files", there)):
@@ -157,22 +166,28 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
     print(told, flush=True)
 
 
-def told_cost(train: Mapping, *, problems: int) -> str:
+def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
     """What to tell of the validation of the section `train` on so many problems; "" where there is none.
 
-    The last step's comes on top. Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
+    problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's comes on top.
+    Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
     """
-    every, save = train["eval_every"], train["save_every"]
-    if every < 1:
+    every, save, before = train["eval_every"], train["save_every"], train.get("eval_before", False)
+    if every < 1 and not before:
         return ""
     step, generated = train["batch"] * train["n"], problems * train["eval_samples"]
-    trained = step * min(every, train["steps"])
-    told = (
-        f"validation: {problems} problems x {train['eval_samples']} samples every {every} steps: {generated:,} "
-        f"trajectories beside {trained:,} trained on, {generated / trained:.1%}"
-    )
+    told = f"validation: {problems} problems x {train['eval_samples']} samples"
+    if reported:
+        generated += reported * train["evaluation"]["samples"]
+        told += f" and {reported} of the evaluation set x {train['evaluation']['samples']}"
+    # One before the first step counts among those of the whole run.
+    trained = step * (train["steps"] if every < 1 else min(every, train["steps"]))
+    when = "before the first step" if every < 1 else f"every {every} steps" + " and before the first" * before
+    told += f" {when}: {generated:,} trajectories beside {trained:,} trained on, {generated / trained:.1%}"
     if generated > train["eval_share"] * trained:
+        if every < 1:
+            raise refused("costly_before", told=told, train=train)
         raise refused("costly", told=told, train=train, every=ceil(generated / step / train["eval_share"]))
-    if str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
+    if every > 0 and str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
         raise refused("unvalidated", save=save, every=every)
     return told

@@ -11,16 +11,16 @@ from retool_mcore import resources, temporary
 from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
+from retool_mcore.data.validation_sets import validation_sets
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known
-from retool_mcore.preflight import data, listeners, machine, memory
-from retool_mcore.preflight.machine import check_loggers, check_trace
+from retool_mcore.preflight import data, listeners, machine, memory, relations
+from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_rotary, check_tokenizer, find_folder, read_model
-from retool_mcore.recipes.check import check_recipe
-from retool_mcore.recipes.correction import check_correction
-from retool_mcore.recipes.pipeline import check_pipeline
+from retool_mcore.preflight.relations import check_micro_batch
+from retool_mcore.preflight.trackers import check_mlflow, check_trackers
 from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import toolbox_of
@@ -40,12 +40,13 @@ def check(stage: str, config: DictConfig) -> None:
     machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
     if stage == "prepare":
         return
-    check_loggers(OmegaConf.select(config, "train.loggers") or ())
+    check_trackers(OmegaConf.select(config, "train.loggers") or (), Path(config.run_dir) / stage)
     device, gpus = config.parallel.device, config.parallel.gpus_per_node
     found = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
     machine.check_devices(device, gpus_per_node=gpus, gpus_found=found)
     if config.parallel.device == "cpu":
         machine.check_memory(resources.available_memory_bytes())
+    relations.check(stage, config)
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
     checks[stage](config)
     if (said := listeners.line(stage, config)) is not None:
@@ -61,13 +62,13 @@ def check_sft_stage(config: DictConfig) -> None:
         data.check_prepared_template(paths, rollout.format)
     rows = data.count_rows(files["sft_train_files"])
     data.check_fills_a_batch("data.sft_train_files", rows=rows, batch=train.batch)
-    steps = train.steps or train.epochs * (rows // train.batch)
-    parallel.check_schedule(steps=steps, warmup_steps=train.warmup_steps)
+    there = train.epochs * (rows // train.batch)
+    parallel.check_schedule(steps=train.steps or there, warmup_steps=train.warmup_steps)
+    parallel.check_epochs(steps=train.steps, epochs=train.epochs, there=there)
 
     weights = reads_weights(config)
     model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)
     dp = check_trainer_layout(config, model)
-    parallel.check_sft_batch(batch=train.batch, dp=dp)
     parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
@@ -78,19 +79,18 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
-    check_recipe(config.recipe)
     check_trace(config.trace.backend)
-    log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
-    check_correction(config.correction, config.recipe, log_probs=log_probs)
-    sizes = {name: train[name] for name in ("batch", "mini_batch", "eval_every")}
-    check_pipeline(config.pipeline, **sizes, rollout_tp=config.parallel.rollout_tp)
+    if config.trace.backend == "mlflow":
+        check_mlflow(os.environ, "trace.backend=mlflow")
     check_rollout_devices(config)
-    # A run of an older version, replayed, has none held back.
-    files = check_prompts(config, tuple(key for key in ("train_files", "held_back_files") if key in config.data))
+    sets = validation_sets(config) if "held_back_files" in config.data else []  # an older run, replayed, has none
+    keys = ["train_files", *(found.key.removeprefix("data.") for found in sets)]
+    files = check_prompts(config, tuple(key for key in keys if key in config.data))
     for paths in files.values():
         data.check_ability(paths, config.recipe)
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
+    data.check_curriculum(config.data.get("curriculum", {}), files["train_files"], config.seed, batch=train.batch)
     if "held_back_files" in files:
         data.check_validation(train, files, config.data.validation_files)
 
@@ -102,7 +102,6 @@ def check_rl_stage(config: DictConfig) -> None:
     advice = "run `retool sft` first, or give a folder"
     model = read_policy(config.init_from, "init_from", config.rollout, advice, weights)
     dp = check_trainer_layout(config, model)
-    parallel.check_rl_batch(batch=train.batch, mini_batch=train.mini_batch, n=train.n, dp=dp)
     check_rollout(config, model)
     check_fp8(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
@@ -207,11 +206,6 @@ def check_rollout_devices(config: DictConfig) -> None:
     machine.check_rollout_devices(config.pipeline, layout, devices=devices, source=source)
 
 
-def check_micro_batch(config: DictConfig, *, longest: int) -> None:
-    tokens, cp = config.parallel.micro_batch_tokens, config.parallel.megatron.get("context_parallel_size") or 1
-    parallel.check_micro_batch(longest=longest, micro_batch_tokens=tokens, cp=cp)
-
-
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
     """`models`: which others lie beside the policy, as in memory.check_update."""
     found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
@@ -231,9 +225,6 @@ def check_rollout(config: DictConfig, model: Model) -> None:
     rollout, layout = config.rollout, config.parallel
     limits = {name: rollout[name] for name in ("max_prompt_tokens", "max_response_tokens")}
     parallel.check_lengths(**limits, max_positions=model.max_positions)
-    at_once, chunked = layout.rollout.max_num_batched_tokens, layout.rollout.enable_chunked_prefill
-    longest = sum(limits.values())
-    parallel.check_engine_batch(longest=longest, max_num_batched_tokens=at_once, chunked_prefill=chunked)
     parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
 
 

@@ -1,11 +1,17 @@
 """Does a recipe fit together, and can this version run it? Its ranges: config/schema.py. Imports no torch."""
 
 import inspect
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from omegaconf import OmegaConf
+from pydantic import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeAdapter, ValidationError
 
 from retool_mcore.errors import UserError, describe
 from retool_mcore.recipes.sample_filters import FILTERS
-from retool_mcore.rewards.registry import find_reward
+from retool_mcore.rewards.registry import find_check, find_reward
+from retool_mcore.rewards.shaping import check_overlong
 from retool_mcore.rewards.value import number
 
 
@@ -23,6 +29,37 @@ def check_recipe(recipe: Mapping) -> None:
     check_filters(recipe)
 
 
+def check_rewards(config: Mapping) -> None:
+    """Refuse what a reward or a filter would only meet at its first trajectory. Raises UserError.
+
+    `config` is the stage's whole configuration, plain. A reward says what it needs in its own check
+    (rewards/registry.py, find_check).
+    """
+    recipe, n = config["recipe"], config["train"]["n"]
+    for key in ("reward", "group_reward"):
+        section = recipe[key]
+        if section["name"] and (check := find_check(section["name"])):
+            _run(check, f"recipe.{key}.name={section['name']}", config, section["args"])
+    check_overlong(recipe["overlong_buffer"], config["rollout"]["max_response_tokens"])
+    bounds = recipe["filters"]["accuracy"]
+    if bounds is not None and not any(bounds[0] < right / n < bounds[1] for right in range(n + 1)):
+        raise UserError(
+            f"recipe.filters.accuracy={bounds} lets no group of train.n={n} trajectories pass: none of its accuracies, "
+            f"multiples of 1/{n}, lies between the two. Widen it, or raise train.n."
+        )
+
+
+def _run(check: Callable[..., None], what: str, config: Mapping, args: Mapping) -> None:
+    try:
+        check(config, **args)
+    except UserError:
+        raise
+    except Exception as error:  # the user's own function
+        name = f"{check.__module__}.{check.__qualname__}"
+        said = f"{type(error).__name__}: {error}".rstrip(": .")
+        raise UserError(f"{what}: {name}, which says what it needs, raised {said}.") from error
+
+
 def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
     """Refuse `section.args` that the function `section.name` does not take beside `given` positions and `keywords`."""
     function = find_reward(section["name"])
@@ -30,6 +67,30 @@ def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
         inspect.signature(function).bind(*[None] * given, **keywords, **section["args"])
     except TypeError as error:
         raise UserError(f"recipe.{key}.args do not fit {section['name']}: {error}.") from error
+    hints = _hints(function)
+    for name, value in section["args"].items():
+        if name in hints and (expected := _misfit(hints[name], value)):
+            raise UserError(f"recipe.{key}.args.{name}={value}: it {expected}.")
+
+
+def _hints(function: Callable) -> dict[str, Any]:
+    """Types of the parameters; {} where they cannot be worked out."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _misfit(kind: Any, value: Any) -> str:
+    """What a value of YAML should be, "" where it is that, or nobody can say."""
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    try:
+        TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeError):
+        return ""
+    except ValidationError as error:
+        return error.errors()[0]["msg"].removeprefix("Input ")
+    return ""
 
 
 def check_group_reward(section: Mapping) -> None:

@@ -14,9 +14,19 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
     batch, mini_batch: prompts a step and an update; rollout_tp: devices of one rollout engine; eval_every: steps
     between validations, -1 for none.
     """
-    if pipeline["mode"] == "sync":
+    name, mode = f"pipeline={pipeline['name']}", pipeline["mode"]
+    if pipeline["hybrid"] == (mode == "separate_async"):
+        raise UserError(
+            f"{name}: pipeline.mode={mode} does not go with pipeline.hybrid={str(pipeline['hybrid']).lower()}: take a "
+            "whole choice, as pipeline=one_step_off or pipeline=async for engines with devices of their own."
+        )
+    if mode == "sync":
+        if pipeline["staleness"] > 0:
+            raise UserError(
+                f"{name}: nothing runs ahead, so pipeline.staleness={pipeline['staleness']} has no effect: take "
+                "pipeline=partial, one_step_off or async."
+            )
         return
-    name = f"pipeline={pipeline['name']}"
     if pipeline["staleness"] < 1:
         raise UserError(f"{name}: pipeline.staleness is {pipeline['staleness']}; expected 1 or more, or pipeline=sync.")
     if eval_every > 0:

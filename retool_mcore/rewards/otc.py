@@ -1,8 +1,9 @@
 """OTC (arXiv 2504.14870): a right answer is worth more the fewer calls it took; a wrong one is worth nothing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
 
@@ -65,3 +66,14 @@ def tool_productivity(accs: Sequence[float], calls: Sequence[int]) -> float | No
 def _check(calls: int, max_calls: int) -> None:
     if calls < 0 or max_calls < 1:
         raise ValueError(f"need calls >= 0 and max_calls >= 1, got {calls=}, {max_calls=}")
+
+
+def check_otc_ppo(config: Mapping, *, max_calls: int, alpha: float = 1.0) -> None:
+    """Refuse arguments that the formulas are not made for. Raises UserError."""
+    if max_calls < 1:
+        raise UserError(f"max_calls={max_calls} of OTC's reward: expected 1 or more calls, as rollout.max_turns.")
+    if alpha <= 0:
+        raise UserError(f"alpha={alpha:g} of OTC's reward: expected more than 0, what a right answer is worth.")
+
+
+check_otc_grpo = check_otc_ppo

@@ -1,5 +1,8 @@
 """Rewards that look at the outcome alone: ReTool, ToRL, ZeroTIR, SkyRL, and an environment's own."""
 
+from collections.abc import Mapping
+
+from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
 
 
@@ -31,3 +34,12 @@ def environment(sample: Sample) -> float:
     """The undiscounted return: the sum of the rewards that an environment gave for its calls, which their `value`
     holds (environments/gym.py)."""
     return sum(float(call.value) for call in sample.calls if call.code is None and call.value is not None)
+
+
+def check_environment(config: Mapping, **args) -> None:
+    """Refuse a recipe whose trajectories act in no environment: the return of all would be 0. Raises UserError."""
+    if config["recipe"]["answer"] != "environment":
+        raise UserError(
+            "recipe.reward.name=environment adds up the rewards of an environment, which no trajectory has with "
+            f"recipe.answer={config['recipe']['answer']}: set recipe.answer=environment, or take another reward."
+        )

@@ -31,3 +31,16 @@ def find_reward(name: str) -> Callable:
     if not callable(found):
         raise UserError(f"the reward {name} is not a function.")
     return found
+
+
+def find_check(name: str) -> Callable[..., None] | None:
+    """The function `check_NAME` next to the reward NAME in its module, which says what the reward needs; None: there is
+    none.
+
+    It takes the stage's whole configuration (plain), and by keyword the arguments that the recipe gives the reward. It
+    raises UserError, with one sentence, for what the reward could not be used with. Raises UserError as `find_reward`.
+    """
+    reward = find_reward(name)
+    module, _, function = ALIASES.get(name, name).rpartition(".")
+    found = getattr(importlib.import_module(module), f"check_{function}", None)
+    return found if callable(found) and callable(reward) else None

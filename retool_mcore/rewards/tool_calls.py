@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from retool_mcore.data.blocks import call_blocks
 from retool_mcore.data.untrusted import canonical_json, json_or_none
@@ -109,3 +109,13 @@ def tool_n1(sample: Sample, *, lines: bool = False) -> float:
     if calls is None or thought_of(sample) is None:
         return 0.0
     return float(as_multiset(calls) == as_multiset(read_truth(sample.ground_truth)))
+
+
+def check_tool_n1(config: Mapping, **args) -> None:
+    """Refuse a recipe whose ground truths are no calls. Raises UserError."""
+    recipe = config["recipe"]
+    if recipe["answer"] != "calls":
+        raise UserError(
+            f"recipe.reward.name={recipe['reward']['name']} compares function calls, and with recipe.answer="
+            f"{recipe['answer']} the ground truths are none: set recipe.answer=calls, or take another reward."
+        )

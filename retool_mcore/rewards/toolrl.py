@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from retool_mcore.data.untrusted import same_json
+from retool_mcore.errors import UserError
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.rewards.tool_calls import as_multiset, parse_lines, read_truth, thought_of
+from retool_mcore.rewards.tool_calls import as_multiset, check_tool_n1, parse_lines, read_truth, thought_of
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
@@ -124,3 +125,11 @@ def _called(text: str) -> str | None:
     begins = _CALLS_FOLLOW.search(text) if text.startswith("<think>") and text.endswith(_END) else None
     # The end tag is not part of the opening one, so the two cannot overlap.
     return text[begins.end() : -len(_END)] if begins else None
+
+
+def check_toolrl(config: Mapping, *, maximum: float = 3.0, schedule_steps: int | None = None, **args) -> None:
+    """Refuse ground truths that are no calls, and scales that are none. Raises UserError."""
+    check_tool_n1(config)
+    for name, value in {"maximum": maximum, "schedule_steps": schedule_steps}.items():
+        if value is not None and value <= 0:
+            raise UserError(f"recipe.reward.args.{name}={value:g}: expected more than 0.")

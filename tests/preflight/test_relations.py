@@ -1,0 +1,68 @@
+"""Values that do not fit each other are refused from the configuration alone: also where no GPU, model or data is."""
+
+import pytest
+
+from retool_mcore.cli import main
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+from retool_mcore.planner import parallel
+from retool_mcore.preflight import relations
+
+REPLAY = "parallel.megatron.router_replay.mode"
+REFUSED = [
+    ("rl", ["recipe=dapo", "data.overlong_buffer=4096"], "recipe.overlong_buffer=4096 exceeds"),
+    ("rl", ["recipe=simpletir", "recipe.policy_loss=vanilla"], "recipe.filters.samples needs recipe.policy_loss=reto"),
+    ("rl", ["correction=bypass", "correction.rollout_is=token"], "correction=bypass needs the trainer's own"),
+    ("rl", ["pipeline=partial", "train.eval_every=5"], "pipeline=partial does not validate inside the run"),
+    ("rl", ["pipeline.staleness=3"], "pipeline=sync: nothing runs ahead, so pipeline.staleness=3 has no effect"),
+    ("rl", ["pipeline.mode=separate_async"], "pipeline=sync: pipeline.mode=separate_async does not go with pipeline"),
+    ("rl", ["pipeline=async", "pipeline.hybrid=true"], "pipeline=async: pipeline.mode=separate_async does not go with"),
+    ("rl", ["sandbox.timeout_s=600"], "sandbox.timeout_s=600 is as long as watchdog_minutes=10, after which a run"),
+    ("rl", ["toolbox.timeout_s=900"], "toolbox.timeout_s=900 is as long as watchdog_minutes=10, after which a run"),
+    ("eval", ["sandbox.timeout_s=600"], "sandbox.timeout_s=600 is as long as watchdog_minutes=10, after which a run"),
+    ("rl", ["parallel.ray.num_gpus=1"], "parallel.ray.num_gpus=1 is less than parallel.gpus_per_node=2: the trainer's"),
+    ("rl", [f"{REPLAY}=R4"], f"{REPLAY}=R4: expected disabled, R2 or R3."),
+    ("rl", [f"{REPLAY}=R2", "correction=bypass"], f"{REPLAY}=R2 records routes in the trainer's pass for log-probab"),
+    ("rl", [f"{REPLAY}=R3"], f"{REPLAY}=R3 replays the routes of the rollout engine: set verl.actor_rollout_ref."),
+    ("rl", ["parallel=2x8-80g", "model.path=x", "data.rl.batch=3", "data.rl.mini_batch=3", "parallel.tp=1",
+            "parallel.pp=1"], "train.batch=3 prompts x train.n=8 = 24 trajectories, which is not a multiple of the 16"),
+    ("sft", ["parallel=2x8-80g", "model.path=x", "train.batch=5", "parallel.tp=2", "parallel.pp=1"],
+     "train.batch=5 sequences is not a multiple of the 8 data-parallel ranks."),
+    ("rl", ["parallel.tp=3"], "parallel.tp=3 x parallel.pp=1 = 3 does not divide the 2 devices"),
+    ("rl", ["parallel.micro_batch_tokens=100"], "parallel.micro_batch_tokens=100 is less than one longest sequence of"),
+    ("sft", ["train.max_length=100000"], "parallel.micro_batch_tokens=8192 is less than one longest sequence of"),
+    ("eval", ["rollout.max_response_tokens=9000"], "parallel.rollout.max_num_batched_tokens=8192 is less than one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "overrides", "sentence"), REFUSED, ids=lambda value: str(value)[:60])
+def test_refused(stage, overrides, sentence):
+    with pytest.raises(UserError) as caught:
+        relations.check(stage, compose(stage, overrides))
+    assert str(caught.value).startswith(sentence), str(caught.value)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("stage", ["prepare", "sft", "rl", "eval", "export"])
+def test_the_embedded_task_fits(stage):
+    relations.check(stage, compose(stage))
+
+
+def test_the_flagship_fits():
+    relations.check("rl", compose("rl", ["model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "recipe=dapo"]))
+
+
+def test_a_dry_run_a_plan_and_a_submission_refuse_them(tmp_path, capsys):
+    words = ["model=qwen2.5-32b", "parallel=2x8-80g", "data=math", "recipe=dapo", "data.overlong_buffer=20000"]
+    words += [f"runs_dir={tmp_path}"]
+    for command in (["rl", *words, "--dry-run"], ["plan", *words], ["submit", "rl", *words, "--dry-run"]):
+        assert main.main(command) == 2
+        said = capsys.readouterr()
+        assert "recipe.overlong_buffer=20000 exceeds" in said.out + said.err, command
+
+
+def test_sft_does_not_end_before_its_schedule():
+    parallel.check_epochs(steps=40, epochs=2, there=40)
+    parallel.check_epochs(steps=None, epochs=2, there=40)
+    with pytest.raises(UserError, match=r"^train.steps=41 is more than the 40 steps that the data make in train.epoch"):
+        parallel.check_epochs(steps=41, epochs=2, there=40)
