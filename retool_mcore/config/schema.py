@@ -48,6 +48,13 @@ Interval = Annotated[list[float], _INTERVAL]
 Weights = Annotated[dict[str, float], _must(lambda w: any(w.values()) and min(w.values()) >= 0, "0 or more, one above")]
 PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
 Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
+Sets = Annotated[
+    list[Literal["held_back", "evaluation"]],
+    _must(
+        lambda sets: "held_back" in sets and len(set(sets)) == len(sets),
+        "held_back, by which a checkpoint is chosen, and perhaps evaluation",
+    ),
+]
 Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]], Field(min_length=1)]
 
 # Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
@@ -188,6 +195,11 @@ def _check_train(train: Mapping) -> None:
     if every is not None and every < 1 and (patience or (best and best.startswith("val"))):
         what = f"stop_after_worse={patience} counts validations" if patience else f"keep_best={best} is of a validation"
         raise UserError(f"train.{what}, which train.eval_every={every} turns off: set one of the two, or it to null.")
+    if best and best.startswith("val/evaluation/"):
+        raise UserError(
+            f"train.keep_best={best} would choose a checkpoint by the problems that are reported: set it to "
+            "val/accuracy, the held-back problems'."
+        )
     if best and (best.startswith(("val/", "train/")) and best.endswith("/loss")) == rl:
         stage, other, fitting = ("RL", "SFT", "val/accuracy") if rl else ("SFT", "RL", "val/loss")
         raise UserError(

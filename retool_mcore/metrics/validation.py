@@ -2,11 +2,14 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan, sqrt
+from operator import eq
 from pathlib import Path
+from zlib import crc32
 
 from retool_mcore.files import write_atomically
+from retool_mcore.metrics.pass_k import majority_acc
 
 FILE = "validation.jsonl"  # in the stage's folder: {"step", "problems": [mean of each]}, one line a validation
 
@@ -42,6 +45,41 @@ def validation_metrics(sources: Sequence[str], means: Sequence[float]) -> dict[s
         parts.setdefault(f"{source}/", []).append(mean)
     found = {f"val/{part}accuracy": mean_and_error(values) for part, values in parts.items()}
     return {name: mean for name, (mean, _) in found.items()} | {f"{name}_se": se for name, (_, se) in found.items()}
+
+
+def set_metrics(
+    name: str,
+    uids: Sequence[str],
+    verdicts: Sequence[float | None],
+    answers: Sequence[str | None],
+    expected: Mapping[tuple, int],
+    same: Callable[[str, str], bool] = eq,
+) -> dict[str, float]:
+    """val/NAME/accuracy (mean@n), best@n and maj@n of a set whose problems all have n samples, each with its standard
+    error over the problems as X_se; val/NAME/SOURCE/... of each data source; val/NAME/failed.
+
+    Args:
+        uids, verdicts, answers: one a sample that came back: its problem, 1 or 0, and what it answered ("": nothing).
+        expected: {(data source, uid): samples asked for}; a sample that did not come back is wrong, without an answer.
+        same: whether two answers mean the same.
+    """
+    samples: dict[str, list[dict]] = defaultdict(list)
+    for uid, verdict, answer in zip(uids, verdicts, answers, strict=True):
+        samples[uid].append({"acc": verdict or 0.0, "pred": answer or ""})
+    figures: dict[str, list[float]] = defaultdict(list)
+    for (source, uid), n in expected.items():
+        # Samples come in the order in which they end: a vote that is even must not be decided by their length.
+        own = sorted(samples[uid], key=lambda sample: crc32(sample["pred"].encode()))
+        right = sum(sample["acc"] for sample in own)
+        values = {"accuracy": right / n, f"best@{n}": float(right > 0), f"maj@{n}": majority_acc(own, same)}
+        for part in ("", f"{source}/"):
+            for figure, value in values.items():
+                figures[f"val/{name}/{part}{figure}"].append(value)
+    found: dict[str, float] = {}
+    for figure, each in figures.items():
+        found[figure], found[f"{figure}_se"] = mean_and_error(each)
+    lost = sum(expected.values()) - sum(verdict is not None for verdict in verdicts)
+    return found | {f"val/{name}/failed": float(lost)}
 
 
 def worse_in_a_row(validations: Sequence[Sequence[float]]) -> int:

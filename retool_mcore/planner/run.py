@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.planner import parallel, rollout
@@ -87,17 +88,36 @@ def course(config: DictConfig, problem: Problem, plan: Plan) -> Course:
     train = config.train
     save = save_seconds(problem, plan.layout)
     every = steps_between_saves(config, save, plan.step)
-    problems = OmegaConf.select(config, "data.held_back") or OmegaConf.select(config, "data.arithmetic.held_back") or 0
+    samples = validation_samples(config)
+    before = bool(train.get("eval_before"))
     validation = 0.0
-    if plan.rollout and train.eval_every > 0 and problems >= 1:
-        batch = problem.batch.sample(int(problems) * train.eval_samples)
-        validation = generation(problem, plan.rollout, batch)
+    if plan.rollout and (train.eval_every > 0 or before) and samples >= 1:
+        validation = generation(problem, plan.rollout, problem.batch.sample(samples))
     hours = None
     if train.steps:
         saves = train.steps // every if every else 0
-        validations = train.steps // train.eval_every if train.eval_every > 0 else 0
+        validations = before + (train.steps // train.eval_every if train.eval_every > 0 else 0)
         hours = (train.steps * plan.step + saves * save + validations * validation) / 3600
     return Course(plan.step, save, every * plan.step, validation, hours)
+
+
+def validation_samples(config: DictConfig) -> int:
+    """Trajectories of one validation: of the problems that the data set holds back, and of the evaluation set."""
+    data, train = config.data, config.train
+    held_back = OmegaConf.select(data, "held_back") or OmegaConf.select(data, "arithmetic.held_back") or 0
+    count = int(held_back) * train.get("eval_samples", 0) if held_back >= 1 else 0
+    if "evaluation" in (train.get("eval_sets") or ()):
+        count += evaluation_problems(config) * train.evaluation.samples
+    return count
+
+
+def evaluation_problems(config: DictConfig) -> int:
+    """Rows of data.validation_files, or where they are not prepared here what the data set's configuration says."""
+    files = config.data.validation_files
+    there = [file for file in map(Path, [files] if isinstance(files, str) else files) if file.is_file()]
+    if there:
+        return sum(parquet.read_metadata(file).num_rows for file in there)
+    return OmegaConf.select(config, "data.evaluation") or OmegaConf.select(config, "data.arithmetic.validation") or 0
 
 
 def steps_between_saves(config: DictConfig, save: float, step: float) -> int:

@@ -13,6 +13,7 @@ from retool_mcore.metrics.validation import (
     mean_and_error,
     problem_means,
     record,
+    set_metrics,
     validation_metrics,
     worse_in_a_row,
 )
@@ -88,3 +89,27 @@ def test_the_record_goes_on_from_the_checkpoint_that_was_resumed(tmp_path):
     assert record(tmp_path, 10, [0.1, 0.1]) == [[0.5, 0.0], [0.1, 0.1]]
     assert record(tmp_path, 15, [1.0, 1.0, 1.0]) == [[1.0, 1.0, 1.0]]  # of another set of problems
     assert [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()] == [5, 10, 15, 10, 15]
+
+
+def test_mean_best_and_majority_of_a_set_with_their_errors():
+    """Problem a: 2 of 4 right, the right answer has most votes; b: 1 of 4, another answer has; c: none came back."""
+    expected = {("x", "a"): 4, ("x", "b"): 4, ("y", "c"): 4}
+    uids = ["b", "a", "a", "b", "a", "b", "a", "b"]
+    verdicts = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    answers = ["7", "5", "6", "8", "5.0", "8", None, "8"]
+    found = set_metrics("evaluation", uids, verdicts, answers, expected, same=lambda a, b: float(a) == float(b))
+    assert found["val/evaluation/accuracy"] == pytest.approx((0.5 + 0.25 + 0) / 3)
+    assert found["val/evaluation/best@4"] == pytest.approx(2 / 3) and found["val/evaluation/maj@4"] == pytest.approx(
+        1 / 3
+    )
+    assert found["val/evaluation/x/accuracy"] == pytest.approx(0.375) and found["val/evaluation/y/best@4"] == 0.0
+    spread = [0.5, 0.25, 0.0]
+    assert found["val/evaluation/accuracy_se"] == pytest.approx(mean_and_error(spread)[1])
+    assert found["val/evaluation/failed"] == 4
+
+
+def test_an_even_vote_does_not_depend_on_which_sample_ended_first():
+    uids, answers, verdicts = ["a"] * 4, ["1", "2", "2", "1"], [1.0, 0.0, 0.0, 1.0]
+    one = set_metrics("e", uids, verdicts, answers, {("x", "a"): 4})
+    other = set_metrics("e", uids, verdicts[::-1][1:] + [1.0], answers[::-1][1:] + ["1"], {("x", "a"): 4})
+    assert one["val/e/maj@4"] == other["val/e/maj@4"]

@@ -125,3 +125,19 @@ def test_the_command_prints_it_all(capsys):
 def test_what_it_cannot_judge_is_one_sentence(words, part, capsys):
     assert main.main(["plan", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_a_validation_before_the_run_and_of_the_evaluation_set_takes_its_time():
+    plain = run.course(*read())
+    before = run.course(*read("train.eval_before=true"))
+    assert before.validation == plain.validation > 0
+    assert before.hours == pytest.approx(plain.hours + plain.validation / 3600)
+    sets = ["train.eval_before=true", "train.eval_sets=[held_back,evaluation]"]
+    config, problem, plan = read(*sets)
+    assert run.validation_samples(config) == 128 * 16 + 60 * 30
+    both = run.course(config, problem, plan)
+    assert both.validation > 1.5 * plain.validation
+    assert both.hours == pytest.approx(plain.hours + (16 * both.validation - 15 * plain.validation) / 3600)
+    once = run.course(*read("train.eval_before=true", "train.eval_every=-1"))
+    never = run.course(*read("train.eval_every=-1"))
+    assert once.hours == pytest.approx(never.hours + once.validation / 3600)

@@ -42,6 +42,24 @@ def test_the_cost_is_told():
     )
 
 
+def test_the_cost_of_a_first_validation_and_of_the_evaluation_set_is_told():
+    words = ["train.eval_before=true", "train.eval_sets=[held_back,evaluation]"]
+    assert told_cost(train("data=math", *words), problems=128, reported=60) == (
+        "validation: 128 problems x 16 samples and 60 of the evaluation set x 30 every 10 steps and before the first: "
+        "3,848 trajectories beside 81,920 trained on, 4.7%"
+    )
+    assert told_cost(train("data=math", "train.eval_before=true", "train.eval_every=-1"), problems=128) == (
+        "validation: 128 problems x 16 samples before the first step: 2,048 trajectories beside 1,228,800 trained on, "
+        "0.2%"
+    )
+    small = ["data.rl.batch=32", "data.rl.mini_batch=4", "train.eval_every=30", *words]
+    assert told_cost(train("data=math", *small[:-1]), problems=128)
+    with pytest.raises(UserError, match="25.1%, more than train.eval_share=0.25: .* set train.eval_every=31"):
+        told_cost(train("data=math", *small), problems=128, reported=60)
+    with pytest.raises(UserError, match="train.eval_before=false"):
+        told_cost(train("data=math", "train.eval_before=true", "train.eval_every=-1", "train.steps=1"), problems=256)
+
+
 def test_without_validation_there_is_no_best_and_nothing_to_tell():
     for overrides in ([], ["data=math", "train.eval_every=-1"], ["pipeline=one_step_off"]):
         assert train(*overrides).keep_best is None

@@ -14,6 +14,7 @@ REFUSED = [
     ("rl", ["recipe=simpletir", "recipe.policy_loss=vanilla"], "recipe.filters.samples needs recipe.policy_loss=reto"),
     ("rl", ["correction=bypass", "correction.rollout_is=token"], "correction=bypass needs the trainer's own"),
     ("rl", ["pipeline=partial", "train.eval_every=5"], "pipeline=partial does not validate inside the run"),
+    ("rl", ["pipeline=partial", "train.eval_before=true"], "train.eval_before=true needs pipeline=sync: pipeline=p"),
     ("rl", ["pipeline.staleness=3"], "pipeline=sync: nothing runs ahead, so pipeline.staleness=3 has no effect"),
     ("rl", ["pipeline.mode=separate_async"], "pipeline=sync: pipeline.mode=separate_async does not go with pipeline"),
     ("rl", ["pipeline=async", "pipeline.hybrid=true"], "pipeline=async: pipeline.mode=separate_async does not go with"),

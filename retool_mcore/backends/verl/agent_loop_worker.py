@@ -37,6 +37,7 @@ from retool_mcore.rollout.wire import from_wire, to_wire
 from retool_mcore.sandbox.base import Status
 
 COLUMN = "unfinished"
+SAMPLING = "sampling"  # of a row that is sampled otherwise than verl's configuration says: temperature and top_p
 # The tokens and their log-probabilities are in extra_fields["trajectory"].
 _KEPT = {"response_mask", "num_turns", "metrics", "reward_score", "extra_fields"}
 _ROW = ("data_source", "raw_prompt", "reward_model", "extra_info")
@@ -85,6 +86,7 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
 
     async def _take_or_run(self, sampling_params, trajectory, *, agent_name, trace, **kwargs):
         folder = kwargs.pop(COLUMN, None)
+        sampling_params = {**sampling_params, **(kwargs.pop(SAMPLING, None) or {})}
         if folder is not None and not trajectory["validate"]:
             if folder not in self.opened:
                 self.opened = {folder: asyncio.ensure_future(asyncio.to_thread(Unfinished, Path(folder)))}

@@ -6,6 +6,7 @@ from omegaconf import OmegaConf, open_dict
 
 from retool_mcore.backends.env import ray_runtime_env
 from retool_mcore.config import keep_environment
+from retool_mcore.data.validation_sets import EVALUATION, validation_sets
 from retool_mcore.planner import derived
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.state import alarms, checkpoints
@@ -36,6 +37,15 @@ def write_agent_loop(config, path: Path) -> None:
     path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
 
 
+def evaluation_set(config) -> dict | None:
+    """How the trainer validates on the evaluation set as well; None: it does not."""
+    named = {found.name: found for found in validation_sets(config)} if "held_back_files" in config.data else {}
+    if (found := named.get(EVALUATION)) is None:
+        return None
+    sampling = {"temperature": found.temperature, "top_p": found.top_p}
+    return {"files": list(map(str, found.files)), "samples": found.samples, "sampling": sampling}
+
+
 def verl_config(config, stage_dir: Path):
     """The config that verl's trainer gets: its own section and where our pieces find their settings."""
     derived.fill(config)
@@ -63,6 +73,7 @@ def verl_config(config, stage_dir: Path):
             "live": config.rollout.get("live"),
             "cache_tokens": None,  # the trainer tells, once the engines are there
             "rotation": checkpoints.rotation(config.train),
+            "evaluation": evaluation_set(config),
             "stop_after_worse": config.train.get("stop_after_worse"),
             "verify_push_every": config.train.get("verify_push_every", 0),
             "alarms": config.get("alarms", alarms.IGNORED),
