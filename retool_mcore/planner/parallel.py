@@ -139,6 +139,16 @@ def check_engine_batch(*, longest: int, max_num_batched_tokens: int, chunked_pre
         raise refused("engine_batch", max_num_batched_tokens=max_num_batched_tokens, longest=longest)
 
 
+def check_weight_bucket(megabytes: int, *, largest_bytes: int) -> None:
+    """verl asserts that the bucket of a weight push holds each tensor; `largest_bytes`: of the policy's largest."""
+    if largest_bytes > megabytes * 2**20:
+        needed = -(-largest_bytes // 2**20)
+        raise UserError(
+            f"parallel.rollout.weight_bucket_mb={megabytes} is less than the {needed} MB of the policy's largest "
+            f"tensor, which a weight push has to hold: set it to {needed} or more."
+        )
+
+
 def check_epochs(*, steps: int | None, epochs: int, there: int) -> None:
     """verl ends SFT with its epochs, whatever `steps` says: without the last step's checkpoint, in mid-schedule.
 

@@ -172,7 +172,7 @@ def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
     problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's comes on top.
     Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
     """
-    every, save, before = train["eval_every"], train["save_every"], train.get("eval_before", False)
+    every, before = train["eval_every"], train.get("eval_before", False)
     if every < 1 and not before:
         return ""
     step, generated = train["batch"] * train["n"], problems * train["eval_samples"]
@@ -188,6 +188,12 @@ def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
         if every < 1:
             raise refused("costly_before", told=told, train=train)
         raise refused("costly", told=told, train=train, every=ceil(generated / step / train["eval_share"]))
+    check_cadence(train)
+    return told
+
+
+def check_cadence(train: Mapping) -> None:
+    """Every step that is saved is validated, where a validation chooses the best. Raises UserError."""
+    every, save = train["eval_every"], train["save_every"]
     if every > 0 and str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
         raise refused("unvalidated", save=save, every=every)
-    return told

@@ -4,13 +4,34 @@ No file, device or server is looked at, so that a dry run, a plan and a submissi
 single values, and the relations within a section: config/schema.py.
 """
 
+from collections.abc import Mapping
+
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel
+from retool_mcore.preflight.data import check_cadence
 from retool_mcore.recipes.check import check_recipe, check_rewards
 from retool_mcore.recipes.correction import check_correction
 from retool_mcore.recipes.pipeline import check_pipeline
+
+# Values of verl's that are checked, and read elsewhere, by our own keys: set in verl's section alone, they would be
+# another number than the checks know.
+SHARED = {
+    "data.train_batch_size": "train.batch",
+    "trainer.total_training_steps": "train.steps",
+    "trainer.test_freq": "train.eval_every",
+    "trainer.nnodes": "parallel.nodes",
+    "trainer.n_gpus_per_node": "parallel.gpus_per_node",
+}
+OF_RL = {
+    "data.max_prompt_length": "rollout.max_prompt_tokens",
+    "data.max_response_length": "rollout.max_response_tokens",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "train.mini_batch",
+    "actor_rollout_ref.rollout.n": "train.n",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": "parallel.rollout_tp",
+    "trainer.val_before_train": "train.eval_before",
+}
 
 
 def check(stage: str, config: DictConfig) -> None:
@@ -21,6 +42,8 @@ def check(stage: str, config: DictConfig) -> None:
 
 def check_rl(config: DictConfig) -> None:
     train, layout = config.train, config.parallel
+    check_followed(config, SHARED | OF_RL)
+    check_cadence(train)
     check_recipe(config.recipe)
     check_rewards(OmegaConf.to_container(config))
     log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
@@ -41,6 +64,7 @@ def check_rl(config: DictConfig) -> None:
 
 
 def check_sft(config: DictConfig) -> None:
+    check_followed(config, SHARED | {"data.max_length": "train.max_length"})
     parallel.check_sft_batch(batch=config.train.batch, dp=ranks(config.parallel))
     check_micro_batch(config, longest=config.train.max_length)
 
@@ -51,6 +75,16 @@ def check_eval(config: DictConfig) -> None:
 
 
 CHECKS = {"rl": check_rl, "sft": check_sft, "eval": check_eval}
+
+
+def check_followed(config: DictConfig, keys: Mapping[str, str]) -> None:
+    """verl's values are those of our keys (`keys`: verl's key to ours), which they follow until they are set alone."""
+    if "replay" in config:  # a recorded run, of which single values were changed
+        return
+    for key, ours in keys.items():
+        value, wanted = OmegaConf.select(config.verl, key), OmegaConf.select(config, ours)
+        if value != wanted:
+            raise UserError(f"verl.{key}={value} follows {ours}={wanted}, by which it is checked: set {ours} instead.")
 
 
 def ranks(layout: DictConfig) -> int:
@@ -90,7 +124,7 @@ def check_waiting(config: DictConfig) -> None:
 def check_ray(config: DictConfig) -> None:
     """verl's trainer waits for a device a rank, which Ray gives from what it is told that there is."""
     layout = config.parallel
-    given, needed = layout.ray.num_gpus, layout.gpus_per_node
+    given, needed = OmegaConf.select(layout, "ray.num_gpus"), layout.gpus_per_node
     if layout.nodes == 1 and given is not None and given < needed:
         raise UserError(
             f"parallel.ray.num_gpus={given:g} is less than parallel.gpus_per_node={needed}: the trainer's ranks would "

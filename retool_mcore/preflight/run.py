@@ -15,7 +15,7 @@ from retool_mcore.data.validation_sets import validation_sets
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
-from retool_mcore.planner.shape import Model, known
+from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, listeners, machine, memory, relations
 from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_rotary, check_tokenizer, find_folder, read_model
@@ -104,6 +104,7 @@ def check_rl_stage(config: DictConfig) -> None:
     dp = check_trainer_layout(config, model)
     check_rollout(config, model)
     check_fp8(config, model)
+    check_bucket(config, model)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     check_micro_batch(config, longest=longest)
     shared = bool(config.pipeline.hybrid)
@@ -226,6 +227,15 @@ def check_rollout(config: DictConfig, model: Model) -> None:
     limits = {name: rollout[name] for name in ("max_prompt_tokens", "max_response_tokens")}
     parallel.check_lengths(**limits, max_positions=model.max_positions)
     parallel.check_rollout_layout(model, gpus_per_node=layout.gpus_per_node, rollout_tp=layout.rollout_tp)
+
+
+def check_bucket(config: DictConfig, model: Model) -> None:
+    """Through shared memory, as on CPUs, verl pushes no tensor that its bucket does not hold."""
+    sizes = read_json(model.folder / "config.json")
+    if config.parallel.device == "cpu" and config.pipeline.hybrid and "hidden_size" in sizes:
+        rows = max(model.vocab, sizes.get("intermediate_size") or 0)
+        largest = rows * sizes["hidden_size"] * (4 if config.model.dtype == "float32" else 2)
+        parallel.check_weight_bucket(config.parallel.rollout.weight_bucket_mb, largest_bytes=largest)
 
 
 def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: bool = False) -> None:

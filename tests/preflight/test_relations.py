@@ -29,6 +29,11 @@ REFUSED = [
             "parallel.pp=1"], "train.batch=3 prompts x train.n=8 = 24 trajectories, which is not a multiple of the 16"),
     ("sft", ["parallel=2x8-80g", "model.path=x", "train.batch=5", "parallel.tp=2", "parallel.pp=1"],
      "train.batch=5 sequences is not a multiple of the 8 data-parallel ranks."),
+    ("rl", ["verl.data.train_batch_size=7"], "verl.data.train_batch_size=7 follows train.batch=16, by which it is"),
+    ("rl", ["verl.actor_rollout_ref.rollout.n=3"], "verl.actor_rollout_ref.rollout.n=3 follows train.n=8, by which"),
+    ("rl", ["verl.trainer.val_before_train=true"], "verl.trainer.val_before_train=True follows train.eval_before=Fa"),
+    ("sft", ["verl.data.max_length=100"], "verl.data.max_length=100 follows train.max_length=384, by which it is"),
+    ("rl", ["train.save_every=10", "train.eval_every=4"], "train.save_every=10 is no multiple of train.eval_every=4"),
     ("rl", ["parallel.tp=3"], "parallel.tp=3 x parallel.pp=1 = 3 does not divide the 2 devices"),
     ("rl", ["parallel.micro_batch_tokens=100"], "parallel.micro_batch_tokens=100 is less than one longest sequence of"),
     ("sft", ["train.max_length=100000"], "parallel.micro_batch_tokens=8192 is less than one longest sequence of"),
@@ -60,6 +65,12 @@ def test_a_dry_run_a_plan_and_a_submission_refuse_them(tmp_path, capsys):
         assert main.main(command) == 2
         said = capsys.readouterr()
         assert "recipe.overlong_buffer=20000 exceeds" in said.out + said.err, command
+
+
+def test_a_weight_push_holds_the_largest_tensor():
+    parallel.check_weight_bucket(16, largest_bytes=16 * 2**20)
+    with pytest.raises(UserError, match=r"weight_bucket_mb=16 is less than the 109 MB .*: set it to 109 or more\.$"):
+        parallel.check_weight_bucket(16, largest_bytes=49152 * 576 * 4 + 2**20)
 
 
 def test_sft_does_not_end_before_its_schedule():

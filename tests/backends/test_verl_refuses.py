@@ -1,0 +1,29 @@
+"""What verl refuses of its own section is one sentence of the stage, before Ray starts."""
+
+import pytest
+
+from retool_mcore.backends.verl.run import check_config
+from retool_mcore.config import compose
+from retool_mcore.errors import UserError
+
+ROLLOUT, ACTOR = "verl.actor_rollout_ref.rollout", "verl.actor_rollout_ref.actor"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (f"{ROLLOUT}.mode=sync", "Rollout mode 'sync' has been removed"),
+        (f"{ROLLOUT}.pipeline_model_parallel_size=2", "not implemented pipeline_model_parallel_size > 1"),
+        (f"{ACTOR}.loss_agg_mode=mean", "Invalid loss_agg_mode: mean"),
+        (f"{ACTOR}.use_dynamic_bsz=false", "Please set at least one of"),
+    ],
+)
+def test_refused(word, said):
+    with pytest.raises(UserError, match="^verl refuses its configuration: ") as caught:
+        check_config(compose("rl", [word]).verl)
+    assert said in str(caught.value) and "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("words", [[], ["recipe.advantage=gae"], ["recipe=grpo"]])
+def test_what_we_compose_passes(words):
+    check_config(compose("rl", words).verl)
