@@ -131,6 +131,10 @@ def check_export_stage(config: DictConfig) -> None:
     if config.policy not in STAGE_POLICIES:
         raise refused("exported", config=config, known=", ".join(STAGE_POLICIES))
     model = read_named_policy(config)
+    if config.probe.tokens > model.max_positions:
+        raise UserError(
+            f"probe.tokens={config.probe.tokens} exceeds the model's {model.max_positions} positions: lower it."
+        )
     check_trainer_layout(config, model)
     check_room(config, model, keep_checkpoints=0)
 

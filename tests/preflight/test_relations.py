@@ -1,12 +1,17 @@
 """Values that do not fit each other are refused from the configuration alone: also where no GPU, model or data is."""
 
+import json
+
 import pytest
 
 from retool_mcore.cli import main
 from retool_mcore.config import compose
+from retool_mcore.data.prepare import write_problems
+from retool_mcore.data.records import Problem
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel
 from retool_mcore.preflight import relations
+from retool_mcore.preflight.data import check_curriculum
 
 REPLAY = "parallel.megatron.router_replay.mode"
 REFUSED = [
@@ -65,6 +70,19 @@ def test_a_dry_run_a_plan_and_a_submission_refuse_them(tmp_path, capsys):
         assert main.main(command) == 2
         said = capsys.readouterr()
         assert "recipe.overlong_buffer=20000 exceeds" in said.out + said.err, command
+
+
+def test_a_curriculum_keeps_enough_for_a_batch(tmp_path):
+    problems = [Problem("s", f"What is {n}?", "1", n) for n in range(9)]
+    write_problems(problems, tmp_path / "a.parquet", template="tiny", split="train")
+    rates = [{"index": n, "ground_truth": "1", "acc": float(n > 6 or half)} for n in range(9) for half in (0, 1)]
+    (tmp_path / "rates.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in rates))
+    section = {"pass_rates": str(tmp_path / "rates.jsonl"), "keep": [0.9, 1.0]}
+    check_curriculum(section, [tmp_path / "a.parquet"], 1, batch=2)
+    with pytest.raises(UserError, match=r"^data.curriculum leaves 2 problems to draw from, fewer than train.batch=4: "):
+        check_curriculum(section, [tmp_path / "a.parquet"], 1, batch=4)
+    with pytest.raises(UserError, match=r"^data.curriculum.pass_rates=.*: expected the trajectories.jsonl of"):
+        check_curriculum(section | {"pass_rates": str(tmp_path / "none")}, [tmp_path / "a.parquet"], 1, batch=2)
 
 
 def test_a_weight_push_holds_the_largest_tensor():
