@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "retool_mcore"
 TOP = {
     ".ci", ".dockerignore", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff",
-    "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "benchmarks", "configs", "docker", "docs", "launch",
-    "pyproject.toml", "retool_mcore", "setup.py", "slurm", "tests",
+    "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "benchmarks", "configs", "docker", "docs", "examples",
+    "launch", "pyproject.toml", "retool_mcore", "setup.py", "slurm", "tests",
 }  # fmt: skip
 LARGEST = 1_000_000  # bytes of a tracked file
 
@@ -58,7 +58,7 @@ HISTORY = {"test_architecture.py", "CHANGELOG.md"}  # speak of names that were o
 DOTTED = re.compile(rf"(?:(?<![\w./-])|(?<=pkg://)){PACKAGE}(?:\.[A-Za-z_]\w*)+")
 # Text in which our dotted names and paths stand; tests and benchmarks name the package's parts, too.
 TEXTS = ("*.py", "*.yaml", "*.toml", "*.sh", "*.sbatch", "*.md", "run", "*.txt", "*.yml")
-PLACES = (PACKAGE, "configs", "slurm", "launch", "tests", "benchmarks", "docs", ".ci", ".github", "docker")
+PLACES = (PACKAGE, "configs", "slurm", "launch", "tests", "benchmarks", "examples", "docs", ".ci", ".github", "docker")
 
 
 @cache
