@@ -10,6 +10,7 @@ from pathlib import Path
 
 from retool_mcore import python_path, temporary
 from retool_mcore.backends import forked_python
+from retool_mcore.backends.cpu import CPU_THREADS
 from retool_mcore.backends.forked_python import SOCKET
 from retool_mcore.files import own_folder
 from retool_mcore.recipes.pipeline import beside
@@ -35,6 +36,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
     """
     cpu = config["parallel"]["device"] == "cpu"
     needed = COMMON | (CPU if cpu else GPU)
+    if cpu and "OMP_NUM_THREADS" not in os.environ:
+        needed[CPU_THREADS] = str(cpu_threads(config["parallel"]))
     if not config["parallel"].get("rollout", {}).get("enforce_eager", True):
         needed.pop("TORCH_COMPILE_DISABLE", None)
     elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and beside(config) > 0
@@ -43,6 +46,15 @@ def stage_env(config: Mapping) -> dict[str, str]:
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
         needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
     return needed | dict(os.environ) | temporary.variables() | python_path.variables()
+
+
+def cpu_threads(parallel: Mapping) -> int:
+    """Return the threads of each process of a CPU layout: `parallel.threads`, or an equal share of the machine's cores.
+
+    Trainer and engine take turns: each has the share that it would have without the other.
+    """
+    share = len(os.sched_getaffinity(0)) // parallel.get("gpus_per_node", 1)
+    return parallel.get("threads", 1) or max(1, share)
 
 
 def job_secret() -> dict[str, str]:
@@ -56,7 +68,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *CPU, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, *LOGGERS}
+    names = {*COMMON, *GPU, *CPU, CPU_THREADS, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, *LOGGERS}
     names |= {"PYTHONSAFEPATH", "RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 

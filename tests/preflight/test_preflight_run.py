@@ -76,6 +76,7 @@ def refusal(stage, folder, *overrides) -> str:
         ("sft", ["train.batch=50"]),  # more than the 40 rows of the validation, which need fill no batch
         ("rl", []),
         ("rl", ["parallel=cpu-pp2", "rollout.format=none"]),
+        ("rl", ["parallel=cpu-1"]),
         ("eval", ["policy=init"]),
         ("eval", ["policy=sft"]),
     ],

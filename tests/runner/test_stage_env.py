@@ -1,10 +1,12 @@
 """What the environment of a stage says of the loggers, and whose processes are forked, and where they listen."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from retool_mcore.backends.cpu import CPU_THREADS
 from retool_mcore.backends.env import JOB_SECRET, ONE_NODE, forks, ray_runtime_env, stage_env, worker_env
 
 
@@ -72,3 +74,35 @@ def test_the_ray_of_every_stage_has_a_secret_of_its_own(monkeypatch):
     assert JOB_SECRET not in worker_env(one), "Ray writes its runtime environment into logs"
     monkeypatch.setenv("RAY_ADDRESS", "somebody's:6379")
     assert JOB_SECRET not in stage_env(config), "a Ray that somebody else has started has its own"
+
+
+@pytest.mark.parametrize(
+    ("parallel", "cores", "expected"),
+    [
+        ({"threads": 1, "gpus_per_node": 2}, 8, "1"),
+        ({"threads": None, "gpus_per_node": 1}, 8, "8"),
+        ({"threads": None, "gpus_per_node": 2}, 8, "4"),
+        ({"threads": None, "gpus_per_node": 4}, 2, "1"),
+        ({"threads": 3, "gpus_per_node": 1}, 8, "3"),
+        ({}, 8, "1"),
+    ],
+)
+def test_a_cpu_process_gets_its_layouts_threads_and_can_still_be_forked(monkeypatch, parallel, cores, expected):
+    for name in ("OMP_NUM_THREADS", "RETOOL_TEMPLATE", "RAY_ADDRESS", CPU_THREADS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    env = stage_env({"parallel": {"device": "cpu"} | parallel})
+    assert env[CPU_THREADS] == expected
+    assert worker_env(env)[CPU_THREADS] == expected
+    assert forks(env)
+    assert CPU_THREADS not in stage_env({"parallel": {"device": "cuda"}})
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert CPU_THREADS not in stage_env({"parallel": {"device": "cpu"} | parallel}), "the user's number stays"
+
+
+@pytest.mark.parametrize(("given", "expected"), [({CPU_THREADS: "2"}, 2), ({"OMP_NUM_THREADS": "1"}, 1)])
+def test_a_trainer_takes_its_threads(given, expected):
+    code = "from retool_mcore.backends.cpu import torch_cpu as t; t.install(); print(t.torch.get_num_threads())"
+    env = {name: value for name, value in os.environ.items() if name not in (CPU_THREADS, "OMP_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=env | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(expected)]

@@ -11,8 +11,11 @@ Not covered: CUDA graphs, streams that really overlap, memory figures (all zero)
 
 import contextlib
 import functools
+import os
 
 import torch
+
+from retool_mcore.backends.cpu import CPU_THREADS
 
 FACTORIES = (
     *("zeros", "ones", "empty", "full", "tensor", "as_tensor", "scalar_tensor", "arange", "linspace", "eye"),
@@ -61,11 +64,21 @@ def install() -> None:
     if installed() or torch.cuda.is_available():
         return
     torch.cuda._retool_cpu = True
+    use_threads()
     for name in FACTORIES:
         setattr(torch, name, _factory(getattr(torch, name)))
     _redirect_moves()
     _redirect_namespace()
     _redirect_barrier()
+
+
+def use_threads() -> None:
+    """Give this process the threads that its layout has for each; it started with one, so that it could be forked.
+
+    Nothing where the user's OMP_NUM_THREADS decides, since stage_env then leaves the variable out.
+    """
+    if CPU_THREADS in os.environ:
+        torch.set_num_threads(int(os.environ[CPU_THREADS]))
 
 
 def _factory(make):

@@ -20,6 +20,7 @@ import os
 import signal
 import time
 
+from retool_mcore.backends.cpu.torch_cpu import use_threads
 from retool_mcore.backends.patches import PATCHES, check
 from retool_mcore.ports import meeting_range
 
@@ -48,6 +49,7 @@ def register() -> None:
 
     if multiprocessing.parent_process() is not None:
         os.nice(NICER)
+        use_threads()
     _keep_experts()
     keep_weight.retool = True  # type: ignore[attr-defined]
     layer_utils.dispatch_cpu_unquantized_gemm = keep_weight
