@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from retool_mcore import python_path, temporary
+from retool_mcore import python_path, resources, temporary
 from retool_mcore.backends import forked_python
 from retool_mcore.backends.cpu import CPU_THREADS
 from retool_mcore.backends.forked_python import SOCKET
@@ -49,11 +49,12 @@ def stage_env(config: Mapping) -> dict[str, str]:
 
 
 def cpu_threads(parallel: Mapping) -> int:
-    """Return the threads of each process of a CPU layout: `parallel.threads`, or an equal share of the machine's cores.
+    """Return the threads of each process of a CPU layout: `parallel.threads`, or an equal share of the cores that are
+    ours (resources.py).
 
     Trainer and engine take turns: each has the share that it would have without the other.
     """
-    share = len(os.sched_getaffinity(0)) // parallel.get("gpus_per_node", 1)
+    share = resources.processors() // parallel.get("gpus_per_node", 1)
     return parallel.get("threads", 1) or max(1, share)
 
 
