@@ -7,6 +7,8 @@
   and Qwen's bridges change the names of their whole class, for every later model of the process. A value model of a
   tied folder asks for an output layer too, and a tied folder whose index lists one would be saved without that shard.
 """
+# The mix-in uses attributes of mbridge's classes.
+# mypy: disable-error-code="attr-defined,has-type"
 
 import json
 from pathlib import Path
