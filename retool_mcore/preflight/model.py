@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from retool_mcore.errors import UserError, refusals
-from retool_mcore.planner.shape import Model, experts_of, known, read_json
+from retool_mcore.planner.shape import FAMILIES, Model, experts_of, known, read_json
 from retool_mcore.preflight import machine
+from retool_mcore.preflight.weights import check_weights
 
 refused = refusals(__file__)
 
@@ -17,7 +18,11 @@ MAX_PADDED_VOCAB = 0.005
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
-BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# Keys of a yarn scaling that Megatron-Bridge hands on, and `rope_theta`, which stands in rope_parameters too.
+YARN_KEYS = {"type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings"}
+YARN_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
 
 
 def find_folder(name: str, *, key: str, advice: str) -> Path:
@@ -40,10 +45,10 @@ def find_folder(name: str, *, key: str, advice: str) -> Path:
 def read_model(folder: Path, *, weights: bool = True) -> Model:
     """The shape of the Hugging Face model in `folder`.
 
-    weights: whether its files must be there too; without them the parameters are counted from the shape, which of an
-    architecture that the planner does not know gives 0.
+    weights: whether its files must be there too, whole and with the tensors that config.json describes; without them
+    the parameters are counted from the shape, which of an architecture that the planner does not know gives 0.
 
-    Raises UserError when config.json, one of the keys needed or a weight file is missing.
+    Raises UserError when config.json, one of the keys needed or a weight file is missing or damaged.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json, so it is not the folder of a Hugging Face model.")
@@ -53,11 +58,8 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
     if missing:
         raise refused("keys", folder=folder, missing=", ".join(missing))
     heads, layers, vocab, positions = (config[key] for key in keys)
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    if weights:
-        parameters = weight_bytes(folder) // BYTES_PER_WEIGHT.get(dtype, 4)
-    else:
-        parameters = shape.parameters if (shape := known(folder)) else 0
+    shape = None if weights else known(folder)
+    parameters = check_weights(folder, config) if weights else shape.parameters if shape else 0
     return Model(
         folder=folder,
         heads=heads,
@@ -71,14 +73,48 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
 
 
 def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
-    """Refuse positions that mbridge would build otherwise than transformers and vLLM, in silence (bridges.py)."""
-    config = read_json(model.folder / "config.json")
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    numbers = [scaling.get(key) for key in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
-    llama3 = config.get("model_type") == "llama" and kind == "llama3" and numbers == [1, 4, 8192]
-    if vanilla_mbridge and kind != "default" and not llama3:
-        raise refused("rotary", model=model, kind=kind)
+    """Refuse positions that the layout's bridge would build otherwise than transformers and vLLM, in silence.
+
+    Megatron-Bridge 0.5.1 builds llama3 (of Llama, with its own three numbers) and yarn, mbridge with our
+    backends/megatron/bridges.py the first alone.
+    """
+    config, file = read_json(model.folder / "config.json"), model.folder / "config.json"
+    for scaling in map(read_mapping, (config.get("rope_scaling"), config.get("rope_parameters"))):
+        kind = rotary_kind(scaling)
+        if kind == "default" or built(kind, scaling, config.get("model_type"), vanilla_mbridge=vanilla_mbridge):
+            continue
+        bridge, builds = ("mbridge", "llama3") if vanilla_mbridge else ("Megatron-Bridge", "llama3 and yarn")
+        layout = " take a layout of GPUs (parallel.megatron.vanilla_mbridge=false)," if vanilla_mbridge else ""
+        raise UserError(
+            f"{file} scales the rotary embedding by {kind!r} ({dict(scaling)}), which {bridge} does not build for "
+            f"{config.get('model_type')}; it knows {builds}: remove the scaling where sequences are shorter than it is "
+            f"for,{layout} or take another model."
+        )
+
+
+def rotary_kind(scaling: Mapping[str, Any]) -> str:
+    """The name of a scaling of the rotary embedding, "default" for none; also of one by part or by kind of layer."""
+    if layers := [name for name, value in scaling.items() if isinstance(value, Mapping)]:
+        return f"one kind for each of {', '.join(layers)}"
+    if scaling.get("partial_rotary_factor") not in (1, None):
+        return "partial_rotary_factor"
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+
+
+def built(kind: str, scaling: Mapping[str, Any], family: Any, *, vanilla_mbridge: bool) -> bool:
+    """Whether the layout's bridge builds the scaling for the family (model_type)."""
+    if kind == "llama3" and family == "llama":
+        return {key: scaling.get(key) for key in LLAMA3} == LLAMA3
+    if vanilla_mbridge:
+        return False
+    if family not in FAMILIES:  # its own bridge's concern
+        return kind in ("llama3", "yarn", "partial_rotary_factor")
+    # Megatron-Bridge's Mistral cannot be made with a scaling.
+    return kind == "yarn" and family != "mistral" and not scaling.keys() - YARN_KEYS
+
+
+def read_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def check_lora(config: Mapping[str, Any], model: Model) -> None:
@@ -113,20 +149,6 @@ def check_fp8(config: Any, model: Model) -> None:
     # A matrix of 128 inputs has one column of scales, whose dimension verl drops.
     if any(size % 128 for size in sizes) or 128 in (shape.hidden, shape.q_width, shape.ffn):
         raise refused("fp8_blocks", sizes=sizes, tp=tp)
-
-
-def weight_bytes(folder: Path) -> int:
-    """Size of all weight files in bytes. Raises UserError naming a file that is missing or empty."""
-    index = folder / "model.safetensors.index.json"
-    listed = read_json(index).get("weight_map", {}).values() if index.is_file() else ["model.safetensors"]
-    if not listed:
-        raise UserError(f"{index} names no weight file: copy the model again.")
-    paths = [folder / name for name in sorted({*listed})]
-    for path in paths:
-        if not (path.is_file() and path.stat().st_size):
-            what = f"{path} is empty (0 bytes)" if path.is_file() else f"{folder} has no {path.relative_to(folder)}"
-            raise UserError(f"{what}: its weights are incomplete, copy or export the model again.")
-    return sum(path.stat().st_size for path in paths)
 
 
 def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:

@@ -17,8 +17,9 @@ from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, listeners, machine, memory, relations
+from retool_mcore.preflight.architecture import check_architecture
 from retool_mcore.preflight.machine import check_trace
-from retool_mcore.preflight.model import check_fp8, check_lora, check_rotary, check_tokenizer, find_folder, read_model
+from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.relations import check_micro_batch
 from retool_mcore.preflight.trackers import check_mlflow, check_trackers
 from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
@@ -68,6 +69,7 @@ def check_sft_stage(config: DictConfig) -> None:
 
     weights = reads_weights(config)
     model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)
+    check_architecture(model, vanilla_mbridge=config.parallel.megatron.vanilla_mbridge)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
@@ -101,6 +103,7 @@ def check_rl_stage(config: DictConfig) -> None:
     weights = reads_weights(config) or critic  # verl's engine of a critic knows no other start
     advice = "run `retool sft` first, or give a folder"
     model = read_policy(config.init_from, "init_from", config.rollout, advice, weights)
+    check_architecture(model, vanilla_mbridge=config.parallel.megatron.vanilla_mbridge)
     dp = check_trainer_layout(config, model)
     check_rollout(config, model)
     check_fp8(config, model)
@@ -131,6 +134,7 @@ def check_export_stage(config: DictConfig) -> None:
     if config.policy not in STAGE_POLICIES:
         raise refused("exported", config=config, known=", ".join(STAGE_POLICIES))
     model = read_named_policy(config)
+    check_architecture(model, vanilla_mbridge=config.parallel.megatron.vanilla_mbridge)
     if config.probe.tokens > model.max_positions:
         raise UserError(
             f"probe.tokens={config.probe.tokens} exceeds the model's {model.max_positions} positions: lower it."
@@ -179,7 +183,6 @@ def read_named_policy(config: DictConfig) -> Model:
 
 def check_trainer_layout(config: DictConfig, model: Model) -> int:
     layout = config.parallel
-    check_rotary(model, vanilla_mbridge=layout.megatron.vanilla_mbridge)
     if "train" in config and OmegaConf.select(config, "model.lora.rank"):
         check_lora(config, model)
     replay = OmegaConf.select(layout, "megatron.router_replay.mode") or "disabled"

@@ -4,17 +4,10 @@ import json
 
 import pytest
 from refused import refusal
+from safetensors.torch import load_file
 
 from retool_mcore.data.tiny_model import make_tiny_model
-from retool_mcore.preflight.model import check_rotary, check_tokenizer, check_vocabulary, find_folder, read_model
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+from retool_mcore.preflight.model import check_tokenizer, check_vocabulary, find_folder, read_model
 
 
 @pytest.fixture
@@ -33,9 +26,7 @@ def test_the_tiny_model_passes_and_its_shape_is_read(folder):
     config = json.loads((folder / "config.json").read_text())
     assert (model.heads, model.kv_heads) == (config["num_attention_heads"], config["num_key_value_heads"])
     assert (model.layers, model.vocab) == (config["num_hidden_layers"], config["vocab_size"])
-    # float32, and a header of some kilobytes in front of the weights.
-    bytes_ = (folder / "model.safetensors").stat().st_size
-    assert model.parameters == bytes_ // 4
+    assert model.parameters == sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
     check_tokenizer(model, "text")
 
 
@@ -71,26 +62,11 @@ def test_random_weights_need_config_and_tokenizer_only(folder):
     (folder / "model.safetensors").unlink()
     model = read_model(folder, weights=False)
     check_tokenizer(model, "text")
-    # The file's bytes hold a header of some kilobytes, too.
-    assert model.parameters == pytest.approx(counted, rel=0.02)
+    assert model.parameters == counted
     edit(folder / "config.json", model_type="mixtral")
     assert read_model(folder, weights=False).parameters == 0
     (folder / "config.json").unlink()
     assert "config.json" in refusal(read_model, folder, weights=False)
-
-
-def test_weights_of_zero_bytes_are_refused(folder):
-    (folder / "model.safetensors").write_bytes(b"")
-    assert "0 bytes" in refusal(read_model, folder)
-
-
-def test_every_shard_of_the_index_must_be_there(folder):
-    index = {"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors", "c": "part-1.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "part-1.safetensors").write_bytes(b"12345678")
-    assert "part-2.safetensors" in refusal(read_model, folder)
-    (folder / "part-2.safetensors").write_bytes(b"1234")
-    assert read_model(folder).parameters == 3
 
 
 def test_broken_json_is_named(folder):
@@ -107,17 +83,17 @@ def test_a_config_of_another_kind_of_model_is_refused(folder):
 
 def test_key_value_heads_default_to_the_heads(folder):
     edit(folder / "config.json", num_key_value_heads=None)
-    model = read_model(folder)
+    model = read_model(folder, weights=False)
     assert model.kv_heads == model.heads
 
 
 def test_a_tokenizer_of_another_model_is_refused(folder):
     model = read_model(folder)
     edit(folder / "config.json", vocab_size=model.vocab + 128)
-    message = refusal(check_tokenizer, read_model(folder), "text")
+    message = refusal(check_tokenizer, read_model(folder, weights=False), "text")
     assert str(model.vocab + 128) in message and str(model.vocab) in message
     edit(folder / "config.json", vocab_size=model.vocab - 1)
-    assert "another model" in refusal(check_tokenizer, read_model(folder), "text")
+    assert "another model" in refusal(check_tokenizer, read_model(folder, weights=False), "text")
 
 
 def test_padded_vocabularies_of_pretrained_models_pass(tmp_path):
@@ -155,24 +131,3 @@ def test_function_calls_need_a_template_that_renders_tools(folder):
 def test_a_tokenizer_file_that_is_no_tokenizer_is_named(folder):
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json cannot be read" in refusal(check_tokenizer, read_model(folder), "text")
-
-
-@pytest.mark.parametrize(
-    ("changes", "refused"),
-    [
-        ({}, False),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, True),
-        ({"model_type": "llama", "rope_scaling": LLAMA3}, False),
-        ({"model_type": "qwen3", "rope_scaling": LLAMA3}, True),
-        ({"model_type": "llama", "rope_scaling": LLAMA3 | {"low_freq_factor": 2.0}}, True),
-    ],
-)
-def test_positions_that_mbridge_would_build_otherwise_are_refused(folder, changes, refused):
-    edit(folder / "config.json", **changes)
-    model = read_model(folder)
-    check_rotary(model, vanilla_mbridge=False)
-    if refused:
-        assert "vanilla_mbridge=false" in refusal(check_rotary, model, vanilla_mbridge=True)
-    else:
-        check_rotary(model, vanilla_mbridge=True)
