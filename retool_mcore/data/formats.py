@@ -51,6 +51,23 @@ class ToolCall:
     arguments: dict | None = None
 
 
+def rendered(tokenizer, messages: Sequence[Mapping], tools: list[dict] | None, **arguments) -> str:
+    """The text that the tokenizer's chat template makes of a conversation. Raises UserError when the template raises.
+
+    A template may refuse a role, an order of roles or a missing field by an exception of its own, and its expressions
+    raise what Python raises.
+    """
+    try:
+        return tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False, **arguments)
+    except Exception as error:
+        roles = ", ".join(str(message.get("role")) for message in messages) + (" with tools" if tools else "")
+        words = " ".join(str(error).split()) or "no reason given"
+        raise UserError(
+            f"The chat template refused a conversation of {roles} ({type(error).__name__}: {words}). Take another one "
+            "(model.chat_template=NAME, docs/models.md), or rollout.format=text if it is the tools that it refuses."
+        ) from error
+
+
 class Format:
     """Format `none`, and what all formats share: the prompt, the end of a turn, and neutralised observations.
 
@@ -103,11 +120,11 @@ class Format:
     def _render(
         self, messages: Sequence[Mapping], add_generation_prompt: bool = False, tools: list[dict] | None = None
     ) -> str:
-        return self.tokenizer.apply_chat_template(
-            list(messages),
-            tools=(self.tools if tools is None else tools) or None,
+        return rendered(
+            self.tokenizer,
+            messages,
+            (self.tools if tools is None else tools) or None,
             add_generation_prompt=add_generation_prompt,
-            tokenize=False,
             **self.template_kwargs,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from retool_mcore.data.formats import rendered
 from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.schema import check_rl, write_parquet
 from retool_mcore.errors import UserError
@@ -18,20 +19,20 @@ def prompt_lengths(
 
     tools: the function schemas the rollout passes to the chat template (hermes format); they are part of the prompt,
     and a row's own are taken in their place. template_kwargs: further arguments of the chat template.
-    Raises UserError when the file is not an RL parquet or the tokenizer has no chat template.
+    Raises UserError when the file is not an RL parquet or the tokenizer has no chat template, and when the template
+    refuses a prompt.
     """
     check_rl(path)
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: use the instruct model's.")
     lengths: list[int] = []
-    as_text = {**(template_kwargs or {}), "tokenize": False, "add_generation_prompt": True}
+    arguments = {**(template_kwargs or {}), "add_generation_prompt": True}
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=["prompt", "extra_info"]):
             prompts = batch["prompt"].to_pylist()
             own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
             texts = [
-                tokenizer.apply_chat_template(prompt, tools=its or tools, **as_text)
-                for prompt, its in zip(prompts, own, strict=True)
+                rendered(tokenizer, prompt, its or tools, **arguments) for prompt, its in zip(prompts, own, strict=True)
             ]
             lengths += map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
     return lengths

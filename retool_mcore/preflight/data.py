@@ -1,6 +1,6 @@
 """Are the parquet files there, whole, large enough for a batch, and do their prompts fit the limit and the format?"""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pyarrow.parquet as parquet
 
 from retool_mcore.data.curriculum import load_curriculum
 from retool_mcore.data.formats import Format
+from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.lengths import prompt_lengths
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
@@ -98,6 +99,29 @@ def tell_special_tokens(key: str, files: Iterable[Path], fmt: Format) -> None:
             changed, total = changed + sum(fmt.neutral(prompt) != prompt for prompt in prompts), total + len(prompts)
     if changed:
         print(f"{key}: {changed} of {total} prompts {NAMED}", flush=True)
+
+
+def check_sft_prompts(key: str, files: Iterable[Path], fmt: Format) -> None:
+    """The chat template takes the SFT prompts: one row is rendered of every order of roles, with its own tools."""
+    for file in files:
+        first: dict[tuple, tuple[int, dict]] = {}
+        for number, row in enumerate(rows_of(file, ("prompt", "extra_info"))):
+            tools = row_tools(row.get("extra_info"))
+            roles = tuple(message["role"] for message in row["prompt"])
+            first.setdefault((roles, bool(tools)), (number, {"messages": row["prompt"], "tools": tools}))
+        for number, prompt in first.values():
+            try:
+                fmt.prompt_ids(**prompt)
+            except UserError as error:
+                raise UserError(f"data.{key}: row {number} of {file} cannot be rendered: {error}") from error
+
+
+def rows_of(file: Path, columns: Sequence[str]) -> Iterator[dict]:
+    """The rows of a parquet file with those of the columns that it has."""
+    opened = parquet.ParquetFile(file)
+    there = [name for name in columns if name in opened.schema_arrow.names]
+    for batch in opened.iter_batches(columns=there):
+        yield from batch.to_pylist()
 
 
 def check_template(template: str, rollout_format: str, where: str = "data.prompt") -> None:

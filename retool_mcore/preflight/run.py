@@ -76,7 +76,12 @@ def check_sft_stage(config: DictConfig) -> None:
     check_gpu_memory(config, model, dp)
     check_checkpoints(config, model)
     tell_plan(config, model)
-    check_prompt_lengths(config, model, {})
+
+    from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
+
+    fmt = load_format(config, model.folder)
+    for key, paths in files.items():
+        data.check_sft_prompts(key, paths, fmt)
 
 
 def check_rl_stage(config: DictConfig) -> None:
