@@ -28,7 +28,14 @@ from verl.utils.megatron_utils import get_extra_dist_checkpoint_path
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
-from retool_mcore.backends.megatron import beats, bridges, micro_batches, pace, packed_layout  # noqa: F401  registers
+from retool_mcore.backends.megatron import (  # noqa: F401  bridges registers
+    beats,
+    bridges,
+    micro_batches,
+    pace,
+    packed_layout,
+    yarn,
+)
 from retool_mcore.backends.megatron.adapters import AdapterCheckpoints
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
@@ -40,6 +47,13 @@ class _Packs(GuardedUpdate):
     @functools.cached_property
     def _beats(self):
         return beats.MicroBatches()
+
+    def _build_tf_config(self):
+        if not self.engine_config.vanilla_mbridge:
+            config, settings = self.model_config.hf_config, self.engine_config.override_transformer_config
+            missing = yarn.missing_settings(getattr(config, "rope_scaling", None), config.max_position_embeddings)
+            settings.update({name: value for name, value in missing.items() if name not in settings})
+        super()._build_tf_config()
 
     def _build_optimizer(self):
         optimizer = super()._build_optimizer()  # registers the functions that Megatron calls in an update

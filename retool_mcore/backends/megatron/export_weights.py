@@ -8,7 +8,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
-from retool_mcore.backends.megatron import bridges  # noqa: F401  registers them
+from retool_mcore.backends.megatron import bridges, yarn  # noqa: F401  the first registers them
 
 
 def load_engine(verl, folder: Path):
@@ -17,6 +17,10 @@ def load_engine(verl, folder: Path):
     verl.engine.forward_only = True
     names = dict(model_config="model", engine_config="engine", optimizer_config="optim", checkpoint_config="checkpoint")
     parts = {name: omega_conf_to_dataclass(verl[section]) for name, section in names.items()}
+    if not verl.engine.vanilla_mbridge:
+        config = parts["model_config"].hf_config
+        missing = yarn.missing_settings(getattr(config, "rope_scaling", None), config.max_position_embeddings)
+        parts["engine_config"].override_transformer_config.update(missing)
     worker = TrainingWorker(TrainingWorkerConfig(model_type="language_model", profiler_config=None, **parts))
     worker.reset()
     return worker.engine
