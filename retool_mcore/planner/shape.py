@@ -72,7 +72,8 @@ class Shape:
             ffn=ffn,
             heads=heads,
             kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
+            # Qwen3's default is no quotient: transformers/models/qwen3/configuration_qwen3.py.
+            head_dim=config.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads,
             vocab=vocab,
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=bias,

@@ -117,3 +117,12 @@ def test_of_experts_only_those_that_work_are_multiplied():
     assert shape.layer_parameters - shape.layer_matrices == pytest.approx(120 * shape.mlp, rel=1e-3)
     active = shape.layers * shape.layer_matrices + shape.vocab * shape.hidden
     assert active / 1e9 == pytest.approx(3.0, rel=0.05)  # the name's A3B, without the embedding's look-up
+
+
+def test_qwen3_has_heads_of_128_where_config_json_names_no_size(tmp_path):
+    config = hub_config(SMALL) | {"model_type": "qwen3"}
+    config.pop("head_dim", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert Shape.from_hf(tmp_path).head_dim == 128
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen2"}))
+    assert Shape.from_hf(tmp_path).head_dim == SMALL.hidden // SMALL.heads
