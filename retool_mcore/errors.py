@@ -30,38 +30,41 @@ class NeverWorked(UserError):
 class FirstErrors:
     """Whether a reward, a tool or an environment has failed alike since the start.
 
-    `alike` callers that fail with one error at one line, before any call has worked, make it `NeverWorked`. From the
-    first call that works on, errors are single cases, and this keeps out of their way.
+    `alike` callers that fail with one error at one line, on at least `inputs` different inputs and before any call has
+    worked, make it `NeverWorked`. From the first call that works on, errors are single cases and are not counted.
     """
 
-    def __init__(self, alike: int = ALIKE):
-        self.alike, self.works = alike, False
+    def __init__(self, alike: int = ALIKE, inputs: int = 2):
+        self.alike, self.inputs, self.works = alike, inputs, False
         self._error: tuple = ()
         self._callers: set[str] = set()
-        self._inputs: set[str] = set()
+        self._given: set[str] = set()
 
     def worked(self) -> None:
         self.works = True
 
-    def failed(self, what: str, error: BaseException, caller: str, message: str = "", given: str | None = None) -> None:
-        """Count an error of `caller` (a trajectory, a prompt). Raises NeverWorked, which names `what`.
+    def failed(self, what: str, error: tuple, described: str, caller: str, given: str | None = None) -> None:
+        """Count an error of `caller`, as a trajectory. Raises NeverWorked, which names `what` and what is `described`.
 
-        message: counted as part of the error, where messages tell errors of one line apart. given: the input that a
-        policy chose, None where it chose none: what fails on one and the same input may work on another.
+        error: equal for errors that count as the same (see `identity`). given: the input on which it failed, None where
+        there is none: what fails on one input may work on another.
         """
-        if isinstance(error, NeverWorked):
-            raise error
         if self.works:
             return
-        if (found := (type(error).__name__, raised_in(error), message)) != self._error:
-            self._error, self._callers, self._inputs = found, set(), set()
+        if error != self._error:
+            self._error, self._callers, self._given = error, set(), set()
         self._callers.add(caller)
-        self._inputs.add(given or "")
-        if len(self._callers) >= self.alike and (given is None or len(self._inputs) > 1):
+        self._given.add(given or "")
+        if len(self._callers) >= self.alike and (given is None or len(self._given) >= self.inputs):
             raise NeverWorked(
                 f"{what} has failed {len(self._callers)} times of {len(self._callers)} with the same error: "
-                f"{describe(error)}. Correct it and give the same command again."
-            ) from error
+                f"{described}. Correct it and give the same command again."
+            )
+
+
+def identity(error: BaseException, message: bool = False) -> tuple[str, ...]:
+    """Return what is equal for two errors of one class from one line; `message`: and with one message."""
+    return type(error).__name__, raised_in(error), *([str(error)] if message else [])
 
 
 def describe(error: BaseException) -> str:

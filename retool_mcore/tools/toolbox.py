@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.data.formats import TOOL
 from retool_mcore.data.function_schema import check_schema, row_tools
 from retool_mcore.data.untrusted import canonical_json
-from retool_mcore.errors import ALIKE, FirstErrors, UserError
+from retool_mcore.errors import ALIKE, FirstErrors, UserError, describe, identity
 from retool_mcore.tools.base import Episode, Reply, Tool, load
 
 CODE = "retool_mcore.tools.code.CodeInterpreter"
@@ -118,7 +118,8 @@ class Toolbox:
                 reply = Reply(f"Error: {name} gave no answer within {self.timeout_s:g} s.", status="timeout")
             else:
                 given = canonical_json(arguments) if called and arguments else None
-                first.failed(f"the tool {name}", error, episode.session, str(error), given)
+                same = identity(error, message=True)  # which tells a wrong city from another
+                first.failed(f"the tool {name}", same, describe(error), episode.session, given)
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
         texts: dict[str, Any] = {name: _as_text(getattr(reply, name)) for name in _TEXTS}

@@ -7,7 +7,7 @@ import pytest
 
 from retool_mcore.data.function_schema import function_schema
 from retool_mcore.environments.gym import GymEnvironment
-from retool_mcore.errors import ALIKE, FirstErrors, NeverWorked, describe
+from retool_mcore.errors import ALIKE, FirstErrors, NeverWorked, describe, identity
 from retool_mcore.tools.base import Episode, Reply, Tool
 from retool_mcore.tools.toolbox import Toolbox
 
@@ -99,17 +99,20 @@ def error_of(raises):
         return error
 
 
+def count(first, number, error, given=None):
+    first.failed("it", identity(error), describe(error), str(number), given)
+
+
 def test_only_one_error_from_the_start_never_worked():
     first = FirstErrors()
+    errors = [error_of(lambda: 1 / 0), error_of(lambda: [][0])]
     for number in range(3 * ALIKE):  # two errors in turn are no sign of one cause
-        first.failed("it", error_of((lambda: 1 / 0) if number % 2 else (lambda: [][0])), str(number))
+        count(first, number, errors[number % 2])
     for number in range(ALIKE - 1):
-        first.failed("it", error_of(lambda: 1 / 0), str(number))
-    first.failed("it", error_of(lambda: 1 / 0), "0")
+        count(first, number, errors[0], given="the same")
+    count(first, 0, errors[0])
     first.worked()
-    first.failed("it", error_of(lambda: 1 / 0), "late")
-    with pytest.raises(NeverWorked, match="from elsewhere"):
-        first.failed("it", NeverWorked("from elsewhere"), "x")
+    count(first, "late", errors[0])
 
 
 def test_an_error_is_described_by_the_users_own_function():

@@ -26,8 +26,7 @@ from verl.utils import tensordict_utils
 from verl.utils.rollout_trace import rollout_trace_attr
 
 from retool_mcore.backends.patches import PATCHES, check
-from retool_mcore.backends.verl.first_errors import ScoringError, stopped_by_first_errors
-from retool_mcore.errors import FirstErrors
+from retool_mcore.backends.verl.first_errors import FirstRollouts, ScoringError
 from retool_mcore.recipes.columns import unwrap
 from retool_mcore.rollout.failures import FAILURE, cause_of
 from retool_mcore.rollout.live import Live
@@ -71,8 +70,8 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
         )
 
     @functools.cached_property
-    def first(self) -> FirstErrors:
-        return FirstErrors()
+    def first(self) -> FirstRollouts:
+        return FirstRollouts()
 
     async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
         try:
@@ -97,7 +96,7 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
             _PLACE.set((unfinished, key))
         attributes = {name: trajectory[name] for name in ("step", "sample_index", "rollout_n", "validate")}
         partition = "val" if trajectory["validate"] else "train"
-        async with self.live.trajectory(), stopped_by_first_errors(self.first, kwargs["uid"], partition):
+        async with self.live.trajectory(), self.first.reported(kwargs["uid"], kwargs["session_id"], partition):
             with rollout_trace_attr(**attributes, name="agent_loop", trace=trace):
                 output = await self._loop(agent_name).run(sampling_params, **kwargs)
                 return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)

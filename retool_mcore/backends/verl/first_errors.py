@@ -1,19 +1,21 @@
-"""What fails from the start ends the step at once: the workers find it, the trainer's replay buffer stops for it.
+"""What fails from the start ends the step at once: workers report it, the trainer's replay buffer counts and stops.
 
-An error of a rollout fails its group, which is replaced, and one of scoring is counted. Where nothing has worked yet
+An error of a rollout fails its group, which is replaced, and one of scoring is counted. While nothing has worked yet,
 that would go on for a whole generation phase.
 """
 # The mix-in uses attributes of verl's replay buffers.
 # mypy: disable-error-code="attr-defined,misc"
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import transfer_queue
 
-from retool_mcore.errors import FirstErrors, NeverWorked
+from retool_mcore.errors import ALIKE, FirstErrors, NeverWorked, describe, identity
 
-_TAG = "never_worked"
+_TAG = "first_error"
+_WHAT = "every rollout so far"
 
 
 class ScoringError(Exception):
@@ -26,28 +28,50 @@ class ScoringError(Exception):
         self.traceback_str = f'File "{file}",{rest}' if message else ""
 
 
-@asynccontextmanager
-async def stopped_by_first_errors(first: FirstErrors, prompt: str, partition: str) -> AsyncIterator[None]:
-    """Run one rollout of `prompt` (verl's uid) and tell the trainer when all rollouts so far failed alike."""
-    try:
-        yield
-    except Exception as error:
+class FirstRollouts:
+    """The rollouts of one worker until one of them has worked."""
+
+    def __init__(self):
+        self.works = False
+
+    @asynccontextmanager
+    async def reported(self, prompt: str, session: int, partition: str) -> AsyncIterator[None]:
+        """Run one rollout of `prompt` (verl's uid) and report its error to the trainer while none has worked."""
         try:
-            first.failed("every rollout so far", error, prompt)
-        except NeverWorked as never:
-            # A key of its own, which verl takes for a trajectory that belongs to no prompt.
-            await transfer_queue.async_kv_put(key=f"{_TAG}_{prompt}", partition_id=partition, tag={_TAG: str(never)})
+            yield
+        except Exception as error:
+            never = str(error) if isinstance(error, NeverWorked) else ""
+            if never or not self.works:
+                same, described = list(identity(error)), describe(error)
+                found = {"prompt": prompt, "same": same, "described": described, "never": never}
+                # A key of its own, which verl takes for a trajectory that belongs to no prompt.
+                key = f"{_TAG}_{prompt}_{session}"
+                await transfer_queue.async_kv_put(key=key, partition_id=partition, tag={_TAG: found})
             raise
-        raise
-    first.worked()
+        self.works = True
 
 
 class StopsForFirstErrors:
-    """Of a replay buffer: raises UserError, in its next look at the queue, for what a worker found to fail always."""
+    """Of a replay buffer: raises NeverWorked in a look at the queue, once all rollouts have failed alike."""
+
+    @functools.cached_property
+    def _first(self) -> FirstErrors:
+        return FirstErrors()
 
     def _sync_metadata_from_transfer_queue(self):
         super()._sync_metadata_from_transfer_queue()
-        for partition in self.partitions.values():
-            for tag in partition.values():
-                if _TAG in tag:
-                    raise NeverWorked(tag[_TAG])
+        for partition_id, partition in self.partitions.items():
+            found = {key: tag[_TAG] for key, tag in partition.items() if _TAG in tag}
+            if found:
+                # A restored queue must not hold what has been corrected since.
+                transfer_queue.kv_clear(partition_id=partition_id, keys=list(found))
+            for key, report in found.items():
+                del partition[key]
+                if report["never"]:
+                    raise NeverWorked(report["never"])
+            if partition:
+                self._first.worked()
+            prompts = max(1, len(self.prompt_global_steps[partition_id]))
+            self._first.inputs, self._first.alike = min(ALIKE, prompts), min(ALIKE, 2 * prompts)
+            for key, report in found.items():
+                self._first.failed(_WHAT, tuple(report["same"]), report["described"], key, report["prompt"])
