@@ -53,11 +53,13 @@ def call_blocks(text: str) -> Iterator[Block]:
 
     A tag without a closing one, before the next call or the end, is a block only when a call begins behind it.
     """
-    start = text.find(CALL)
+    start, end = text.find(CALL), text.find(CALL_END)
     while start >= 0:
         body = start + len(CALL)
         behind = _json_end(text, body)
-        end, following = text.find(CALL_END, behind), text.find(CALL, behind)
+        # Looked for once a closing tag, not once an opening one: a policy may write thousands that nothing closes.
+        end = text.find(CALL_END, behind) if 0 <= end < behind else end
+        following = text.find(CALL, behind)
         if end >= 0 and not 0 <= following < end:
             yield Block(start, end + len(CALL_END), text[body:end])
             following = text.find(CALL, end)
