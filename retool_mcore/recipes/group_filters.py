@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retool_mcore.rollout.failures import UNKNOWN, Cause, most_common
+from retool_mcore.rollout.failures import Cause, most_common
 
 FAILED = "failed"  # a rollout of the group raised
 SANDBOX = "sandbox_error"  # the sandbox itself failed in one
-ALWAYS = 8, 0.05  # prompts whose rollouts all fail alike before the step ends: so many, and this share of its batch
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,4 @@ def never_filled(step: int, batch: int, dropped: Mapping[str, int], causes: Sequ
     total = sum(dropped.values())
     return (
         f"step {step}: {total} groups were dropped ({counts}) before a batch of {batch} was full: {'; '.join(advice)}."
-    )
-
-
-def always_fails(step: int, batch: int, causes: Sequence[Cause]) -> str:
-    """The sentence for a step of which nothing but failures with one cause came, "" while that is not sure.
-
-    causes: of one failed rollout a prompt. A few rows that can never be rolled out fail first: they are replaced.
-    """
-    least, share = ALWAYS
-    (cause, count), *_ = most_common(causes) or [(None, 0)]
-    if cause in (None, UNKNOWN) or count < len(causes) or count < min(batch, max(least, round(share * batch))):
-        return ""
-    return (
-        f"step {step}: every rollout that has ended failed with the same error, in the groups of {count} prompts: "
-        f"{cause}. Correct it and give the same command again."
     )

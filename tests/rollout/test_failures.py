@@ -36,7 +36,7 @@ def test_an_error_from_another_process_is_named_by_what_raised_it_there():
 
 
 def test_causes_are_the_same_whatever_their_messages():
-    first, second, third = Cause("KeyError", "'a'", "x"), Cause("KeyError", "'b'", "x"), Cause("KeyError", "'a'", "y")
+    first, second = Cause("KeyError", "x", "KeyError: 'a' (x)"), Cause("KeyError", "x", "KeyError: 'b' (x)")
+    third = Cause("KeyError", "y", "KeyError: 'a' (y)")
     assert most_common([third, first, second]) == [(first, 2), (third, 1)]
-    assert str(Cause("StopIteration", "", "")) == "StopIteration"
-    assert len(caught(lambda: (_ for _ in ()).throw(ValueError("x" * 5000))).message) == 400
+    assert str(cause_of(StopIteration())) == "StopIteration"

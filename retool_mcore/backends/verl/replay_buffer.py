@@ -6,7 +6,6 @@ or without filters, a group in which the sandbox itself failed counts as failed.
 # The mix-ins use attributes of verl's classes, which they are mixed into.
 # mypy: disable-error-code="attr-defined"
 
-import time
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from retool_mcore.recipes.group_filters import (
     FAILED,
     SANDBOX,
     Outcome,
-    always_fails,
     drops_groups,
     group_reason,
     never_filled,
@@ -32,7 +30,6 @@ from retool_mcore.state import heartbeat
 
 LIMITS = ("all_equal", "accuracy")
 REASONS = ("all_equal", "accuracy", "nothing_left")
-LOOK_S = 2.0  # between two looks at which rollouts have failed, while no group of theirs has ended
 assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
 
 
@@ -51,8 +48,7 @@ class GroupFilters:
     which the sandbox itself failed.
 
     A step that would drop more than `filters.refill_limit` batches raises UserError: it would never end. So does one
-    that loses more than `sandbox_errors.limit` of its trajectories to the sandbox, and one whose first rollouts all
-    fail with the same error.
+    that loses more than `sandbox_errors.limit` of its trajectories to the sandbox.
     """
 
     def __init__(self, *args, filters, sandbox_errors: SandboxErrors, curriculum: Curriculum, **kwargs):
@@ -63,7 +59,6 @@ class GroupFilters:
         self._judged: dict[str, Judged] = {}
         self._dropped: Counter[str] = Counter()  # of the current step
         self._causes: dict[str, Cause] = {}  # of its groups in which a rollout failed
-        self._looked, self._succeeded = 0.0, False  # the latter: a rollout of the current step has
         self._batch_size = 0
         self._step, self._lost, self._seen = -1, 0, 0  # trajectories of a step: spoilt by the sandbox, and all
 
@@ -86,7 +81,6 @@ class GroupFilters:
         # Groups that finish between two steps, of rollouts that run ahead, belong to the next.
         self._dropped.clear()
         self._causes.clear()
-        self._succeeded = False
         self.sandbox_errors.clear()
         return batch, metrics
 
@@ -113,7 +107,7 @@ class GroupFilters:
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         self._judge(global_steps, partition_id)
-        self._look_at_failures(global_steps, partition_id)
+        self._read_causes(partition_id)
         stale, filtered, _, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
         # verl's synchronous buffer keeps a group some of whose rollouts failed: a short group, trained on in silence.
         spoilt = {uid for uid, known in self._judged.items() if known.reason == SANDBOX}
@@ -148,21 +142,12 @@ class GroupFilters:
             self._judged[uid] = Judged(reason, accuracy, group[0]["problem"], group[0]["place"])
         self.sandbox_errors.check(step, self._batch_size)
 
-    def _look_at_failures(self, step: int, partition_id: str) -> None:
-        """Read why rollouts failed, which their workers leave in the tag of their prompt. Raises UserError where all
-        that has ended so far failed for one reason: the step would go on like that."""
-        self._succeeded |= bool(self.partitions[partition_id])
-        failed = self.failure_keys[partition_id] - self._causes.keys()
-        if not failed and time.monotonic() - self._looked < LOOK_S:
-            return
-        self._looked = time.monotonic()
-        for uid, tag in transfer_queue.kv_list().get(partition_id, {}).items():
-            if FAILURE in tag:
-                self._causes[uid] = Cause(*tag[FAILURE])
-        self._causes |= {uid: UNKNOWN for uid in failed - self._causes.keys()}
-        said = "" if self._succeeded else always_fails(step, self._batch_size, list(self._causes.values()))
-        if said:
-            raise UserError(said)
+    def _read_causes(self, partition_id: str) -> None:
+        """Read why rollouts of the groups that have failed did, which their workers leave in the tag of the prompt."""
+        if failed := self.failure_keys[partition_id] - self._causes.keys():
+            tags = transfer_queue.kv_list().get(partition_id, {})
+            found = {uid: tags.get(uid, {}).get(FAILURE) for uid in failed}
+            self._causes |= {uid: Cause(*cause) if cause else UNKNOWN for uid, cause in found.items()}
 
     def _filter(self, outcomes: list[Outcome]) -> str:
         if self.filter_groups_metric is None:
