@@ -22,7 +22,8 @@ def test_counts_are_of_the_whole_step(monkeypatch, parts):
         number = self.local_trigger_step
         metrics |= {"filters/groups/all_equal": number + 1, "filters/samples/kept": size, "audit/policy_tokens": 10}
         metrics |= {"actor/entropy": float(number), "sandbox/error_share": 0.1 * number}
-        return SimpleNamespace(keys=["k"] * size, tags=[{}] * size, partition_id="train")
+        keys = [f"{number}_{row}" for row in range(size)]
+        return SimpleNamespace(keys=keys, tags=[{}] * size, partition_id="train")
 
     monkeypatch.setattr(PPOTrainer, "_step_once", step_once)
     for _ in range(2):  # a step does not count the one before
