@@ -18,8 +18,9 @@ def evaluate(overrides: Sequence[str]) -> dict[str, Any]:
         evaluate(["model=/models/Qwen2.5-7B-Instruct", "data=file", "data.file.eval=mine.jsonl", "k=4"])
 
     Returns {"accuracy": {source: {"mean@k", "best@k", "maj@k"}}, shares from 0 to 1; "behaviour": {source: {name:
-    mean}} (metrics/behaviour.py); "k"; "samples"; "sandbox_errors"; "step"; "folder": the result folder's path, whose
-    trajectories.jsonl `read_step` reads}. An evaluation that is complete already is read, not run again.
+    mean}} (metrics/behaviour.py); "k"; "samples"; "sandbox_errors"; "policy": the folder that was evaluated; "step":
+    its training step; "folder": the result folder's path, whose trajectories.jsonl `read_step` reads}. An evaluation
+    that is complete already is read, not run again.
 
     Raises:
         UserError: bad input, before an engine starts.

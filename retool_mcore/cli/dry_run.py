@@ -24,6 +24,7 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
     Raises UserError for values that do not fit each other; what this machine lacks is one of the lines.
     """
     relations.check(stage, config)
+    launch.settle_policy(stage, config)
     folder = launch.stage_dir(stage, config)
     yield f"{stage}: would write to {folder}"
     if stage in FILES:

@@ -74,7 +74,10 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
         length = figures.get("response_length")
         cells = [*(_percent(scores.get(name)) for name in names), _percent(figures.get("code_ratio"))]
         table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
-    (console or Console()).print(table)
+    console = console or Console()
+    if "policy" in found:
+        console.print(f"policy: step {found['step']}, {found['policy']}", soft_wrap=True)
+    console.print(table)
 
 
 def _read_eval(path: Path) -> dict:

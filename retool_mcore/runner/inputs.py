@@ -27,13 +27,20 @@ def stage_dir(stage: str, config: DictConfig) -> Path:
 
 def settle_policy(stage: str, config: DictConfig) -> None:
     """Put the folder that the policy's link names now in place of the link, in `config`: it may move while the stage
-    runs. A policy that is not there stays as it is, for preflight to refuse."""
+    runs. A policy that is not there stays as it is, for preflight to refuse.
+
+    Where the link is missing or broken, the newest whole checkpoint counts: older versions linked at the end alone.
+    """
     if stage not in NAMED:
         return
     from retool_mcore.preflight.model import find_folder  # not for --help
 
+    name = str(config.policy_path)
+    if not Path(name).is_dir() and config.policy in ("sft", "rl"):
+        last = checkpoints.latest(Path(config.run_dir) / config.policy / "checkpoints")
+        name = name if last is None else str(checkpoints.policy_folder(last))
     try:
-        config.policy_path = str(find_folder(str(config.policy_path), key="policy", advice="").resolve())
+        config.policy_path = str(find_folder(name, key="policy", advice="").resolve())
     except UserError:
         return
 

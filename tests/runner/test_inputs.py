@@ -83,13 +83,17 @@ def test_the_policy_is_settled_as_the_folder_that_the_link_names(tmp_path):
     first.mkdir(), second.mkdir()
     link = tmp_path / "policy"
     link.symlink_to(first)
-    config = OmegaConf.create({"policy_path": str(link)})
+    config = OmegaConf.create({"policy": "rl", "policy_path": str(link)})
     settle_policy("eval", config)
     os.replace(_other_link(tmp_path, second), link)
     assert config.policy_path == str(first)
-    missing = OmegaConf.create({"policy_path": str(tmp_path / "none")})
+    missing = OmegaConf.create({"policy": "rl", "run_dir": str(tmp_path), "policy_path": str(tmp_path / "none")})
     settle_policy("eval", missing)
     assert missing.policy_path == str(tmp_path / "none")
+    newest = whole(tmp_path / "rl", 7)  # of an older version, which linked at the stage's end alone
+    (tmp_path / "rl/policy").unlink()
+    settle_policy("eval", missing)
+    assert missing.policy_path == str(checkpoints.policy_folder(newest))
 
 
 def _other_link(folder, target):

@@ -1,0 +1,87 @@
+"""The stage's process with a scripted engine: what it samples, what it grades again, and how it tells where it is."""
+
+import asyncio
+import json
+
+import pytest
+
+from retool_mcore.config import compose
+from retool_mcore.data.prepare import write_problems
+from retool_mcore.data.records import Problem
+from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.rollout.episode import Generation
+from retool_mcore.runner.phase_line import phase_line
+from retool_mcore.state import heartbeat
+from retool_mcore.train import eval as stage
+
+pytestmark = pytest.mark.usefixtures("one_start_of_each_sandbox")
+
+
+class Engine:
+    """Ends well; `asked` counts what is sampled from it."""
+
+    asked = 0
+
+    def shutdown(self):
+        pass
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    """Returns a function that runs the stage in tmp_path/eval; every sample is an answer in a box and on a line."""
+    config = compose("eval", ["k=2", "rollout.format=none"])
+    make_tiny_model(tmp_path / "model", 1)
+    config.policy_path = str(tmp_path / "model")
+    config.data.validation_files = str(tmp_path / "test.parquet")
+    problems = [Problem("sums", f"{n} + {n}?", str(2 * n), n) for n in range(3)]
+    write_problems(problems, tmp_path / "test.parquet", template="tiny", split="test")
+    folder = tmp_path / "eval"
+    folder.mkdir()
+    monkeypatch.setenv(heartbeat.VARIABLE, str(heartbeat.prepare(folder)))
+    monkeypatch.setattr(heartbeat, "_writers", {})
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.0)
+    engines = []
+
+    def build(config):
+        engines.append(Engine())
+        return engines[-1]
+
+    def sampler(engine, config, fmt, index, sample):
+        async def generate(ids, max_tokens):
+            engine.asked += 1
+            return Generation([*fmt.encode(f"\\boxed{{{2 * index}}}\nThe answer: 7"), fmt.eos_id], None)
+
+        return generate
+
+    monkeypatch.setattr(stage, "build_engine", build)
+    monkeypatch.setattr(stage, "sampler", sampler)
+
+    def run(**changes):
+        for key, value in changes.items():
+            config[key] = value
+        engines.clear()
+        return asyncio.run(stage.run_all(config, folder)), [engine.asked for engine in engines]
+
+    return run
+
+
+def test_samples_are_taken_up_and_graded_by_the_rule_that_is_asked_for(evaluated, tmp_path):
+    records, asked = evaluated()
+    assert asked == [6] and [record["acc"] for record in records] == [1.0] * 6
+    assert {record["graded_as"] for record in records} == {"boxed, exact"}
+    assert phase_line(tmp_path / "eval").startswith("evaluation 100 % (6 trajectories finished, 0 live, ")
+
+    path = tmp_path / "eval" / stage.TRAJECTORIES
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]) + lines[4][:9])  # a kill
+    again, asked = evaluated()
+    assert asked == [2]
+    assert [(record["index"], record["sample"]) for record in again] == [(i, s) for i in range(3) for s in range(2)]
+
+    regraded, asked = evaluated(answer="answer_tag")
+    assert asked == [], "no engine starts for what is there"
+    assert [record["acc"] for record in regraded] == [0.0] * 6
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(record["graded_as"], record["acc"]) for record in kept} == {("answer_tag, exact", 0.0)}
+    assert [record["acc"] for record in evaluated(answer="boxed")[0]] == [1.0] * 6
+    assert evaluated(k=3)[1] == [3]
