@@ -113,7 +113,7 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
 def preflight(stage: str, config: DictConfig) -> None:
     """All that can be found wrong before anything starts. Raises UserError."""
     from retool_mcore.preflight.run import check  # reads data and models: not for --help
-    from retool_mcore.train.prepare import evaluation_parts, parts_of
+    from retool_mcore.train.prepare import check_prepared, evaluation_parts, parts_of
     from retool_mcore.train.push import check_push
 
     check(stage, config)
@@ -131,6 +131,8 @@ def preflight(stage: str, config: DictConfig) -> None:
         check_push(config.push)
     elif config.get("prepare"):
         evaluation_parts(config)
+    elif stage == "eval":
+        check_prepared(config)
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
@@ -178,11 +180,13 @@ def has_work(stage: str, config: DictConfig) -> bool:
     """Whether the stage has something to do, once it is settled what it works on: which folder the policy's link names,
     and with `prepare` which problems the files hold now. Raises UserError."""
     settle_policy(stage, config)
-    if config.get("prepare"):
-        from retool_mcore.train import prepare
+    from retool_mcore.train.prepare import check_prepared, read_evaluation  # reads data: not for --help
 
+    if config.get("prepare"):
         preflight(stage, config)
-        prepare.read_evaluation(config)
+        read_evaluation(config)
+    elif stage == "eval":
+        check_prepared(config)
     return not is_complete(stage, config)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,45 +31,85 @@ def run(config) -> None:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
     made |= {"calls": make_calls, "repo_bugs": repositories.make}
-    before = _digests(config)  # a file that changes while it is read differs at the next start
     if make := made.get(config.data.name):
+        read = {GENERATED: _digests(prompt_files(config))}
         make(config)
+        _record(config, read)
     else:
         read_sources(config, parts_of(config))
-    _inputs_file(config).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_inputs_file(config), json.dumps(before, indent=1) + "\n")
+
+
+# In RUN/data: by a part's folder, or GENERATED, the sha256 by path of the files of this machine that it was read from.
+# Of a data set on the hub nothing is known.
+INPUTS, GENERATED = "inputs.json", "generated"
 
 
 def changed_input(config) -> str | None:
     """The first file that `retool prepare` read and that now has other contents, or is gone; None: all are as they
     were, or nobody knows."""
+    before = _recorded(config)
     try:
-        before = json.loads(_inputs_file(config).read_text())
-    except (OSError, ValueError):
-        return None
-    try:
-        now = _digests(config)
+        now = {part.folder: _digests(inputs_of(part, config)) for part in listed_parts(config.data)}
+        now = now or {GENERATED: _digests(prompt_files(config))}
     except (OSError, UserError) as error:
-        return str(error).rstrip(".")
-    return next((f"{path} changed" for path in {**before, **now} if before.get(path) != now.get(path)), None)
+        return str(error).rstrip(".") if before else None
+    for folder, files in now.items():
+        for path in {**before.get(folder, {}), **files} if folder in before else ():
+            if before[folder].get(path) != files.get(path):
+                return f"{path} changed"
+    return None
 
 
-def _inputs_file(config) -> Path:
-    return Path(config.run_dir) / "prepare" / "inputs.json"
+def check_prepared(config) -> None:
+    """Refuse to evaluate problems that `retool prepare` read from a file which has changed since, under the same name.
+    Raises UserError. Files that are gone, or were prepared by an older version, are not looked at."""
+    before, data = _recorded(config), config.data
+    named = "file" not in data or any(data.file[role] is not None for role in ("train", "eval", "sft"))
+    parts = listed_parts(data) if before and named else []
+    role = "eval" if any(part.role == "eval" for part in parts) else "rl"  # of which a share is taken
+    for part in parts:
+        if part.role != role:
+            continue
+        known = {Path(path): digest for path, digest in before.get(part.folder, {}).items()}
+        for path, digest in known.items():
+            if path in inputs_of(part, config) and _digests([path])[str(path)] != digest:
+                again = "run `retool prepare` again, or add prepare=true"
+                raise UserError(f"{path} has changed since `retool prepare` read it: {again}.")
 
 
-def _digests(config) -> dict[str, str]:
-    """sha256 by path of the local files that are read; of a data set on the hub nothing is known."""
+def inputs_of(part: "Part", config) -> list[Path]:
+    """The files of this machine that a part is read from, the prompt's included."""
+    source = get_source(part.source) if isinstance(part.source, str) else part.source
+    try:
+        files = files_of(str(part.location or source.hub_name)) or []
+    except UserError:  # gone
+        files = []
+    return [file.absolute() for file in [*prompt_files(config), *files]]
+
+
+def prompt_files(config) -> list[Path]:
     prompt = Path(str(config.data.prompt)).expanduser()
-    files = [prompt] if prompt.suffix == ".txt" and prompt.is_file() else []
-    for part in listed_parts(config.data):
-        source = get_source(part.source) if isinstance(part.source, str) else part.source
-        files += files_of(str(part.location or source.hub_name)) or []
+    return [prompt.absolute()] if prompt.suffix == ".txt" and prompt.is_file() else []
+
+
+def _digests(files: Iterable[Path]) -> dict[str, str]:
     found = {}
     for file in files:
         with file.open("rb") as stream:
-            found[str(file.absolute())] = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
+
+
+def _recorded(config) -> dict[str, dict[str, str]]:
+    path = Path(config.run_dir) / "data" / INPUTS
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _record(config, read: Mapping[str, Mapping[str, str]]) -> None:
+    """`read`: digests that were taken before the files were read, so that one that changes meanwhile differs later."""
+    path = Path(config.run_dir) / "data" / INPUTS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(_recorded(config) | read, indent=1) + "\n")
 
 
 def make_arithmetic(config) -> None:
@@ -230,6 +270,7 @@ def read_evaluation(config) -> None:
 def read_sources(config, parts: list[Part]) -> None:
     data, folder, seed = config.data, Path(config.run_dir) / "data", config.seed
     files: dict[str, list[Path]] = {"rl": [], "sft": [], "eval": []}
+    read = {part.folder: _digests(inputs_of(part, config)) for part in parts}
     for part in parts:
         out, share = folder / part.folder, data.sft_validation_share
         if part.role == "sft":
@@ -246,6 +287,7 @@ def read_sources(config, parts: list[Part]) -> None:
     if files["rl"] and data.held_back:
         others = files["sft"] + files["eval"]
         print(hold_back(files["rl"], others, Path(data.held_back_files), count=data.held_back, seed=seed))
+    _record(config, read)
     for part in parts:
         if part.role == "rl" and part.weight != 1:
             path = folder / part.folder / "train.parquet"

@@ -10,6 +10,8 @@ from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.runner.inputs import check_start, completion, is_complete, settle_policy, stage_dir
 from retool_mcore.state import checkpoints
+from retool_mcore.train import prepare
+from retool_mcore.train.prepare import changed_input, check_prepared, read_evaluation
 
 
 def whole(stage_dir, step):
@@ -110,14 +112,40 @@ def test_edited_files_are_prepared_again(tmp_path):
     prompt.write_text("Now: {question}")
     words = ["data=file", f"data.file.train={rows[0]}", f"data.file.sft={rows[1]}", f"data.prompt={prompt}"]
     config = compose("prepare", [*words, f"runs_dir={tmp_path}/r"])
-    seen = [completion("prepare", config)]
-    assert completion("prepare", config) == seen[0]
+
+    def record():
+        parts = prepare.listed_parts(config.data)
+        prepare._record(config, {part.folder: prepare._digests(prepare.inputs_of(part, config)) for part in parts})
+
+    record()
+    assert changed_input(config) is None
     for path, text in ((rows[0], "{}\n"), (rows[1] / "a.jsonl", "[]\n"), (prompt, "Well: {question}")):
         path.write_text(path.read_text() + text if path != prompt else text)
-        seen.append(completion("prepare", config))
+        assert changed_input(config) == f"{path} changed"
+        record()
+        assert changed_input(config) is None
     (rows[1] / "b.jsonl").write_text("{}\n")
-    seen.append(completion("prepare", config))
-    assert len(set(seen)) == 5
+    assert changed_input(config) == f"{rows[1] / 'b.jsonl'} changed"
     (rows[0]).unlink()
-    with pytest.raises(UserError, match="no such file or folder"):
-        completion("prepare", config)
+    assert changed_input(config) == f"{rows[0]} changed"
+
+
+def test_problems_that_were_edited_after_they_were_prepared_are_refused(tmp_path, capsys):
+    mine, prompt = tmp_path / "mine.jsonl", tmp_path / "prompt.txt"
+    mine.write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    prompt.write_text("Now: {question}")
+    words = ["data=file", f"data.file.eval={mine}", f"data.prompt={prompt}", "name=x", f"runs_dir={tmp_path}"]
+    read_evaluation(compose("prepare", words))
+    config = compose("eval", [*words, "prepare=false"])
+    check_prepared(config)
+    check_prepared(compose("eval", ["data=file", "name=x", f"runs_dir={tmp_path}"]))  # names no file
+    for path, text in ((mine, '{"question": "1 + 1?", "answer": "3"}\n'), (prompt, "Well: {question}")):
+        before = path.read_text(), path.stat().st_mtime_ns
+        path.write_text(text)
+        with pytest.raises(UserError, match="has changed since `retool prepare` read it: run `retool prepare` again"):
+            check_prepared(config)
+        path.write_text(before[0])
+        os.utime(path, ns=(before[1], before[1]))
+        check_prepared(config)
+    mine.unlink()
+    check_prepared(config)
