@@ -276,7 +276,7 @@ def check_export(checks: Checks, runs: Path) -> None:
 
 
 def check_eval(checks: Checks, runs: Path) -> None:
-    results = [json.loads(path.read_text()) for path in (runs / "t" / "eval").rglob("*.json")]
+    results = [json.loads(path.read_text()) for path in (runs / "t" / "eval").rglob("metrics.json")]
     checks("evaluation of the export has a result", bool(results), files=len(results))
 
 

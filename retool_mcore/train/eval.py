@@ -54,9 +54,11 @@ async def run_all(config, folder: Path) -> list[dict]:
     rows = rows_of(files)[: config.problems]
     fmt = load_format(config, config.policy_path)
     path = folder / TRAJECTORIES
-    records = regraded(read_finished(path), rows, config, fmt.tokenizer, path)
+    asked = {(i, s) for i in range(len(rows)) for s in range(config.k)}
+    records = [record for record in read_finished(path) if (record["index"], record["sample"]) in asked]
+    records = regraded(records, rows, config, fmt.tokenizer, path)
     done = {(record["index"], record["sample"]) for record in records}
-    todo = [(i, s) for i in range(len(rows)) for s in range(config.k) if (i, s) not in done]
+    todo = sorted(asked - done)
     if todo:
         records += await sample_all(config, rows, todo, fmt, path)
     return sorted(records, key=lambda record: (record["index"], record["sample"]))

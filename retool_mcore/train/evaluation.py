@@ -9,6 +9,7 @@ Files of RUN/eval/LABEL:
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,27 +91,32 @@ def begin(asked: Evaluation, folder: Path) -> list[str]:
     were moved there come back. Files are moved whole where they can be: with long responses they are of gigabytes.
     """
     old, path, lines = _read(folder / MADE_FROM), folder / TRAJECTORIES, []
+    here = {"samples": asked.samples, "grading": asked.grading, "problems": asked.problems, "k": asked.k}
+    made_from = json.dumps(here | {"policy": asked.folder}, indent=2)
     if (count := _count(path)) and old.get("samples") != asked.samples:
         kept = folder / EARLIER / digest(old.get("samples"))[:12]
-        _move(path, kept / TRAJECTORIES)
-        for name in (MADE_FROM, METRICS):
-            if (folder / name).is_file():
-                os.replace(folder / name, kept / name)
         lines.append(f"sampled anew, because the {count} samples in {folder} are of another evaluation:")
         lines += [f"  {line}" for line in differences(old, asked)]
         lines.append(f"  they are kept in {kept}")
+        kept.mkdir(parents=True, exist_ok=True)
+        if (folder / METRICS).is_file():  # first: figures without their samples would be taken for the new ones
+            os.replace(folder / METRICS, kept / METRICS)
+        _move(path, kept / TRAJECTORIES)
+        if (folder / MADE_FROM).is_file():
+            os.replace(folder / MADE_FROM, kept / MADE_FROM)
         old = {}
+    write_atomically(folder / MADE_FROM, made_from)
     kept = folder / EARLIER / digest(asked.samples)[:12]
     if came_back := (kept / TRAJECTORIES).is_file():
         _move(kept / TRAJECTORIES, path)
+        shutil.rmtree(kept)
     if came_back or old.get("problems", 0) > asked.problems or old.get("k", 0) > asked.k:
         records = {(record["index"], record["sample"]): record for record in read_finished(path)}
         wanted = [record for record in records.values() if asked.wants(record)]
         if len(wanted) < len(records):
             write_finished(kept / TRAJECTORIES, list(records.values()))
+            write_atomically(kept / MADE_FROM, made_from)
         write_finished(path, wanted)
-    here = {"samples": asked.samples, "grading": asked.grading, "problems": asked.problems, "k": asked.k}
-    write_atomically(folder / MADE_FROM, json.dumps(here | {"policy": asked.folder}, indent=2))
     if count := _count(path):
         lines.append(f"goes on with {count} of {asked.problems * asked.k} samples")
         if old.get("grading", asked.grading) != asked.grading:
@@ -129,8 +135,9 @@ def differences(old: Mapping, asked: Evaluation) -> list[str]:
         if was == now:
             continue
         if key == "policy":
-            moved = old["policy"] != asked.folder
-            lines.append(f"policy: {old['policy']}, now {asked.folder}" if moved else f"policy: {asked.folder} changed")
+            before_it = old.get("policy")
+            moved = before_it != asked.folder
+            lines.append(f"policy: {before_it}, now {asked.folder}" if moved else f"policy: {asked.folder} changed")
         elif key == "data.validation_files":
             lines.append(f"{key}: the problems changed")
         else:
