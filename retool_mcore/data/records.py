@@ -104,12 +104,12 @@ def check_text(value: Any, name: str = "the row") -> None:
     NUL character."""
     if isinstance(value, str):
         if "\0" in value:
-            raise MalformedRow(f"{name} holds a NUL character")
+            raise MalformedRow(f"a NUL character in {name}")
         if not value.isascii() and (half := _HALF.search(value)):
             byte = ord(half[0]) - 0xDC00
             if 0x80 <= byte <= 0xFF:  # of a reader's surrogateescape
-                raise MalformedRow(f"not UTF-8: {name} holds the byte {byte:#x}")
-            raise MalformedRow(f"{name} holds half of a surrogate pair, as of an emoji that was cut: {half[0]!a}")
+                raise MalformedRow(f"not UTF-8: the byte {byte:#x} in {name}")
+            raise MalformedRow(f"half of a surrogate pair in {name}, as of an emoji that was cut: {half[0]!a}")
     elif isinstance(value, list | tuple):
         for item in value:
             check_text(item, name)

@@ -47,10 +47,10 @@ def check(tmp_path, path, reason, good=6, bad=1):
 
 
 JSON_ROWS = {
-    "half an emoji": (b'{"q": "Half \\ud83d?", "a": "1"}', "the question holds half of a surrogate pair"),
-    "its other half": (b'{"q": "Half \\uDE00?", "a": "1"}', "the question holds half of a surrogate pair"),
-    "in the answer": (b'{"q": "Q?", "a": "\\ud83d"}', "the answer holds half of a surrogate pair"),
-    "NUL": (b'{"q": "Q\\u0000?", "a": "1"}', "the question holds a NUL character"),
+    "half an emoji": (b'{"q": "Half \\ud83d?", "a": "1"}', "half of a surrogate pair in the question"),
+    "its other half": (b'{"q": "Half \\uDE00?", "a": "1"}', "half of a surrogate pair in the question"),
+    "in the answer": (b'{"q": "Q?", "a": "\\ud83d"}', "half of a surrogate pair in the answer"),
+    "NUL": (b'{"q": "Q\\u0000?", "a": "1"}', "a NUL character in the question"),
     "not UTF-8": (b'{"q": "caf\xe9?", "a": "1"}', "not UTF-8"),
     "a number": (b'{"q": 3, "a": "1"}', "q is int, expected text"),
     "null": (b'{"q": null, "a": "1"}', "q is null"),
@@ -109,7 +109,7 @@ def test_a_broken_element_of_a_list(tmp_path, kind):
 def test_a_byte_that_is_no_utf8_in_a_list(tmp_path):
     path = tmp_path / "own.json"
     path.write_bytes(b"\xef\xbb\xbf[" + lines(JSON_ROWS["not UTF-8"][0]).strip().replace(b"}\n", b"},\n") + b"]\n")
-    check(tmp_path, path, "not UTF-8: the question holds the byte 0xe9")
+    check(tmp_path, path, "not UTF-8: the byte 0xe9 in the question")
 
 
 @pytest.mark.parametrize("end", [b"", b',{"q": "What is 9', b",\n", b'{"q": "no comma"}]', b',{"q": "Q?", "q": "R?"}]'])
@@ -123,7 +123,7 @@ CSV_ROWS = {
     "a comma without quotes": (b"What is 1,000 + 1?,1001\n", "3 cells, and the header has 2", 1),
     "a quote that nothing closes": (b'"What is 1?,1\n', "not CSV", 1),
     "text behind a quote": (b'"5" disks?,5\n', "not CSV", 1),
-    "not UTF-8": (b"caf\xe9?,1\n", "not UTF-8: the question holds the byte 0xe9", 1),
+    "not UTF-8": (b"caf\xe9?,1\n", "not UTF-8: the byte 0xe9 in the question", 1),
     "NUL": (b"Q\0?,1\n", "NUL", 1),
     "no answer": (b"Q?\n", "a is null", 1),
     "an empty answer": (b"Q?,\n", "a is empty", 1),
@@ -166,7 +166,7 @@ def test_cells_of_parquet(tmp_path):
     found = list(load(own(), tmp_path / "own.parquet"))
     assert [record.question for record in found if isinstance(record, Problem)] == ["good", "also good"]
     reasons = [record.reason for record in found if isinstance(record, Malformed)]
-    for reason, start in zip(reasons, ["not UTF-8:", "q is null", "the question holds a NUL"], strict=True):
+    for reason, start in zip(reasons, ["not UTF-8:", "q is null", "a NUL character in the question"], strict=True):
         assert reason.startswith(start)
     dates = pa.table({"q": ["Q?", "R?"], "a": pa.array([1, 1_000_000_001], pa.timestamp("ns"))})
     pq.write_table(dates, tmp_path / "dates.parquet")
