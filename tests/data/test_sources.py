@@ -204,13 +204,11 @@ def test_user_errors_are_one_clear_sentence(tmp_path):
     no_column = write(tmp_path / "n.parquet", [{"prompt": "x", "id": 1}])
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "bad.parquet").write_bytes(b"not parquet")
-    (tmp_path / "bad.json").write_text("[1, ")
     (tmp_path / "empty").mkdir()
     for location, message in [
         (no_column, "has no column 'reward_model': it has prompt, id"),
         (tmp_path / "text.txt", "expected a file that ends in .parquet"),
         (tmp_path / "bad.parquet", "as parquet"),
-        (tmp_path / "bad.json", "is not valid JSON"),
         (tmp_path / "empty", "holds no data"),
         (tmp_path / "none.parquet", "no such file or folder"),
         ("data/none.parquet", "no such file or folder"),
