@@ -6,6 +6,7 @@ from retool_mcore.backends.verl.run import check_config
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 
+DTYPE = "model.dtype=bfloat16"  # float32 is allowed by what a stage on a CPU loads (backends/cpu)
 ROLLOUT, ACTOR = "verl.actor_rollout_ref.rollout", "verl.actor_rollout_ref.actor"
 
 
@@ -20,10 +21,10 @@ ROLLOUT, ACTOR = "verl.actor_rollout_ref.rollout", "verl.actor_rollout_ref.actor
 )
 def test_refused(word, said):
     with pytest.raises(UserError, match="^verl refuses its configuration: ") as caught:
-        check_config(compose("rl", [word]).verl)
+        check_config(compose("rl", [word, DTYPE]).verl)
     assert said in str(caught.value) and "\n" not in str(caught.value) and str(caught.value).endswith(".")
 
 
 @pytest.mark.parametrize("words", [[], ["recipe.advantage=gae"], ["recipe=grpo"]])
 def test_what_we_compose_passes(words):
-    check_config(compose("rl", words).verl)
+    check_config(compose("rl", [*words, DTYPE]).verl)
