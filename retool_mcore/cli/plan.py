@@ -79,11 +79,12 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
-    from retool_mcore.preflight import machine, memory
+    from retool_mcore.preflight import machine, memory, relations
 
     config, shape, card = asked(stage, words, gpu, gib)
     problem, told = problem_of(config, shape, card, run_of, mean)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
+    relations.check(stage, config)
     needs = memory.node_needs(config, shape)
     parts = sorted(needs.parts.items(), key=lambda part: -part[1])
     most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
@@ -100,11 +101,9 @@ def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> t
     from retool_mcore.planner import run
     from retool_mcore.planner.machine import find_machine
     from retool_mcore.planner.memory import GIB
-    from retool_mcore.preflight import relations
     from retool_mcore.preflight.machine import gpu_names
 
     config = compose(stage, words)
-    relations.check(stage, config)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
         raise refused("unknown")
