@@ -87,8 +87,8 @@ def main() -> int:
     except (UserError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
-    print(*lines, minutes(run), sep="\n")
-    print(f"answers on which reasoning-gym's scorer and the run's grader differ: {different}")
+    verdicts = f"answers on which reasoning-gym's scorer and the run's grader differ: {different}"
+    print(*lines, verdicts, minutes(run), sep="\n")
     if not accuracy["init"] < accuracy["sft"] < accuracy["rl"]:
         print("report: not every stage raised the accuracy.", file=sys.stderr)
         return 1
