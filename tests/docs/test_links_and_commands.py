@@ -15,7 +15,7 @@ from retool_mcore.config.resolve import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 STAGES = ("prepare", "sft", "rl", "eval", "export", "doctor")
 # The command line, by the door that the shell takes.
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["retool"]
@@ -125,10 +125,11 @@ def test_commands_are_understood(page, monkeypatch):
 def test_programs_tests_and_files_are_there(page):
     missing = []
     for line in blocks(page.read_text()) + mentions(page.read_text()):
-        module = re.search(r"python -m ((?:benchmarks|tests)[\w.]+)", line)
+        module = re.search(r"python -m ((?:benchmarks|examples|tests)[\w.]+)", line)
         if module and not (ROOT / f"{module[1].replace('.', '/')}.py").exists():
             missing.append(module[1])
-        for pattern in (r"python (benchmarks/[\w/]+\.py)", r"pytest .*?(tests/[\w/.]+)", r"((?:\./)?launch/\w+\.sh)"):
+        scripts = r"((?:\./)?(?:launch|examples/\w+)/\w+\.sh)"
+        for pattern in (r"python (benchmarks/[\w/]+\.py)", r"pytest .*?(tests/[\w/.]+)", scripts):
             missing += [
                 path
                 for path in re.findall(pattern, line)
