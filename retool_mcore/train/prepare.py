@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,7 @@ def _recorded(config) -> dict[str, dict[str, str]]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def _record(config, read: Mapping[str, Mapping[str, str]]) -> None:
+def _record(config, read: dict[str, dict[str, str]]) -> None:
     """`read`: digests that were taken before the files were read, so that one that changes meanwhile differs later."""
     path = Path(config.run_dir) / "data" / INPUTS
     path.parent.mkdir(parents=True, exist_ok=True)
