@@ -11,6 +11,7 @@ whole over its ranks, and what it stores in a kernel's own order, as FP8 on othe
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from verl.workers.rollout.vllm_rollout import ServerAdapter
@@ -55,7 +56,7 @@ class VerifyingExtension(vLLMColocateWorkerExtension):
         model = self.model_runner.get_model()
         own = fingerprints(model, getattr(torch, dtype))
         group = get_world_group()
-        ranks = [None] * group.world_size
+        ranks: list[Any] = [None] * group.world_size
         torch.distributed.all_gather_object(ranks, own, group=group.cpu_group)
         expected = {name: Whole(*value) for name, value in json.loads(exported).items()}
         found = compare(model, expected, ranks)
