@@ -20,7 +20,7 @@ from vllm.model_executor.layers.quantization import fp8
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.models import qwen2
 
-from retool_mcore.backends.verl.fingerprint import Whole
+from retool_mcore.backends.verl.fingerprint import HEAD, Whole
 from retool_mcore.backends.verl.weight_sync import VerifyingWorker, exported_once
 from retool_mcore.backends.verl.weight_sync_vllm import compare, fingerprints
 from retool_mcore.data.tiny_model import make_tiny_model
@@ -74,14 +74,24 @@ def said(wanted: dict[str, Whole], models: list[torch.nn.Module]) -> str | None:
     return compare(models[0], wanted, [fingerprints(model, torch.bfloat16) for model in models])
 
 
+def tied_on(folder: Path, ranks: int, tensors: dict[str, torch.Tensor], given: dict) -> str | None:
+    """What is reported of a tied model, whose embedding and output layer stay as they are."""
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    tied = {name: one for name, one in tensors.items() if name != HEAD}
+    config = VllmConfig(model_config=ModelConfig(**given), parallel_config=ParallelConfig(), cache_config=CacheConfig())
+    with set_current_vllm_config(config):
+        return said(exported(tied, "fp8"), loaded(config, tied, ranks))
+
+
 def main(folder: Path) -> None:
     given = json.loads((make_tiny_model(folder, seed=1) / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(given | SIZES))
     policy = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
     tensors = {name: torch.randn_like(parameter) for name, parameter in policy.named_parameters()}
     own = {"model": str(folder), "tokenizer": str(folder), "dtype": "bfloat16", "enforce_eager": True}
-    model = ModelConfig(**own, quantization="fp8", hf_overrides={"quantization_config": BLOCKS})
-    config = VllmConfig(model_config=model, parallel_config=ParallelConfig(), cache_config=CacheConfig())
+    own |= {"quantization": "fp8", "hf_overrides": {"quantization_config": BLOCKS}}
+    config = VllmConfig(model_config=ModelConfig(**own), parallel_config=ParallelConfig(), cache_config=CacheConfig())
     torch.set_default_dtype(torch.bfloat16)  # as vLLM's loader does for a model of this type
     vllm_quant_utils.apply_vllm_quant_patches()
     kernel = object.__new__(CutlassFp8BlockScaledMMKernel)
@@ -108,6 +118,8 @@ def main(folder: Path) -> None:
             up, gate = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
             swapped[up], swapped[gate] = tensors[gate], tensors[up]
             found["gate and up swapped"] = said(wanted, loaded(config, swapped, 1))
+            for ranks in (1, 2):
+                found[f"tied on {ranks}"] = tied_on(folder, ranks, tensors, own)
     print("FOUND " + json.dumps(found))
 
 

@@ -3,8 +3,8 @@
 Arguments: a Hugging Face folder, tp, pp, the output file, overrides of the stage sft. Writes JSON: the response mask,
 and for every response token whether changing its label or its advantage changed any parameter's gradient on any rank,
 bit for bit. Then a NaN among the advantages: what the update leaves of the weights and of Adam's state, with the guard
-and without it. Beside the output, as .pt: log-probabilities on export's probe, and all weights under their Hugging Face
-names.
+and without it. Beside the output, as .pt: log-probabilities on export's probe, all weights under their Hugging Face
+names, and each copy of a tied embedding with its gradient.
 """
 
 import json
@@ -98,12 +98,15 @@ def updates(engine, advantages, ids) -> dict:
             metrics = engine.train_batch(batch(given, ids), loss).get("metrics", {})
         skipped.append(int(metrics["skipped_updates"].aggregate()) if "skipped_updates" in metrics else None)
         moments.append(state(engine))
+        if len(moments) == 1:
+            after = copies(engine)
     sound = all(bool(torch.isfinite(tensor).all()) for tensor in moments[2])
     everyone = torch.tensor([not differs(moments[0], moments[1]), differs(moments[1], moments[2]), sound]).int()
     torch.distributed.all_reduce(everyone, op=torch.distributed.ReduceOp.MIN)
-    names = ("kept", "went_on", "finite")
     spoilt = differs([torch.zeros(())], [torch.tensor(float(any(t.isnan().any() for t in moments[3])))])
-    return {"skipped": skipped, "spoilt_without": spoilt} | dict(zip(names, map(bool, everyone.tolist()), strict=True))
+    equal = all(torch.equal(a, b) for copy in after for a, b in zip(after[0], copy, strict=True))
+    flags = dict(zip(("kept", "went_on", "finite"), map(bool, everyone.tolist()), strict=True))
+    return {"skipped": skipped, "spoilt_without": spoilt, "copies": len(after), "equal": equal} | flags
 
 
 def gradients(engine, advantages, ids, changed_label: int | None) -> list[torch.Tensor]:
@@ -131,23 +134,32 @@ def differs(reference, other) -> bool:
     return bool(flag)
 
 
-def save_policy(engine, output: str) -> None:
+def copies(engine) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(gradient, weight) of every copy of a tied embedding, of all ranks: one on the first and on the last stage."""
+    shared = [p for module in engine.module for p in module.parameters() if getattr(p, "shared_embedding", False)]
+    found = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, [(p.main_grad.clone(), p.detach().clone()) for p in shared])
+    return [copy for rank in found for copy in rank]
+
+
+def save_policy(engine, output: str, tied: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     weights = {name: weight.cpu().clone() for name, weight in engine.get_per_tensor_param()[0]}
     found = megatron_log_probs(engine, probe_batch(VOCABULARY, sequences=4, tokens=48), VOCABULARY)
     if found is not None and is_first_of_last_stage():
-        torch.save({"log_probs": found, "weights": weights}, output + ".pt")
+        torch.save({"log_probs": found, "weights": weights, "tied": tied}, output + ".pt")
 
 
 def main(model: str, tp: str, pp: str, output: str, *overrides: str) -> None:
     initialize_global_process_group()
     engine = build_engine(model, int(tp), int(pp), list(overrides))
-    save_policy(engine, output)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, VOCABULARY, (PROMPT + len(MASK),), generator=generator)
     advantages = torch.randn(len(MASK), generator=generator)
     reference = gradients(engine, advantages, ids, None)
+    save_policy(engine, output, copies(engine))
     again = gradients(engine, advantages, ids, None)
     result = {"mask": MASK, "label": [], "advantage": [], "repeats": not differs(reference, again)}
+    result |= {"ids": ids.tolist(), "advantages": advantages.tolist()}
     result["nonzero"] = differs(reference, [torch.zeros_like(g) for g in reference])
     for token in range(len(MASK)):
         # The logits that predict a token stand one position before it.

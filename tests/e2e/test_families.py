@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from e2e_runs import metrics_of, retool
 from families import FAMILIES, write_family
+from safetensors.torch import load_file
+
+from retool_mcore.backends.verl.fingerprint import HEAD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(2400)]
 
@@ -41,13 +44,17 @@ def succeed(stage: str, runs: Path, *overrides: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("name", ["text", "hermes"])
+# Every family in both formats, tied and untied, under TP2 (experts: EP2) and PP2.
+PATHS = [("text", False, "tp2"), ("hermes", False, "pp2"), ("text", True, "pp2"), ("hermes", True, "tp2")]
+
+
+@pytest.mark.parametrize(("name", "tied", "layout"), PATHS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_goes_through_every_stage(family, name, tmp_path):
-    folder, runs = write_family(tmp_path / "model", family), tmp_path / "runs"
+def test_a_family_goes_through_every_stage(family, name, tied, layout, tmp_path):
+    folder, runs = write_family(tmp_path / "model", family, tied=tied), tmp_path / "runs"
     model = [f"model.path={folder}", "model.make=false", f"model.chat_template={FAMILIES[family].ours}"]
-    layout = ["parallel.ep=2"] if family == "qwen3-moe" else ["parallel=cpu-pp2"] if name == "hermes" else []
-    given = [*model, *layout, f"rollout.format={name}"]
+    experts = ["parallel.ep=2"] if family == "qwen3-moe" and layout == "tp2" else []
+    given = [*model, f"parallel=cpu-{layout}", *experts, f"rollout.format={name}"]
     for stage in ("prepare", "sft", "rl", "export"):
         succeed(stage, runs, *given)
     succeed("eval", runs, *given, "problems=3", "k=2")
@@ -55,7 +62,9 @@ def test_a_family_goes_through_every_stage(family, name, tmp_path):
     # The second step's rollouts are of weights that were pushed over others.
     assert all(steps[step]["mismatch/max"] < 1e-4 for step in (1, 2))
     assert "verified in" in (runs / "t" / "rl" / "log.txt").read_text()
-    assert json.loads((runs / "t" / "export" / "policy" / "export.json").read_text())["step"] == 2
+    exported = runs / "t" / "export" / "policy"
+    assert json.loads((exported / "export.json").read_text())["step"] == 2
+    assert (HEAD in load_file(exported / "model.safetensors")) is not tied
 
 
 def test_the_update_replays_the_routes_of_its_old_log_probs(tmp_path):

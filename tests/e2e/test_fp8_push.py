@@ -27,6 +27,7 @@ def said(shared_template) -> dict[str, str | None]:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_a_push_leaves_in_the_engine_is_what_the_trainer_quantises(said, ranks):
     assert said[f"all on {ranks}"] is None
+    assert said[f"tied on {ranks}"] is None
 
 
 @pytest.mark.parametrize("case", ["an element on 1", "a scale on 1", "an input's scale on 1", "gate and up swapped"])

@@ -10,7 +10,7 @@ from forked_programs import lines_printed, started
 
 from retool_mcore.backends.verl.fingerprint import EMBEDDING, HEAD
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 EQUAL = (
     "shared",
