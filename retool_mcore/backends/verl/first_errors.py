@@ -7,6 +7,7 @@ that would go on for a whole generation phase.
 # mypy: disable-error-code="attr-defined,misc"
 
 import functools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -46,7 +47,7 @@ class FirstRollouts:
                 found = {"prompt": prompt, "same": same, "described": described, "never": never}
                 # A key of its own, which verl takes for a trajectory that belongs to no prompt.
                 key = f"{_TAG}_{prompt}_{session}"
-                await transfer_queue.async_kv_put(key=key, partition_id=partition, tag={_TAG: found})
+                await transfer_queue.async_kv_put(key=key, partition_id=partition, tag={_TAG: json.dumps(found)})
             raise
         self.works = True
 
@@ -61,7 +62,7 @@ class StopsForFirstErrors:
     def _sync_metadata_from_transfer_queue(self):
         super()._sync_metadata_from_transfer_queue()
         for partition_id, partition in self.partitions.items():
-            found = {key: tag[_TAG] for key, tag in partition.items() if _TAG in tag}
+            found = {key: json.loads(tag[_TAG]) for key, tag in partition.items() if _TAG in tag}
             if found:
                 # A restored queue must not hold what has been corrected since.
                 transfer_queue.kv_clear(partition_id=partition_id, keys=list(found))
