@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct on two CPU cores, from the download to an exported model: conversion, data, evaluation, SFT, RL with
-# the interpreter, export, a table. README.md says what to expect.
+# the interpreter, export, a table. README.md explains each part.
 #
 #   examples/smollm2/run.sh                        in runs/smollm2
 #   examples/smollm2/run.sh name=mine seed=2       overrides, given to every stage that has their key
