@@ -6,13 +6,12 @@ the short answers and the last, trained on with a policy that has moved by then,
 of a mini-batch unbalanced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import transfer_queue
-from scipy.stats import spearmanr
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions, log_seqlen_unbalance
 
 from retool_mcore.recipes.columns import real_keys, unwrap
@@ -59,26 +58,6 @@ def partitions(order: Sequence[int], lengths: Sequence[int], cut: Cut) -> list[l
         for part, share in zip(parts, shares, strict=True):
             part += [chosen[number] for number in share]
     return parts
-
-
-def order_correlation(numbers: Sequence[int], records: Sequence[Mapping]) -> dict[str, float]:
-    """Spearman's correlation of the mini-batch's number with a trajectory's tokens, calls and time of its end.
-
-    Without a suffix the largest of the three in magnitude. By chance alone their standard deviation is
-    1 / sqrt(trajectories - 1). {} for a step of one mini-batch; 0 where all values are equal.
-    """
-    if len(set(numbers)) < 2:
-        return {}
-    columns = {
-        "tokens": [len(record["response_ids"]) for record in records],
-        "calls": [len(record["calls"]) for record in records],
-        "finished": [record["started"] + record["generate_s"] + record["tool_s"] for record in records],
-    }
-    apart = {name: values for name, values in columns.items() if len(set(values)) > 1}
-    found = dict.fromkeys(columns, 0.0) | {name: float(spearmanr(numbers, v).statistic) for name, v in apart.items()}
-    return {"batch/order_correlation": max(found.values(), key=abs)} | {
-        f"batch/order_correlation/{name}": value for name, value in found.items()
-    }
 
 
 def _drawn(batch, seed: int, step: int) -> list[int]:
