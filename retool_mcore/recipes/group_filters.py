@@ -3,6 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from retool_mcore.errors import UserError
+
+LIMITS = ("all_equal", "accuracy")
+REASONS = (*LIMITS, "nothing_left")
+SANDBOX = "sandbox_error"  # the sandbox itself failed in one of its trajectories
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -37,3 +43,18 @@ def group_reason(
 def drops_groups(filters: Mapping) -> bool:
     """Whether the section `recipe.filters` can drop a group."""
     return bool(filters["all_equal"] or filters["samples"]) or filters["accuracy"] is not None
+
+
+def check_dropped(step: int, dropped: Mapping[str, int], batch: int, refill_limit: float) -> None:
+    """Raise UserError when a step drops more than `refill_limit` batches of groups: it would never end.
+
+    dropped: how many groups the step has dropped so far, by reason.
+    """
+    total = sum(dropped.values())
+    if total > refill_limit * batch:
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()) if count)
+        raise UserError(
+            f"step {step}: {total} groups were dropped ({counts}) before a batch of {batch} was full: loosen "
+            "recipe.filters, start from a policy that is neither too weak nor too strong for the data, or raise "
+            "recipe.filters.refill_limit."
+        )

@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from verl.utils.debug import marked_timer
 
-from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
+from retool_mcore.backends.verl.audited_loss import SPAN_KIND
 from retool_mcore.backends.verl.batch import StepBatch, put_column, read_batch, read_notes
-from retool_mcore.backends.verl.mini_batches import Cut
-from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_mask
+from retool_mcore.metrics.audit import INTERPRETER, Fault, MaskAuditError, audit, span_kinds, span_mask
 from retool_mcore.metrics.recorder import StepRecorder
 from retool_mcore.recipes.columns import real_keys
+from retool_mcore.recipes.mini_batches import Cut
 
 
 class StepObserver(StepRecorder):
@@ -61,7 +61,7 @@ class StepObserver(StepRecorder):
             if fault is not None:
                 raise self.refused(seen.records[fault.row], fault)
             policy, _ = spans  # type: ignore[misc]  # without a fault they are spans
-            kinds = np.where(policy, POLICY, PREDICTED if self.predicted else INTERPRETER).astype(np.int8)
+            kinds = span_kinds(policy, self.predicted)
             rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
             return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)
 

@@ -12,15 +12,19 @@ import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from retool_mcore.data.curriculum import Curriculum, problem_name
-from retool_mcore.errors import UserError
 from retool_mcore.recipes.columns import unwrap
-from retool_mcore.recipes.group_filters import Outcome, drops_groups, group_reason
+from retool_mcore.recipes.group_filters import (
+    LIMITS,
+    REASONS,
+    SANDBOX,
+    Outcome,
+    check_dropped,
+    drops_groups,
+    group_reason,
+)
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.state import heartbeat
 
-LIMITS = ("all_equal", "accuracy")
-REASONS = ("all_equal", "accuracy", "nothing_left")
-SANDBOX = "sandbox_error"
 assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
 
 
@@ -120,14 +124,7 @@ class GroupFilters:
         _, filtered, failed, _ = eviction_reasons
         self._dropped.update(self._reasons.get(uid, ("failed",))[0] for uid in filtered | failed)
         self._measure(filtered)
-        dropped = self._dropped.total()
-        if dropped > self.filters["refill_limit"] * self._batch_size:
-            counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._dropped.items()) if count)
-            raise UserError(
-                f"step {global_steps}: {dropped} groups were dropped ({counts}) before a batch of {self._batch_size} "
-                "was full: loosen recipe.filters, start from a policy that is neither too weak nor too strong for the "
-                "data, or raise recipe.filters.refill_limit."
-            )
+        check_dropped(global_steps, self._dropped, self._batch_size, self.filters["refill_limit"])
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
 
