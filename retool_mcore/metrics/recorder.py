@@ -1,7 +1,6 @@
 """What is kept of a step: behaviour metrics, trajectories on disk, the timeline, a few texts for TensorBoard."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ class StepRecorder:
         self.texts = retool.texts
 
     def record_step(
-        self, step: int, started: float, records: Sequence[dict], metrics: dict, timing: dict,
+        self, step: int, started: float, records: list[dict], metrics: dict, timing: dict,
         *, board=None, tokenizer=None, gpus=(), wandb=None,
     ) -> None:  # fmt: skip
         """Add the metrics of the whole step to `metrics`; hand its `records` (metrics/records.py) to the writer.
