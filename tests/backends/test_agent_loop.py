@@ -13,6 +13,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl import agent_loop
 from retool_mcore.errors import UserError
+from retool_mcore.rollout.seeds import DRAW
 from retool_mcore.rollout.trajectory import Version
 from retool_mcore.rollout.wire import from_wire
 
@@ -171,7 +172,7 @@ def test_every_turn_has_a_seed_of_its_own_that_a_second_run_repeats(sandbox):
         run(server, **sample)
         return [request[2]["seed"] for request in server.requests]
 
-    places = [{}, {"session_id": 1}, {"index": 1}, {"global_steps": 2}]
+    places = [{}, {"session_id": 1}, {"index": 1}, {"global_steps": 2}, {DRAW: 1}, {DRAW: 2}]
     drawn = [seed for place in places for seed in seeds(**place)]
     assert len(set(drawn)) == 2 * len(places)
     assert drawn == [seed for place in places for seed in seeds(**place)]

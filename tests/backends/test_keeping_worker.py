@@ -11,10 +11,13 @@ from agent_loops import TOKENIZER
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
 from verl.trainer.ppo.v1 import agent_loop_tq
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.utils import tensordict_utils
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.agent_loop_worker import COLUMN, KeepingWorker
+from retool_mcore.backends.verl.agent_loop_worker import COLUMN, KeepingManager, KeepingWorker
 from retool_mcore.rollout.live import Live
+from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.rollout.wire import from_wire
 
@@ -74,13 +77,15 @@ class Attempt:
         return made
 
     def run(self, folder, indices, workers=1, validate=False):
-        """Prompts `indices` of step 5 by `workers`; the prompts' uids are of this attempt."""
-        made = [self.worker() for _ in range(workers)]
+        """Prompts `indices` of step 5, in the data loader's order, by `workers`; the uids are of this attempt."""
+        made, draws = [self.worker() for _ in range(workers)], Draws()
 
         async def one(place, index):
+            drawn = draws.number(5, "math", index)
             prompt = {
-                "uid": f"{id(self)}-{index}",
+                "uid": f"{id(self)}-{index}" + (f".{drawn.draw}" if drawn.draw else ""),
                 "index": np.int64(index),
+                **{ORDER: drawn.order, DRAW: drawn.draw},
                 "global_steps": 5,
                 "agent_name": "retool",
                 "data_source": "math",
@@ -141,6 +146,39 @@ def test_what_was_finished_is_neither_generated_nor_judged_again(tmp_path, monke
     third.run(tmp_path / "step", [1, 2, 3])
     assert third.generated == [] and len(third.rows) == 6
     assert len(Unfinished(tmp_path / "step").found) == 6
+
+
+def test_two_draws_of_one_problem_are_rolled_out_and_taken_over_each_for_itself(tmp_path, monkeypatch):
+    undisturbed = Attempt(monkeypatch)
+    expected = undisturbed.run(tmp_path / "other", [1, 2, 1])
+    assert len(expected) == 6 and len(set(undisturbed.generated)) == 6
+    killed = Attempt(monkeypatch)
+    killed.fail = lambda number: number > 4
+    killed.run(tmp_path / "step", [1, 2, 1])
+    resumed = Attempt(monkeypatch)
+    found = resumed.run(tmp_path / "step", [1, 2, 1], workers=2)
+    assert len(resumed.generated) == 2
+    assert sorted(killed.generated[:4] + resumed.generated) == sorted(undisturbed.generated)
+    for key in expected:
+        assert torch.equal(found[key]["responses"], expected[key]["responses"]), key
+
+
+def test_the_manager_numbers_what_it_hands_out(monkeypatch):
+    handed = []
+    monkeypatch.setattr(AgentLoopManagerTQ, "generate_sequences", lambda self, prompts: handed.append(prompts))
+    manager = object.__new__(KeepingManager)
+    manager.draws = Draws()
+
+    def drawn(step, *indices, **columns):
+        prompts = {"index": list(indices), "data_source": ["math"] * len(indices)}
+        batch = tensordict_utils.get_tensordict(prompts, non_tensor_dict={"global_steps": step, **columns})
+        manager.generate_sequences(batch)
+        return list(zip(*(tensordict_utils.get(handed[-1], name) for name in (ORDER, DRAW)), strict=True))
+
+    assert drawn(1, 4, 5, 4) == [(0, 0), (1, 0), (2, 1)]
+    assert drawn(0, 4, 4, validate=True) == [(0, 0), (1, 1)]
+    assert drawn(1, 4) == [(3, 2)], "a refill belongs to its step"
+    assert drawn(2, 4) == [(0, 0)]
 
 
 def test_another_problem_with_the_same_index_is_not_taken_for_it(tmp_path, monkeypatch):

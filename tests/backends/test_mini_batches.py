@@ -5,26 +5,30 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import transfer_queue
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from retool_mcore.backends.verl import mini_batches
 from retool_mcore.backends.verl.trainer import RetoolTrainer
 from retool_mcore.metrics.order import order_correlation
 from retool_mcore.recipes.mini_batches import Cut
+from retool_mcore.rollout.seeds import DRAW, ORDER
 
 PROMPTS, N, SIZE = 64, 4, 8  # a step of 8 mini-batches
 
 
-def finished(prompts=PROMPTS, *, attempt=0):
-    """A step's trajectories in the order of their ends, as TransferQueue lists them: the longer, the later."""
+def finished(prompts=PROMPTS, *, attempt=0, problems=PROMPTS):
+    """A step's trajectories in the order of their ends, as TransferQueue lists them: the longer, the later.
+
+    Of fewer `problems` than `prompts` some are drawn more than once.
+    """
     rows = []
-    for index in range(prompts):
+    for prompt in range(prompts):
         for sample in range(N):
-            length = 20 + (index * N + sample) * 7919 % 997
-            rows.append((length, index, sample))
+            length = 20 + (prompt * N + sample) * 7919 % 997
+            rows.append((length, prompt % problems, sample, prompt // problems))
     rows.sort()
-    keys = [f"{attempt}-{index}_{sample}_0" for _, index, sample in rows]
+    keys = [f"{attempt}-{index}-{draw}_{sample}_0" for _, index, sample, draw in rows]
     return keys, {key: row for key, row in zip(keys, rows, strict=True)}
 
 
@@ -33,9 +37,10 @@ def balanced(monkeypatch, keys, rows, *, ranks=1, step=3, seed=1):
 
     def get(keys, partition_id, select_fields):
         found = {"index": [rows[key][1] for key in keys], "data_source": ["arithmetic"] * len(keys)}
+        found |= {DRAW: [rows[key][3] for key in keys], ORDER: [0] * len(keys)}
         return {name: found[name] for name in select_fields}
 
-    monkeypatch.setattr(mini_batches.transfer_queue, "kv_batch_get", get)
+    monkeypatch.setattr(transfer_queue, "kv_batch_get", get)
     trainer = object.__new__(RetoolTrainer)
     actor = {"ppo_mini_batch_size": SIZE, "data_loader_seed": seed}
     trainer.config = OmegaConf.create(
@@ -86,10 +91,11 @@ def test_verls_own_order_is_found_out():
     assert order_correlation(numbers, records_of(batch, rows))["batch/order_correlation"] > 0.98
 
 
-def test_a_resumed_run_draws_the_same_mini_batches(monkeypatch):
+@pytest.mark.parametrize("problems", [PROMPTS, PROMPTS // 3])
+def test_a_resumed_run_draws_the_same_mini_batches(monkeypatch, problems):
     drawn = []
     for attempt in (0, 1):
-        keys, rows = finished(attempt=attempt)
+        keys, rows = finished(attempt=attempt, problems=problems)
         if attempt:
             random.Random(5).shuffle(keys)  # the engines finished in another order
         batch, _ = balanced(monkeypatch, keys, rows, ranks=2)

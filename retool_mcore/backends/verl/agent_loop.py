@@ -27,7 +27,7 @@ from retool_mcore.backends.verl.turn import ABORTED, sample_turn
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
-from retool_mcore.rollout.seeds import request_seed
+from retool_mcore.rollout.seeds import DRAW, request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.rollout.turn_beats import TURNS, counted
 from retool_mcore.rollout.wire import to_wire
@@ -113,10 +113,12 @@ class RetoolAgentLoop(AgentLoopBase):
         outputs = []
         known, resent = 0, [0, 0]  # tokens that later turns sent again, and those of them that the cache no longer had
         place = (self.seed, int(kwargs["global_steps"]), int(kwargs["index"]), int(kwargs["session_id"]))
+        draw = int(kwargs.get(DRAW, 0))
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
             def params(done: int) -> dict[str, Any]:
-                return self._turn_params(sampling_params, max_tokens - done, request_seed(*place, len(outputs), done))
+                seed = request_seed(*place, len(outputs), done, draw=draw)
+                return self._turn_params(sampling_params, max_tokens - done, seed)
 
             clock = time.monotonic()
             output, versions = await sample_turn(

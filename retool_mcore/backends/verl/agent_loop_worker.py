@@ -21,10 +21,13 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop import agent_loop as verls
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap, ToolListWrap
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.utils import tensordict_utils
 from verl.utils.rollout_trace import rollout_trace_attr
 
 from retool_mcore.backends.patches import PATCHES, check
+from retool_mcore.recipes.columns import unwrap
 from retool_mcore.rollout.live import Live
+from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.rollout.wire import from_wire, to_wire
 from retool_mcore.sandbox.base import Status
@@ -113,12 +116,30 @@ class KeepingManager(AgentLoopManagerTQ):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(self.worker_class)
+        self.draws = Draws()
+
+    def generate_sequences(self, prompts):
+        """Number the prompts in the order in which they come from the data loader, then hand them to the workers."""
+        number_draws(prompts, Draws() if "validate" in prompts else self.draws)
+        super().generate_sequences(prompts)
+
+
+def number_draws(prompts, draws: Draws) -> None:
+    """Write the columns ORDER and DRAW of a batch of prompts (verl's TensorDict, all of one step)."""
+    step = int(tensordict_utils.get(prompts, "global_steps"))
+    problems = zip(unwrap(prompts["data_source"]), unwrap(prompts["index"]), strict=True)
+    numbers = [draws.number(step, str(source), int(index)) for source, index in problems]
+    for name, values in zip((ORDER, DRAW), zip(*numbers, strict=True), strict=True):
+        tensordict_utils.assign_non_tensor_stack(prompts, name, list(values))
 
 
 def row_key(row: Mapping) -> str:
-    """What names a trajectory of a step in every attempt: the problem, with all that it consists of, and the sample."""
+    """What names a trajectory of a step in every attempt: the problem, with all that it consists of, the sample, and
+    how often the step drew the problem before."""
     content = json.dumps([row.get(name) for name in _ROW], sort_keys=True, default=_plain)
-    return f"{int(row['index'])}/{int(row['session_id'])}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    name = f"{int(row['index'])}/{int(row['session_id'])}/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    draw = int(row.get(DRAW, 0))
+    return f"{name}/draw{draw}" if draw else name
 
 
 def restore(record: Mapping) -> AgentLoopOutput:

@@ -7,10 +7,9 @@ of a mini-batch unbalanced.
 """
 
 import numpy as np
-import transfer_queue
 from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
-from retool_mcore.recipes.columns import real_keys, unwrap
+from retool_mcore.recipes.columns import read_problems, real_keys
 from retool_mcore.recipes.mini_batches import Cut, partitions
 
 
@@ -30,14 +29,12 @@ def _drawn(batch, seed: int, step: int) -> list[int]:
     """All rows in a random order that does not depend on the order in which they stand."""
     places = {key: place for place, key in enumerate(batch.keys)}
     keys = real_keys(batch)
-    fields = ["data_source", "index"]
-    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-    prompts = zip(*(unwrap(data[name]) for name in fields), strict=True)
+    problems = read_problems(keys, batch.partition_id)
     # The key's first part is verl's random id of the prompt, the others number its samples.
     named = sorted(
-        (str(source), int(index), *map(int, key.split("_")[1:]), places[key])
-        for key, (source, index) in zip(keys, prompts, strict=True)
+        (source, index, batch.tags[places[key]].get("global_steps", 0), drawn.draw, *map(int, key.split("_")[1:]), key)
+        for key, (source, index, drawn) in zip(keys, problems, strict=True)
     )
-    settled = [place for *_, place in named]
+    settled = [places[key] for *_, key in named]
     settled += sorted(set(places.values()) - set(settled))
     return [settled[number] for number in np.random.default_rng((seed, step)).permutation(len(settled))]
