@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retool_mcore.errors import UserError
+from retool_mcore.rollout.failures import UNKNOWN, Cause, most_common
 
 LIMITS = ("all_equal", "accuracy")
 REASONS = (*LIMITS, "nothing_left")
-SANDBOX = "sandbox_error"  # the sandbox itself failed in one of its trajectories
+FAILED = "failed"  # a rollout of the group raised
+SANDBOX = "sandbox_error"  # the sandbox itself failed in one
+ALWAYS = 8, 0.05  # prompts whose rollouts all fail alike before the step ends: so many, and this share of its batch
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,36 @@ def drops_groups(filters: Mapping) -> bool:
     return bool(filters["all_equal"] or filters["samples"]) or filters["accuracy"] is not None
 
 
-def check_dropped(step: int, dropped: Mapping[str, int], batch: int, refill_limit: float) -> None:
-    """Raise UserError when a step drops more than `refill_limit` batches of groups: it would never end.
-
-    dropped: how many groups the step has dropped so far, by reason.
-    """
-    total = sum(dropped.values())
-    if total > refill_limit * batch:
-        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()) if count)
-        raise UserError(
-            f"step {step}: {total} groups were dropped ({counts}) before a batch of {batch} was full: loosen "
-            "recipe.filters, start from a policy that is neither too weak nor too strong for the data, or raise "
-            "recipe.filters.refill_limit."
+def never_filled(step: int, batch: int, dropped: Mapping[str, int], causes: Sequence[Cause]) -> str:
+    """The sentence for a step that dropped too many groups. dropped: groups by reason; causes: of those that failed."""
+    counts = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()) if count)
+    advice = []
+    if causes:
+        errors = "; ".join(f"{count} with {cause}" for cause, count in most_common(causes)[:3])
+        advice.append(f"correct what made rollouts fail ({errors})")
+    if dropped.get(SANDBOX):
+        advice.append("start the sandbox again or correct sandbox.*, and see that `retool doctor` finds it")
+    if any(count for reason, count in dropped.items() if reason not in (FAILED, SANDBOX)):
+        advice.append(
+            "loosen recipe.filters, start from a policy that is neither too weak nor too strong for the data, or raise "
+            "recipe.filters.refill_limit"
         )
+    total = sum(dropped.values())
+    return (
+        f"step {step}: {total} groups were dropped ({counts}) before a batch of {batch} was full: {'; '.join(advice)}."
+    )
+
+
+def always_fails(step: int, batch: int, causes: Sequence[Cause]) -> str:
+    """The sentence for a step of which nothing but failures with one cause came, "" while that is not sure.
+
+    causes: of one failed rollout a prompt. A few rows that can never be rolled out fail first: they are replaced.
+    """
+    least, share = ALWAYS
+    (cause, count), *_ = most_common(causes) or [(None, 0)]
+    if cause in (None, UNKNOWN) or count < len(causes) or count < min(batch, max(least, round(share * batch))):
+        return ""
+    return (
+        f"step {step}: every rollout that has ended failed with the same error, in the groups of {count} prompts: "
+        f"{cause}. Correct it and give the same command again."
+    )

@@ -23,10 +23,6 @@ class SandboxErrors:
     def clear(self) -> None:
         self.lost, self.seen, self.last = 0, 0, ""
 
-    @property
-    def share(self) -> float:
-        return self.lost / self.seen if self.seen else 0.0
-
     def count(self, group: Sequence[Mapping]) -> bool:
         """Whether any trajectory of `group` was lost. `group`: the agent loop's `extra_fields` of each."""
         finishes = [extra["finish"] for extra in group]

@@ -16,6 +16,7 @@ from verl.utils import tensordict_utils
 from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl.agent_loop_worker import COLUMN, KeepingManager, KeepingWorker
+from retool_mcore.rollout.failures import FAILURE, Cause
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished
@@ -179,6 +180,21 @@ def test_the_manager_numbers_what_it_hands_out(monkeypatch):
     assert drawn(0, 4, 4, validate=True) == [(0, 0), (1, 1)]
     assert drawn(1, 4) == [(3, 2)], "a refill belongs to its step"
     assert drawn(2, 4) == [(0, 0)]
+
+
+def test_a_failed_rollout_leaves_its_cause_with_its_prompt(tmp_path, monkeypatch):
+    attempt, causes = Attempt(monkeypatch), []
+
+    async def put(key, partition_id, tag):
+        if FAILURE in tag:
+            causes.append((key, partition_id, Cause(*tag[FAILURE])))
+
+    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_put", put)
+    attempt.fail = lambda number: number == 1
+    attempt.run(tmp_path, [1])
+    ((key, partition, cause),) = causes
+    assert (key, partition) == (f"{id(attempt)}-1", "train")
+    assert str(cause).startswith("RuntimeError: killed (test_keeping_worker.py, line ") and "in generate" in cause.where
 
 
 def test_another_problem_with_the_same_index_is_not_taken_for_it(tmp_path, monkeypatch):

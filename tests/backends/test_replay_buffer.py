@@ -9,7 +9,10 @@ from verl.trainer.ppo.v1 import replay_buffer as verls
 from retool_mcore.backends.verl import replay_buffer
 from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.errors import UserError
+from retool_mcore.recipes.group_filters import always_fails
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
+from retool_mcore.rollout.failures import FAILURE, UNKNOWN, Cause
+from retool_mcore.rollout.seeds import DRAW, ORDER
 from retool_mcore.rollout.wire import to_wire
 
 OFF = {"all_equal": False, "accuracy": None, "samples": [], "refill_limit": 3}
@@ -23,16 +26,19 @@ OUTAGE = to_wire({"prompt_ids": [], "response_ids": [], "logprobs": [], "calls":
 class Rollouts:
     """Prompts answered at once: the next group of `groups` is there as soon as it is asked for."""
 
-    def __init__(self, queue, groups):
-        self.queue, self.groups, self.asked = queue, list(groups), []
-        self.names = itertools.count()
+    def __init__(self, queue, groups, name="g{}", causes=()):
+        self.queue, self.groups, self.asked, self.name = queue, list(groups), [], name
+        self.names, self.causes = itertools.count(), iter(causes)
 
     def add(self, count):
         self.asked.append(count)
         for _ in range(count):
-            uid = f"g{next(self.names)}"
+            order = next(self.names)
+            uid = self.name.format(order)
             outcomes, status = self.groups.pop(0) if self.groups else ([], "failure")
             self.queue.tags[uid] = {"is_prompt": True, "status": status, "global_steps": 1}
+            if cause := next(self.causes, None):
+                self.queue.tags[uid][FAILURE] = cause
             for i, (acc, drop) in enumerate(outcomes):
                 key = f"{uid}_{i}_0"
                 self.queue.tags[key] = {"status": "success"}
@@ -41,7 +47,8 @@ class Rollouts:
                 if drop == LOST:
                     outcome["drop"] = ""
                     extra |= {"finish": "sandbox_error", "trajectory": OUTAGE}
-                self.queue.rows[key] = {"extra_fields": extra, "data_source": "d", "index": int(uid[1:])}
+                self.queue.rows[key] = {"extra_fields": extra, "data_source": "d", "index": order}
+                self.queue.rows[key] |= {ORDER: order, DRAW: 0}
 
 
 MIXED = ([(1.0, ""), (0.0, "")], "finished")
@@ -59,8 +66,8 @@ def buffer(monkeypatch):
         for name in ("kv_batch_get", "kv_list", "kv_clear"):
             monkeypatch.setattr(module, name, getattr(queue, name))
 
-    def build(groups, mode="sync", sandbox_errors=0.5, **filters):
-        rollouts = Rollouts(queue, groups)
+    def build(groups, mode="sync", sandbox_errors=0.5, rollouts=None, **filters):
+        rollouts = Rollouts(queue, groups, **(rollouts or {}))
         chosen = OFF | filters
         kind = replay_buffer.FilteringReplayBuffer if mode == "sync" else replay_buffer.AsyncFilteringReplayBuffer
         made = kind(
@@ -120,6 +127,17 @@ def test_dropped_groups_are_replaced_and_counted_until_the_batch_is_full(buffer,
 
 
 @pytest.mark.parametrize("mode", ["sync", "separate_async"])
+def test_the_surplus_is_what_the_data_loader_gave_last_whatever_the_names(buffer, mode):
+    """Names come from a random generator, and a set of them stands in another order in every process."""
+    for name in ("a{:02}", "{:02}z", "b{}", "{}", "x{}y"):
+        made, rollouts = buffer([EQUAL] + [MIXED] * 9, mode, rollouts={"name": name}, all_equal=True)
+        rollouts.add(4)
+        batch, _ = made.sample(global_steps=1, partition_id="train", batch_size=2)
+        assert {key.split("_")[0] for key in batch.keys} == {name.format(1), name.format(2)}
+        rollouts.queue.tags.clear()
+
+
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
 @pytest.mark.parametrize("filters", [{}, {"all_equal": True}])
 def test_a_curriculum_is_told_once_of_every_group_that_was_judged(buffer, mode, filters):
     """Sampled or dropped, but neither of one that the sandbox spoilt nor twice of one that is looked at again."""
@@ -144,8 +162,49 @@ def test_a_step_that_never_fills_its_batch_ends_in_one_sentence(buffer):
 
 def test_rollouts_that_always_fail_end_the_step_too(buffer):
     made, _ = buffer([BROKEN] * 50)
-    with pytest.raises(UserError, match=r"\(failed \d+\)"):
+    with pytest.raises(UserError, match=r"\(failed \d+\) .*: correct what made rollouts fail") as error:
         sampled(made)
+    assert "recipe.filters" not in str(error.value)
+
+
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
+def test_what_failed_is_told_and_only_what_was_filtered_asks_for_other_filters(buffer, mode):
+    wrong, other = Cause("KeyError", "'x'", "own.py, line 3, in reward"), Cause("OSError", "no room", "")
+    causes = [wrong, other, Cause("KeyError", "'y'", "own.py, line 3, in reward")]
+    made, _ = buffer([BROKEN] * 3 + [EQUAL] * 50, mode, rollouts={"causes": causes}, all_equal=True)
+    with pytest.raises(UserError) as error:
+        sampled(made)
+    assert "3 groups were dropped" not in str(error.value) and "failed 3)" in str(error.value)
+    assert "2 with KeyError: 'x' (own.py, line 3, in reward); 1 with OSError: no room" in str(error.value)
+    assert "loosen recipe.filters" in str(error.value)
+
+
+NOTHING = ([], "failure")
+SAME = Cause("ZeroDivisionError", "division by zero", "own.py, line 3, in reward")
+
+
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
+def test_a_step_whose_first_rollouts_all_fail_alike_ends_at_once(buffer, mode):
+    made, rollouts = buffer([NOTHING] * 50, mode, rollouts={"causes": [SAME] * 50}, refill_limit=1000)
+    rollouts.queue.tags["running"] = {"is_prompt": True, "status": "running", "global_steps": 1}
+    with pytest.raises(UserError, match=r"step 1: every .* of 2 prompts: ZeroDivisionError: division by zero \(own"):
+        sampled(made)
+    assert len(rollouts.asked) <= 1
+
+
+@pytest.mark.parametrize("causes", [[SAME, Cause("OSError", "", "")] * 25, [UNKNOWN] * 50, [SAME, None] * 25])
+def test_a_step_that_fails_in_different_ways_goes_on_to_its_limit(buffer, causes):
+    made, _ = buffer([NOTHING] * 50, rollouts={"causes": causes})
+    with pytest.raises(UserError, match="groups were dropped"):
+        sampled(made)
+
+
+def test_a_few_rows_that_cannot_be_rolled_out_are_replaced(buffer):
+    made, _ = buffer([NOTHING, MIXED, MIXED], rollouts={"causes": [SAME]})
+    assert sampled(made) == (4, {"failed": 1, "sandbox_error": 0})
+    for batch, enough in ((1, 1), (2, 2), (64, 8), (512, 26)):
+        assert bool(always_fails(1, batch, [SAME] * enough))
+        assert not always_fails(1, batch, [SAME] * (enough - 1))
 
 
 @pytest.mark.parametrize("mode", ["sync", "separate_async"])

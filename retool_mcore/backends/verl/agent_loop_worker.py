@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import transfer_queue
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import agent_loop as verls
@@ -26,6 +27,7 @@ from verl.utils.rollout_trace import rollout_trace_attr
 
 from retool_mcore.backends.patches import PATCHES, check
 from retool_mcore.recipes.columns import unwrap
+from retool_mcore.rollout.failures import FAILURE, cause_of
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished
@@ -64,6 +66,16 @@ class KeepingWorker(_Worker):  # type: ignore[valid-type, misc]
         )
 
     async def _run_agent_loop(self, sampling_params, trajectory, *, agent_name, trace=True, **kwargs):
+        try:
+            return await self._take_or_run(sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs)
+        except Exception as error:
+            # verl tells that a group failed, and not why. The tag is read by backends/verl/replay_buffer.py.
+            tag = {"status": "running", FAILURE: tuple(cause_of(error))}
+            partition = "val" if trajectory["validate"] else "train"
+            await transfer_queue.async_kv_put(key=kwargs["uid"], partition_id=partition, tag=tag)
+            raise
+
+    async def _take_or_run(self, sampling_params, trajectory, *, agent_name, trace, **kwargs):
         folder = kwargs.pop(COLUMN, None)
         if folder is not None and not trajectory["validate"]:
             if folder not in self.opened:
