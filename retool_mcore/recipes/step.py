@@ -1,7 +1,7 @@
 """What a recipe does to a batch in the trainer, where whole groups are visible: before and after the advantages."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from retool_mcore.recipes.columns import put, real_keys, unwrap
 from retool_mcore.recipes.fewest_calls import FewestCalls
 from retool_mcore.rewards.otc import fewest_calls, tool_productivity
 from retool_mcore.rewards.registry import find_reward
+
+COUNTS = ("filters/", "audit/")  # metrics that count
+RUNNING = ("sandbox/error_share",)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,15 @@ class RecipeStep:
         for score, key in zip(scores, keys, strict=True):
             score[-1] = values[key]  # where verl puts the score of an outcome
         put(batch, keys, rm_scores=scores)
+
+
+def whole_step(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of a whole step that are no means over its `parts` (the metrics of each): what was filtered and what
+    the mask audit counted is summed up, and of RUNNING, which runs on from part to part, the last value stays."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update({name: value for name, value in part.items() if name.startswith(COUNTS)})
+    return dict(counts) | {name: part[name] for part in parts for name in RUNNING if name in part}
 
 
 def read_rows(batch) -> list[Row]:

@@ -14,7 +14,7 @@ from trainer_double import surround
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from retool_mcore.backends.verl import trainer
+from retool_mcore.backends.verl import take_over, trainer
 from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
 from retool_mcore.config import compose
 from retool_mcore.data.curriculum import Curriculum
@@ -93,6 +93,7 @@ def run(tmp_path, monkeypatch):
             return SimpleNamespace(keys=[], tags=[], partition_id="train")
 
         made._step_once, made.prepare_step = step_once, dict
+        monkeypatch.setattr(take_over, "PolicyIdentity", lambda *_: SimpleNamespace(link="link", advance=len))
         if not leave_out:
             monkeypatch.setattr(alarms, "left_out", lambda *_: 0)
         made._load_checkpoint()
@@ -151,6 +152,9 @@ def test_skipping_goes_on_for_some_steps_and_then_goes_back(run):
     ended, _ = run(lambda prompts, step: {"actor/broken_updates": float(step > 2), "actor/skipped_updates": 1.0})
     assert ended == "back" and run.steps() == [3, 4, 5]
     assert last(run.folder) == 2  # step 4, in the row, is nothing to go back to
+    # and leaves nothing behind, not even the link of the policy's chain
+    assert [path.name for path in (run.folder / "checkpoints").glob("global_step_*")] == ["global_step_2"]
+    assert (run.folder / "checkpoints/global_step_2/policy_identity").read_text() == "link"
 
 
 def test_a_row_that_ends_is_nothing(run):

@@ -123,3 +123,27 @@ def test_the_memory_survives_a_kill_in_the_middle_of_a_line(tmp_path):
     assert (again.get("a"), again.get("b"), again.get("c")) == (3, 2, None)
     again.update(3, {"c": 0})
     assert FewestCalls(path, first_step=9).get("c") == 0
+
+
+def test_counts_of_a_step_are_summed_over_its_parts_and_means_are_left_to_verl():
+    parts = [
+        {
+            "filters/groups/all_equal": 3,
+            "filters/samples/kept": 8,
+            "audit/policy_tokens": 5,
+            "sandbox/error_share": 0.5,
+        },
+        {
+            "filters/groups/all_equal": 1,
+            "filters/samples/kept": 6,
+            "audit/policy_tokens": 7,
+            "sandbox/error_share": 1,
+        },
+    ]
+    found = step.whole_step([part | {"actor/entropy": 1.0} for part in parts])
+    assert found == {
+        "filters/groups/all_equal": 4,
+        "filters/samples/kept": 14,
+        "audit/policy_tokens": 12,
+        "sandbox/error_share": 1,
+    }

@@ -43,12 +43,10 @@ class TakeOver:
             self.identity.advance([record for seen in self.observer.batches for record in seen.records])
         return batch
 
-    def _save_checkpoint(self):
-        if self.identity is not None:  # before the checkpoint is declared whole
-            checkpoint = checkpoints.folder_of(self.config.trainer.default_local_dir, self.global_steps)
-            checkpoint.mkdir(parents=True, exist_ok=True)
+    def save_notes(self, checkpoint):
+        super().save_notes(checkpoint)
+        if self.identity is not None:
             write_atomically(checkpoint / IDENTITY, self.identity.link)
-        super()._save_checkpoint()
 
     def finish_saves(self, blocking):
         super().finish_saves(blocking)

@@ -31,7 +31,7 @@ from retool_mcore.ports import meeting_range
 from retool_mcore.recipes.columns import unwrap
 from retool_mcore.recipes.correction import count_rejected
 from retool_mcore.recipes.mini_batches import Cut
-from retool_mcore.recipes.step import RecipeStep
+from retool_mcore.recipes.step import RecipeStep, whole_step
 from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.state import alarms, checkpoints, stop
 from retool_mcore.state.schedule import Schedule
@@ -170,9 +170,13 @@ class RetoolTrainerMixin(Phases):
         self.finish_saves(blocking=True)
         self.save_started = time.monotonic()
         super()._save_checkpoint()
-        self.curriculum.save(self._checkpoint())  # it counts once on_save's mark is on the disk
+        self.save_notes(self._checkpoint())  # it counts once on_save's mark is on the disk
         self.saved_step, self.fetched = self.global_steps, 0
         self.schedule.save_ended(time.monotonic() - clock)
+
+    def save_notes(self, checkpoint: Path) -> None:
+        """Write what of ours belongs into a checkpoint that verl has written."""
+        self.curriculum.save(checkpoint)
 
     def _load_checkpoint(self):
         """Also leaves out the prompts that led to an alarm after this checkpoint."""
@@ -229,9 +233,16 @@ class RetoolTrainerMixin(Phases):
             self.saved, self.being_marked = self.being_marked.result(), None
         checkpoints.rotate(Path(self.config.retool.stage_dir), **self.config.retool.rotation)
 
+    def _step_once(self, metrics, timing_raw, sample_batch_size):
+        batch = super()._step_once(metrics, timing_raw, sample_batch_size)
+        self.parts.append(dict(metrics))
+        return batch
+
     def step(self, metrics, timing_raw):
         self.observer.begin_step()
+        self.parts: list[dict[str, float]] = []
         batch = super().step(metrics, timing_raw)
+        metrics |= whole_step(self.parts)  # in which verl takes the mean over the step's parts
         if ending := self.alarms.judge(self.global_steps, metrics):
             # Before the weights are saved or pushed, and with what the step was on the disk.
             timing_raw["step"] = time.time() - self.observer.started
