@@ -5,6 +5,7 @@ loop through TransferQueue to the trainer, and the records, whose spans the epis
 arithmetic on flat arrays: no loop over tokens.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ class Columns:
 
     offsets (rows + 1,) int64: row i is [offsets[i], offsets[i + 1]). response_ids int; response_mask and loss_mask, of
     which the latter is verl's token count in the loss, bool or int; advantages, is_weights, rollout_log_probs,
-    old_log_probs float32.
+    old_log_probs float32. trainer_log_probs float32: the trainer's own, where the loss takes the rollout engine's as
+    old_log_probs (correction=bypass).
     """
 
     offsets: np.ndarray
@@ -33,6 +35,7 @@ class Columns:
     loss_mask: np.ndarray | None = None
     is_weights: np.ndarray | None = None
     rollout_log_probs: np.ndarray | None = None
+    trainer_log_probs: np.ndarray | None = None
 
     def row(self, row: int) -> dict[str, np.ndarray]:
         """The columns of one trajectory."""
@@ -47,6 +50,18 @@ class Fault:
     what: str
     row: int
     token: int
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """Values of one column that are NaN or infinite at policy tokens in the loss: how many rows hold some, the first
+    row, its first such token of the response, and what to look at."""
+
+    column: str
+    rows: int
+    row: int
+    token: int
+    look_at: str
 
 
 class MaskAuditError(Exception):
@@ -92,13 +107,16 @@ def audit(
     spans: `span_mask` of the two, where the caller has it already.
 
     A fault is anything of which training would be wrong: an interpreter token with a mask that is not 0 in the loss,
-    or token ids or log-probabilities of the batch that are not those that the rollout recorded. Metrics:
+    or token ids or log-probabilities of the batch that are not those that the rollout recorded. A value that is not
+    finite is no fault of the mask: `not_finite` names it. Metrics:
 
         audit/interpreter_tokens, audit/policy_tokens     by the spans
         audit/weighted_interpreter_tokens   of them, those that the loss counts: response_mask or loss_mask is not 0
         audit/masked_policy_tokens          policy tokens with mask 0: dropped by a filter or the rollout correction
         audit/weightless_policy_tokens      policy tokens with mask 1 whose advantage x importance weight is 0
         audit/interpreter_tokens_with_advantage   which the mask has to keep out of the loss; 0 with group-relative ones
+        audit/not_finite_tokens             policy tokens in the loss with a NaN or infinite advantage, weight or
+                                            log-probability
         audit/misaligned_tokens, audit/misaligned_log_probs   values that are not the record's
         audit/broken_log_probs              policy tokens with a NaN or infinite log-probability on either side
         mismatch/mean, mismatch/max         |log p of the trainer - log p of the rollout engine| over policy tokens
@@ -121,7 +139,10 @@ def audit(
         "weighted_interpreter_tokens": np.count_nonzero(leaked),
         "masked_policy_tokens": np.count_nonzero(policy & ~weighted),
         "weightless_policy_tokens": np.count_nonzero(policy & weighted & (weight == 0)),
-        "interpreter_tokens_with_advantage": np.count_nonzero(~policy & (columns.advantages != 0)),
+        "interpreter_tokens_with_advantage": np.count_nonzero(
+            ~policy & (columns.advantages != 0) & np.isfinite(columns.advantages)
+        ),
+        "not_finite_tokens": np.count_nonzero(np.any([bad for _, bad in _not_finite(columns, policy)], axis=0)),
         "misaligned_tokens": np.count_nonzero(other_token),
     }
     found = [(leaked, "an interpreter token has weight in the loss"), (other_token, "a token is not the sampled one")]
@@ -132,7 +153,9 @@ def audit(
         other = (here != recorded) & ~(np.isnan(here) & np.isnan(recorded))
         metrics["misaligned_log_probs"] = np.count_nonzero(other)
         found.append((other, "a log-probability is not the one that the rollout engine gave"))
-        difference = columns.old_log_probs[policy] - here[policy]
+        own = columns.old_log_probs if columns.trainer_log_probs is None else columns.trainer_log_probs
+        with np.errstate(invalid="ignore"):  # infinity less infinity is counted as broken below
+            difference = own[policy] - here[policy]
         whole = np.isfinite(difference)
         metrics["broken_log_probs"] = len(whole) - np.count_nonzero(whole)
         mismatch = _mismatch(difference[whole], turn[policy][whole])
@@ -143,6 +166,37 @@ def audit(
             row = int(np.searchsorted(columns.offsets, position, side="right")) - 1
             return metrics, Fault(what, row, position - int(columns.offsets[row]))
     return metrics, None
+
+
+LOOK_AT = {
+    "rollout_log_probs": "the rollout engine computed them: look at its dtype, quantisation and sampling settings",
+    "old_log_probs": "the trainer computed them: look at its weights, that is at the steps before this one",
+    "is_weights": "the correction computed them from the log-probabilities of both sides: look at those (mismatch/)",
+    "advantages": "they follow from rewards, the critic's values and the KL penalty: look at those",
+}
+
+
+def not_finite(columns: Columns, records: Sequence[Mapping], policy: np.ndarray) -> NotFinite | None:
+    """The first column, in the order in which they follow from one another, with a value that is not finite at a policy
+    token in the loss. policy (tokens,) bool: `span_mask`'s."""
+    for name, bad in _not_finite(columns, policy):
+        if not bad.any():
+            continue
+        position = int(np.argmax(bad))
+        rows = np.unique(np.searchsorted(columns.offsets, np.flatnonzero(bad), side="right") - 1)
+        look_at = LOOK_AT[name]
+        wrong = [record["score"] for record in records if not math.isfinite(record.get("score", 0.0))]
+        if name == "advantages" and wrong:
+            look_at = f"{len(wrong)} rewards of the batch are not finite, the first is {wrong[0]}: look at the reward"
+        return NotFinite(name, len(rows), int(rows[0]), position - int(columns.offsets[rows[0]]), look_at)
+    return None
+
+
+def _not_finite(columns: Columns, policy: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """(column, which tokens of the policy in the loss it breaks) of every column that the loss reads."""
+    read = policy & (columns.response_mask != 0)
+    found = ((name, getattr(columns, name)) for name in LOOK_AT)
+    return [(name, read & ~np.isfinite(values)) for name, values in found if values is not None]
 
 
 def _mismatch(difference: np.ndarray, turn: np.ndarray) -> dict[str, float]:

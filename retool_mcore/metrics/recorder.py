@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from retool_mcore.metrics.audit import Fault, MaskAuditError
+from retool_mcore.metrics.audit import Fault, MaskAuditError, NotFinite
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.order import order_correlation
 from retool_mcore.metrics.records import write_step
@@ -89,7 +89,19 @@ class StepRecorder:
 
     def refused(self, record: dict, fault: Fault, where: str = "before the update") -> MaskAuditError:
         """Write the trajectory that the mask audit refused to disk; return the error that names its file."""
+        return MaskAuditError(fault.what, self._kept(record), fault.token, where)
+
+    def not_finite(self, records: list[dict], broken: NotFinite) -> str:
+        """Write the first trajectory whose values are not finite to disk; return the line about them. What the update
+        does with them is the alarm `nan`'s to answer."""
+        first = self._kept(records[broken.row])
+        return (
+            f"{broken.column} of {broken.rows} of {len(records)} trajectories are not finite (NaN or infinite), "
+            f"first in trajectory {first}, response token {broken.token}: {broken.look_at}."
+        )
+
+    def _kept(self, record: dict) -> str:
+        """Write a trajectory to the folder of the audit; its name, and where it is shown."""
         path = write_step(self.stage_dir / "audit", record["step"], [record])
         look = f"`retool view {self.stage_dir.parent} --audit` shows it at #/t/{record['step']}/0"
-        key = f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"
-        return MaskAuditError(fault.what, key, fault.token, where)
+        return f"{record['uid']}_{record['sample']} of step {record['step']} (in {path}; {look})"

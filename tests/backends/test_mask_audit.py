@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retool_mcore.metrics.audit import TURN_CURVES, Columns, Fault, audit, span_mask
+from retool_mcore.metrics.audit import TURN_CURVES, Columns, Fault, audit, not_finite, span_mask
 
 TURNS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=1, max_size=5)
 
@@ -148,6 +148,54 @@ def test_many_turns_share_the_last_curve_and_a_nan_is_no_mean():
     assert fault is None and len(curves) == TURN_CURVES - 1 and "mismatch/turn_00/mean" not in metrics
     assert metrics["audit/broken_log_probs"] == 1
     assert all(np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("column", "look_at"),
+    [
+        ("rollout_log_probs", "the rollout engine computed them"),
+        ("old_log_probs", "the trainer computed them"),
+        ("is_weights", "the correction computed them"),
+        ("advantages", "they follow from rewards"),
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named_and_is_no_fault_of_the_mask(column, look_at, value):
+    """A whole trajectory of it, its observations included, as a NaN of a group's reward makes it."""
+    columns, records = batch_of(TWO)
+    wrong = changed(columns, column, lambda values: values.__setitem__(slice(12, 18), value))
+    if column == "rollout_log_probs":
+        records[1]["logprobs"] = wrong.rollout_log_probs[12:]
+    metrics, fault = audit(wrong, records)
+    assert fault is None and metrics["audit/interpreter_tokens_with_advantage"] == 0
+    assert metrics["audit/not_finite_tokens"] == 3
+    found = not_finite(wrong, records, span_mask(wrong, records)[0])
+    assert (found.column, found.rows, found.row, found.token) == (column, 1, 1, 0) and look_at in found.look_at
+    assert not_finite(columns, records, span_mask(columns, records)[0]) is None
+
+
+def test_a_reward_that_is_not_finite_is_named_as_the_cause():
+    columns, records = batch_of(TWO)
+    wrong = changed(columns, "advantages", lambda values: np.copyto(values, np.nan))
+    records = [record | {"score": score} for record, score in zip(records, (0.5, np.nan), strict=True)]
+    found = not_finite(wrong, records, span_mask(wrong, records)[0])
+    assert found.rows == 2 and "1 rewards of the batch are not finite, the first is nan" in found.look_at
+
+
+def test_a_nan_does_not_hide_a_fault_of_the_mask():
+    columns, records = batch_of(TWO)
+    wrong = changed(columns, "advantages", lambda values: np.copyto(values, np.nan))
+    _, fault = audit(changed(wrong, "response_mask", lambda mask: mask.__setitem__(3, 1)), records)
+    assert fault == Fault("an interpreter token has weight in the loss", 0, 3)
+
+
+def test_the_mismatch_is_the_trainers_own_where_the_loss_takes_the_engines():
+    columns, records = batch_of(TWO)
+    bypassed = Columns(
+        **vars(columns)
+        | {"old_log_probs": columns.rollout_log_probs.copy(), "trainer_log_probs": columns.old_log_probs.copy()}
+    )
+    assert audit(bypassed, records) == audit(columns, records)
 
 
 def test_without_the_engines_log_probabilities_the_rest_is_audited():

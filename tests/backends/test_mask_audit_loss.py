@@ -99,14 +99,23 @@ def test_a_prompt_token_must_have_no_gradient():
         audited(micro_batch(), lambda model_output, data, dp_group: (model_output["log_probs"][0] * 1.0, {}))
 
 
-def test_a_nan_is_not_zero():
-    def broken(model_output, data, dp_group):
-        return (
-            model_output["log_probs"][token_positions(data)] * torch.where(KINDS == POLICY, 1.0, torch.nan)
-        ).sum(), {}
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_nan_times_a_mask_of_0_is_named_and_not_accused(capsys, value):
+    data = micro_batch()
+    data["advantages"] = nested([[0.5] * 5, [value] * 3])
+    _, metrics, _ = audited(data)
+    counts = {name: metric.aggregate() for name, metric in metrics.items() if name.startswith("audit/")}
+    assert counts["audit/gradient_interpreter_tokens"] == 0 and counts["audit/gradient_tokens"] == 3
+    assert counts["audit/not_finite_tokens"] in (2, 3)
+    said = capsys.readouterr().out
+    assert "no finite gradient at" in said and "first in trajectory second_4, response token 0: look at" in said
 
+
+def test_a_leak_next_to_a_nan_is_still_stopped():
+    data = micro_batch(masks=([1, 1, 1, 0, 1], MASKS[1]))
+    data["advantages"] = nested([[0.5] * 5, [torch.nan] * 3])
     with pytest.raises(MaskAuditError, match="first_3, response token 2"):
-        audited(micro_batch(), broken)
+        audited(data)
 
 
 def test_predicted_observations_may_have_weight():

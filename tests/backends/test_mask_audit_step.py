@@ -8,15 +8,24 @@ import pytest
 import torch
 import transfer_queue
 from memory_queue import MemoryQueue
+from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import trainer_base
 
 from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
 from retool_mcore.backends.verl.observer import StepObserver
+from retool_mcore.backends.verl.separate import SeparateTrainer
+from retool_mcore.backends.verl.trainer import RetoolTrainer
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.wire import to_wire
 
 MASK = [1, 1, 0, 0, 1]
+
+
+def nested(rows) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
 def row(score: float, source: str) -> dict:
@@ -122,6 +131,68 @@ def test_a_shifted_mask_leaves_its_trajectory_on_the_disk(step, tmp_path):
     )
     (record,) = read_step(path)
     assert record["response_mask"].tolist() == [True, True, False, True, True] and record["sample"] == 1
+
+
+def test_what_is_not_finite_is_named_with_its_trajectory_on_the_disk(step, tmp_path, capsys):
+    observer, queue, batch = step
+    queue.rows["u_1_0"] |= {"advantages": torch.tensor(MASK) * torch.nan, "rm_scores": torch.full((5,), torch.nan)}
+    metrics = {}
+    observer.before_update(batch, 3, metrics, {})
+    path = tmp_path / "audit/step_000003.parquet"
+    assert capsys.readouterr().out == (
+        "advantages of 1 of 2 trajectories are not finite (NaN or infinite), first in trajectory u_1 of step 3 "
+        f"(in {path}; `retool view {tmp_path.parent} --audit` shows it at #/t/3/0), response token 0: "
+        "1 rewards of the batch are not finite, the first is nan: look at the reward.\n"
+    )
+    assert metrics["audit/not_finite_tokens"] == 3 and read_step(path)[0]["sample"] == 1
+
+
+@pytest.mark.parametrize("step_number", [1, 2, 3])
+@pytest.mark.parametrize("trainer_class", [RetoolTrainer, SeparateTrainer])
+def test_bypass_has_one_objective_in_every_step(step, monkeypatch, step_number, trainer_class):
+    """The pass of every second step is for the metrics: the loss reads the rollout engine's in all of them."""
+    observer, queue, batch = step
+    made, asked = object.__new__(trainer_class), []
+    rollout = {"calculate_log_probs": True, "temperature": 1.0}
+    correction = {"rollout_is": None, "rollout_rs": None}
+    made.config = OmegaConf.create(
+        {
+            "retool": {"log_probs_every": 2},
+            "algorithm": {"rollout_correction": correction},
+            "actor_rollout_ref": {
+                "rollout": rollout,
+                "actor": {"loss_agg_mode": "token-mean", "loss_scale_factor": None},
+            },
+        }
+    )
+    made.global_steps, made.observer, made.local_trigger_step = step_number, observer, 0
+    for values in queue.rows.values():
+        del values["old_log_probs"]
+
+    def compute_log_prob(batch):
+        asked.append(batch)
+        for values in queue.rows.values():
+            whole = torch.cat([torch.zeros(2), values["rollout_log_probs"] - 0.125])
+            values |= {"log_probs": whole.roll(-1), "entropy": whole.roll(-1)}
+        return batch
+
+    made.actor_rollout_wg = SimpleNamespace(compute_log_prob=compute_log_prob, save_model_to_cpu=lambda _: None)
+    monkeypatch.setattr(
+        trainer_base, "response_from_nested", lambda column, mask: nested([row[1:-1] for row in column.unbind()])
+    )
+    batch = KVBatchMeta(partition_id="train", keys=batch.keys, tags=batch.tags, extra_info={})
+    metrics, has_pass = {}, step_number % 2 == 1
+    made._compute_old_log_prob(batch, metrics)
+    observer.before_update(batch, step_number, metrics, {})
+    assert len(asked) == has_pass
+    for values in queue.rows.values():
+        assert torch.equal(values["old_log_probs"], values["rollout_log_probs"])
+    assert made.config.algorithm.rollout_correction.bypass_mode, "advantages take no weights of a step with a pass"
+    assert ("mismatch/mean" in metrics) == ("actor/entropy" in metrics) == ("rollout_corr/kl" in metrics) == has_pass
+    if has_pass:
+        assert metrics["mismatch/mean"] == pytest.approx(0.125)
+        assert metrics["rollout_corr/kl"] == pytest.approx(0.125, abs=1e-4)
+    assert observer.batches[0].records[0]["old_log_probs"].tolist() == [-0.5, -0.5, 0.0, 0.0, -0.5]
 
 
 def test_what_a_worker_refuses_is_written_too(step, tmp_path):

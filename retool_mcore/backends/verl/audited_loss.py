@@ -49,32 +49,51 @@ class AuditingWorker(GpuWatchingWorker):
 
 
 def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:
-    """Counts of one micro-batch; a NaN is a weight, too."""
+    """Counts of one micro-batch.
+
+    A gradient that is not finite says nothing about the mask, since a NaN stays one when it is multiplied by 0: such
+    tokens are named and counted, and not judged.
+    """
     if SPAN_KIND not in data:
         raise RuntimeError(f"The batch has no column {SPAN_KIND}, so its loss cannot be audited.")
-    weighted = torch.stack([gradient != 0 for gradient in gradients]).any(0)
+    together = torch.stack(gradients)
+    weighted = ((together != 0) & together.isfinite()).any(0)
     kind, position = data[SPAN_KIND].values(), token_positions(data)
+    broken = ~together.isfinite().all(0)[position]
     found = weighted[position]
     leaked = found & (kind == INTERPRETER)
     in_response = torch.zeros_like(weighted).index_fill_(0, position, True)
-    counts = torch.stack([leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum()])
-    leaks, in_prompts, with_gradient, interpreter = counts.tolist()
+    counts = [leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum(), broken.sum()]
+    leaks, in_prompts, with_gradient, interpreter, not_finite = torch.stack(counts).tolist()
     if leaks:
         raise _error(data, int(leaked.nonzero()[0]), "an interpreter token receives a gradient")
     if in_prompts:
         raise MaskAuditError("a prompt token receives a gradient", "of this micro-batch", 0, "in the loss")
+    if not_finite:
+        key, token = _place(data, int(broken.nonzero()[0]))
+        print(
+            f"The loss has no finite gradient at {not_finite} tokens of a micro-batch, first in trajectory {key}, "
+            f"response token {token}: look at its reward and log-probabilities, and at the weights of this step.",
+            flush=True,
+        )
     # Means over the step's mini-batches, as verl reduces them.
     values = {"gradient_tokens": with_gradient, "gradient_interpreter_tokens": leaks, "interpreter_tokens": interpreter}
+    values["not_finite_tokens"] = not_finite
     return {f"audit/{name}": Metric(AggregationType.SUM, value) for name, value in values.items()}
 
 
 def _error(data, position: int, what: str) -> MaskAuditError:
+    return MaskAuditError(what, *_place(data, position), "in the loss")
+
+
+def _place(data, position: int) -> tuple[str, int]:
+    """(the trajectory's name, its response token) at a position of all response tokens of the micro-batch."""
     starts = data["responses"].offsets()
     row = int(torch.searchsorted(starts, torch.tensor(position, device=starts.device), right=True)) - 1
     values = [data[name][row] for name in ("uid", "session_id") if name in data]
     names = [str(v.item() if isinstance(v, torch.Tensor) else getattr(v, "data", v)) for v in values]
     key = "_".join(names) or f"row {row} of a micro-batch"
-    return MaskAuditError(what, key, position - int(starts[row]), "in the loss")
+    return key, position - int(starts[row])
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

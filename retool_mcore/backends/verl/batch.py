@@ -8,12 +8,14 @@ import numpy as np
 import torch
 import transfer_queue
 
+from retool_mcore.backends.verl.bypass import TRAINERS
 from retool_mcore.metrics.audit import Columns
 from retool_mcore.recipes.columns import put, real_keys, unwrap
 from retool_mcore.rollout.wire import from_wire
 
 _SAME = ("response_mask", "loss_mask", "advantages", "rollout_log_probs", "old_log_probs")
 _COLUMNS = {name: name for name in _SAME} | {"response_ids": "responses", "is_weights": "rollout_is_weights"}
+_COLUMNS["trainer_log_probs"] = TRAINERS
 _NOTED = ["extra_fields", "reward_model", "data_source", "index"]
 _OUTCOME = ("score", "acc", "pred")
 _WRITTEN = ("response_mask", "old_log_probs", "advantages", "is_weights")

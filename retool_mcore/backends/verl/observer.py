@@ -11,7 +11,7 @@ from verl.utils.debug import marked_timer
 
 from retool_mcore.backends.verl.audited_loss import SPAN_KIND
 from retool_mcore.backends.verl.batch import StepBatch, put_column, read_batch, read_notes
-from retool_mcore.metrics.audit import INTERPRETER, Fault, MaskAuditError, audit, span_kinds, span_mask
+from retool_mcore.metrics.audit import INTERPRETER, Fault, MaskAuditError, audit, not_finite, span_kinds, span_mask
 from retool_mcore.metrics.recorder import StepRecorder
 from retool_mcore.recipes.columns import real_keys
 from retool_mcore.recipes.mini_batches import Cut
@@ -61,6 +61,8 @@ class StepObserver(StepRecorder):
             if fault is not None:
                 raise self.refused(seen.records[fault.row], fault)
             policy, _ = spans  # type: ignore[misc]  # without a fault they are spans
+            if (broken := not_finite(seen.columns, seen.records, policy)) is not None:
+                print(self.not_finite(seen.records, broken), flush=True)
             kinds = span_kinds(policy, self.predicted)
             rows = dict(zip(seen.keys, np.split(kinds, seen.columns.offsets[1:-1]), strict=True))
             return put_column(batch, SPAN_KIND, rows, padding=INTERPRETER)

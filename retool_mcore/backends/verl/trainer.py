@@ -15,7 +15,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
-from retool_mcore.backends.verl import mini_batches
+from retool_mcore.backends.verl import bypass, mini_batches
 from retool_mcore.backends.verl.audited_loss import AuditingWorker
 from retool_mcore.backends.verl.critic import CriticWorker
 from retool_mcore.backends.verl.observer import StepObserver
@@ -264,11 +264,17 @@ class RetoolTrainerMixin(Phases):
         return batch
 
     def _compute_old_log_prob(self, batch, metrics):
-        """Of the trainer, or where `correction.log_probs_every` leaves its pass out, those of the rollout engine."""
+        """Of the trainer, or with `correction=bypass` those of the rollout engine: then the trainer's own pass, made
+        every `correction.log_probs_every` steps, is for the metrics alone."""
         self.observer.read_ahead(batch)
-        self.observer.own_log_probs = (self.global_steps - 1) % self.config.retool.log_probs_every == 0
-        self.config.algorithm.rollout_correction.bypass_mode = not self.observer.own_log_probs  # verl's word for it
-        return super()._compute_old_log_prob(batch, metrics=metrics)
+        every, correction = self.config.retool.log_probs_every, self.config.algorithm.rollout_correction
+        self.observer.own_log_probs = (self.global_steps - 1) % every == 0
+        correction.bypass_mode = not self.observer.own_log_probs  # verl's word for it
+        batch = super()._compute_old_log_prob(batch, metrics=metrics)
+        if every > 1 and self.observer.own_log_probs:
+            metrics |= bypass.restore_engines(batch, correction)
+            correction.bypass_mode = True
+        return batch
 
     def _compute_advantage(self, batch, metrics):
         metrics |= self.recipe_step.before_advantages(batch, self.global_steps)
