@@ -27,6 +27,7 @@ from retool_mcore.backends.verl.turn import ABORTED, sample_turn
 from retool_mcore.data.formats import Format, get_format
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
+from retool_mcore.rollout.sampling import turn_params
 from retool_mcore.rollout.seeds import DRAW, request_seed
 from retool_mcore.rollout.trajectory import answer_text
 from retool_mcore.rollout.turn_beats import TURNS, counted
@@ -117,8 +118,9 @@ class RetoolAgentLoop(AgentLoopBase):
 
         async def generate(ids: list[int], max_tokens: int) -> Generation:
             def params(done: int) -> dict[str, Any]:
+                # A new dict for every request: verl's server pops keys from the one it gets.
                 seed = request_seed(*place, len(outputs), done, draw=draw)
-                return self._turn_params(sampling_params, max_tokens - done, seed)
+                return turn_params(sampling_params, self.format, max_tokens=max_tokens - done, seed=seed)
 
             clock = time.monotonic()
             output, versions = await sample_turn(
@@ -187,19 +189,6 @@ class RetoolAgentLoop(AgentLoopBase):
             return None
         sandbox: Any = _shared_sandbox(self.sandbox_json)
         return _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines).for_row(row)
-
-    def _turn_params(self, sampling_params: dict[str, Any], max_tokens: int, seed: int) -> dict[str, Any]:
-        # A new dict every turn, because verl's server pops keys from the one it gets.
-        return {
-            **sampling_params,
-            "max_tokens": max_tokens,
-            "seed": seed,
-            "stop": list(self.format.stop),
-            # The engine must not take `</code>` back from the tokens, and must look for it where the tag is special.
-            "include_stop_str_in_output": True,
-            "skip_special_tokens": False,
-            "stop_token_ids": [self.format.eos_id],
-        }
 
 
 def _as_json(section: Mapping) -> str:

@@ -6,6 +6,7 @@ from vllm.inputs import TokensPrompt
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from retool_mcore.rollout.episode import Generation
+from retool_mcore.rollout.sampling import turn_params
 from retool_mcore.rollout.seeds import request_seed
 
 
@@ -36,21 +37,14 @@ def build_engine(config) -> AsyncLLM:
 def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int, step: int = 0):
     """The `generate` of one episode: each turn is one request with a seed of its own. step: of training, 0: none."""
     turn = 0
+    # No top_k and no penalties, as in RL; logprobs=0: of the sampled token alone.
+    sampling = {"temperature": config.temperature, "top_p": config.top_p, "logprobs": 0, "detokenize": bool(fmt.stop)}
 
     async def generate(ids: list[int], max_tokens: int) -> Generation:
         nonlocal turn
         seed = request_seed(config.seed, step, index, sample, turn)
         turn += 1
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            seed=seed,
-            logprobs=0,
-            stop=list(fmt.stop),
-            include_stop_str_in_output=True,
-            detokenize=bool(fmt.stop),
-        )
+        params = SamplingParams(**turn_params(sampling, fmt, max_tokens=max_tokens, seed=seed))
         request = f"{index}-{sample}-{turn}"
         async for output in engine.generate(TokensPrompt(prompt_token_ids=ids), params, request_id=request):
             last = output
