@@ -12,7 +12,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 STATE = "prompts.json"  # in a checkpoint
-Asked = tuple[str, int, int]  # a pending group: its uid, the step that asked for it, the number of its row
+Asked = tuple[str, int, int, int]  # a pending group: its uid, the step that asked for it, its row, the draw (seeds.py)
 
 
 class Prompts:

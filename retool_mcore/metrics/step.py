@@ -13,7 +13,8 @@ import torch
 from retool_mcore.metrics.masked import masked_sum
 
 PER_TOKEN = ("gen", "ref", "values", "adv", "update_critic", "update_actor")  # phases with a time per token
-_LAST = ("training/global_step", "training/rollout_probs_diff_valid")
+_LAST = ("training/global_step", "training/rollout_probs_diff_valid", "sandbox/error_share")
+_COUNTS = ("filters/", "audit/")
 
 
 def aggregated(values: torch.Tensor, mask: torch.Tensor, mode: str, scale: float | None = None) -> torch.Tensor:
@@ -151,7 +152,7 @@ def _total(name: str, values: list[float], samples: list[int]) -> float:
     name = name.lower()
     if name in _LAST or name.endswith(("/lr", "_lr")):
         return values[-1]
-    if "timing_s/" in name:
+    if "timing_s/" in name or name.startswith(_COUNTS):
         return sum(values)
     if "max" in name:
         return max(values)

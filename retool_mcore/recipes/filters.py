@@ -5,16 +5,20 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from retool_mcore.errors import UserError
 from retool_mcore.recipes.group_filters import (
+    FAILED,
     LIMITS,
     REASONS,
     SANDBOX,
     Outcome,
-    check_dropped,
+    always_fails,
     drops_groups,
     group_reason,
+    never_filled,
 )
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
+from retool_mcore.rollout.failures import Cause, cause_of
 from retool_mcore.rollout.samples import Group
 
 
@@ -31,7 +35,10 @@ class GroupFilter:
         self.filters, self.batch = filters, batch
         self.active = drops_groups(filters)
         self.errors = SandboxErrors(sandbox_errors, n)
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # since the last step took its groups
+        self.causes: list[Cause] = []  # of the groups that failed since then
+        self.worked = False  # a group has not failed since then
+        self.step, self.lost, self.seen = -1, 0, 0  # trajectories of a step: spoilt by the sandbox, and all
 
     def reason(self, group: Group) -> str:
         """Why the group is dropped, "" where it is kept; counted until `metrics` is asked for."""
@@ -41,23 +48,33 @@ class GroupFilter:
         return reason
 
     def check(self, step: int) -> None:
-        """Raise UserError when the step drops more groups, or loses more to the sandbox, than it may."""
+        """Raise UserError when the step drops more groups, or loses more to the sandbox, than it may, and when every
+        group that has ended failed for one reason."""
         self.errors.check(step, self.batch)
-        check_dropped(step, self.dropped, self.batch, self.filters["refill_limit"])
+        if not self.worked and (sentence := always_fails(step, self.batch, self.causes)):
+            raise UserError(sentence)
+        if self.dropped.total() > self.filters["refill_limit"] * self.batch:
+            raise UserError(never_filled(step, self.batch, self.dropped, self.causes))
 
-    def metrics(self) -> dict[str, float]:
-        """filters/groups/REASON: groups dropped since the last call; sandbox/error_share of the trajectories."""
-        reasons = [*(REASONS if self.active else ()), SANDBOX, "failed"]
+    def metrics(self, step: int) -> dict[str, float]:
+        """filters/groups/REASON: groups dropped since the last call; sandbox/error_share: of all that the step had."""
+        reasons = [*(REASONS if self.active else ()), SANDBOX, FAILED]
         found = {f"filters/groups/{reason}": float(self.dropped[reason]) for reason in reasons}
-        found["sandbox/error_share"] = self.errors.share
+        if step != self.step:
+            self.step, self.lost, self.seen = step, 0, 0
+        self.lost, self.seen = self.lost + self.errors.lost, self.seen + self.errors.seen
+        found["sandbox/error_share"] = self.lost / self.seen if self.seen else 0.0
         self.dropped.clear()
+        self.causes, self.worked = [], False
         self.errors.clear()
         return found
 
     def _reason(self, group: Group) -> str:
         if group.error is not None:
             print(f"a group of step {group.step} failed: {group.error}", flush=True)
-            return "failed"
+            self.causes.append(cause_of(group.error))
+            return FAILED
+        self.worked = True
         if self.errors.add([s.finish for s in group.samples], lambda row: group.samples[row].notes["calls"]):
             return SANDBOX
         if not self.active:

@@ -4,8 +4,9 @@ meet: one rule makes the synchronous pipeline and those whose rollouts run ahead
 from collections.abc import Callable
 from typing import Protocol
 
-from retool_mcore.data.prompt_stream import Prompts
+from retool_mcore.data.prompt_stream import Asked, Prompts
 from retool_mcore.rollout.samples import Group
+from retool_mcore.rollout.seeds import DRAW, Draws
 from retool_mcore.state import heartbeat
 
 
@@ -27,7 +28,7 @@ class Judge(Protocol):
 
     def check(self, step: int) -> None: ...
 
-    def metrics(self) -> dict[str, float]: ...
+    def metrics(self, step: int) -> dict[str, float]: ...
 
 
 class Groups:
@@ -51,6 +52,7 @@ class Groups:
         self.ready: list[Group] = []
         self.decided: list[Group] = []  # since the last take
         self.asked = 0
+        self.draws = Draws()
 
     @property
     def pending(self) -> list[Group]:
@@ -61,14 +63,20 @@ class Groups:
         """Ask for groups of `count` new prompts; by default for as many as make 1 + staleness batches."""
         missing = (1 + self.staleness) * self.batch - len(self.pending) if count is None else count
         for row in self.prompts.take(missing):
-            self._send(Group(f"{step:06d}-{self.asked:06d}", row, step))
+            drawn = self.draws.number(step, str(row["data_source"]), int(row["index"]))
+            self._send(Group(f"{step:06d}-{self.asked:06d}", row | {DRAW: drawn.draw}, step))
             self.asked += 1
 
-    def ask_again(self, asked: list[tuple[str, int, int]]) -> None:
-        """Ask for what a checkpoint says was pending, (uid, step, row number), under the old names: what is finished of
-        it is found on the disk."""
-        for uid, step, number in asked:
-            self._send(Group(uid, self.prompts.row(number), step))
+    @property
+    def to_ask_again(self) -> list[Asked]:
+        """What is pending, for a checkpoint."""
+        return [(group.uid, group.step, group.row["number"], group.row[DRAW]) for group in self.pending]
+
+    def ask_again(self, asked: list[Asked]) -> None:
+        """Ask for what a checkpoint says was pending, under the old names: what is finished of it is found on the
+        disk."""
+        for uid, step, number, draw in asked:
+            self._send(Group(uid, self.prompts.row(number) | {DRAW: draw}, step))
             self.asked = max(self.asked, int(uid.partition("-")[2]) + 1)
 
     def take(self, step: int, want: int) -> tuple[list[Group], dict[str, float]]:
@@ -86,7 +94,7 @@ class Groups:
         for group in sorted(self.decided, key=lambda group: group.uid):
             self.prompts.measure(group.row, sum(float(s.outcome["acc"]) for s in group.samples) / len(group.samples))
         self.decided = []
-        return taken, self.judge.metrics()
+        return taken, self.judge.metrics(step)
 
     def _send(self, group: Group) -> None:
         self.rollouts.ask(group, **self.options(group.step))

@@ -20,7 +20,7 @@ class Batch:
 
     columns: (tokens,) tensors, the responses of all samples one behind the other. `response_mask` int8: what the loss
     counts, in its denominator too. `rollout_log_probs` float32; as the step goes `old_log_probs`, `entropy`,
-    `ref_log_prob`, `values`, `advantages`, `returns`, `is_weights` float32 and `span_kind` int8.
+    `trainer_log_probs`, `ref_log_prob`, `values`, `advantages`, `returns`, `is_weights` float32 and `span_kind` int8.
     """
 
     samples: list[Sample]
@@ -100,7 +100,7 @@ class Batch:
 
     def for_audit(self) -> Columns:
         """The columns as the audit reads them (metrics/audit.py)."""
-        names = ("response_mask", "advantages", "rollout_log_probs", "old_log_probs", "is_weights")
+        names = ("response_mask", "advantages", "rollout_log_probs", "old_log_probs", "is_weights", "trainer_log_probs")
         return Columns(
             offsets=np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64),
             response_ids=np.concatenate([sample.response_ids for sample in self.samples]),
@@ -136,7 +136,7 @@ def shuffled(groups: list[Group], cut: Cut, seed: int, step: int) -> tuple[Batch
     """
     pairs = sorted(
         ((sample, group.row) for group in groups for sample in group.samples),
-        key=lambda pair: (str(pair[1]["data_source"]), int(pair[1]["index"]), pair[0].number, pair[0].group),
+        key=lambda pair: (str(pair[1]["data_source"]), int(pair[1]["index"]), pair[0].group, pair[0].number),
     )
     order = np.random.default_rng((seed, step)).permutation(len(pairs))
     lengths = [sample.length for sample, _ in pairs]

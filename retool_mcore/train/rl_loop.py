@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from retool_mcore.backends.check import assert_adapters
 from retool_mcore.data.curriculum import load_curriculum, problem_name
 from retool_mcore.data.prompt_stream import Asked, Prompts
-from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, span_kinds, span_mask
+from retool_mcore.metrics.audit import Fault, MaskAuditError, audit, not_finite, span_kinds, span_mask
 from retool_mcore.metrics.charts import write_dashboard
 from retool_mcore.metrics.step import Total, aggregated, probability_differences
 from retool_mcore.recipes import advantages
@@ -75,13 +75,13 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
 def update(cfg: Settings, engines, run: Run, batch: Batch, cut: Cut, step: int, part: int) -> dict[str, float]:
     """Update the policy, and the critic where there is one, on `batch`, the step's number `part`; returns metrics."""
     metrics: dict[str, float] = {}
-    own = run.own_log_probs(step)
+    own, bypass = run.own_log_probs(step), cfg.log_probs_every > 1
     with run.phase("log-probabilities", "old_log_prob"):  # by the policy that the step began with
         if own:
             engines.log_probs(batch, part, cfg.updates)
             metrics |= log_prob_metrics(batch, cfg.recipe)
-        else:
-            batch["old_log_probs"] = batch["rollout_log_probs"]
+        if bypass:  # the loss takes the rollout engine's in every step; the trainer's own are for the metrics
+            metrics |= bypass_log_probs(batch, own)
     if engines.has_reference:
         with run.phase("reference log-probabilities", "ref"):
             engines.reference_log_probs(batch)
@@ -92,7 +92,7 @@ def update(cfg: Settings, engines, run: Run, batch: Batch, cut: Cut, step: int, 
         if cfg.recipe["group_reward"]["name"]:
             reward_groups(batch, cfg.recipe["group_reward"], run.fewest_calls, step)
         metrics |= leave_out_samples(batch, cfg.recipe["filters"])
-        if own and "rollout_log_probs" in batch:
+        if not bypass and "rollout_log_probs" in batch:
             metrics |= correct_mismatch(batch, cfg.correction)
         estimate_advantages(batch, cfg.recipe)
         weigh_observations(batch, cfg.recipe)
@@ -122,6 +122,18 @@ def log_prob_metrics(batch: Batch, recipe) -> dict[str, float]:
         old, rollout = batch.padded("old_log_probs"), batch.padded("rollout_log_probs")
         found |= probability_differences(old, rollout, mask)
     return found
+
+
+def bypass_log_probs(batch: Batch, own: bool) -> dict[str, float]:
+    """Make the rollout engine's log-probabilities the old ones; where the trainer's `own` pass was made, they move to
+    the column trainer_log_probs, and the metrics of the two are returned."""
+    metrics: dict[str, float] = {}
+    if own:
+        old, rollout, mask = (batch.padded(name) for name in ("old_log_probs", "rollout_log_probs", "response_mask"))
+        _, _, metrics = correct(old, rollout, mask, {"rollout_is": None, "rollout_rs": None})
+        batch["trainer_log_probs"] = batch["old_log_probs"]
+    batch["old_log_probs"] = batch["rollout_log_probs"]
+    return metrics
 
 
 def reward_groups(batch: Batch, group_reward, memory: FewestCalls, step: int) -> None:
@@ -200,6 +212,8 @@ def audit_batch(batch: Batch, run: Run, cut: Cut, step: int, part: int, *, predi
     if fault is not None:
         raise run.refused(fault, first + fault.row)
     assert not isinstance(spans, Fault)  # else the audit has it
+    if (broken := not_finite(columns, records, spans[0])) is not None:
+        print(run.recorder.not_finite(records, broken), flush=True)
     batch["span_kind"] = torch.from_numpy(span_kinds(spans[0], predicted))
     return metrics
 

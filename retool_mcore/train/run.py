@@ -129,7 +129,7 @@ class Run:
         if self.alarms.leads_back and step < self.total:
             print(f"Step {step} is not saved: the next may have to go back behind it.", flush=True)
             return
-        pending = [(group.uid, group.step, group.row["number"]) for group in groups.pending]
+        pending = groups.to_ask_again
 
         def write(checkpoint: Path) -> None:
             engines.save(checkpoint, step)
@@ -138,7 +138,7 @@ class Run:
                 write_atomically(checkpoint / IDENTITY, self.identity.link)
 
         with self.phase(heartbeat.SAVE, "save_checkpoint"):
-            seconds = self.saves.write(step, min((asked for _, asked, _ in pending), default=step + 1), write)
+            seconds = self.saves.write(step, min((asked for _, asked, *_ in pending), default=step + 1), write)
         self.saved_step = step
         self.schedule.save_ended(seconds)
 

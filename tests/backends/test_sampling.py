@@ -53,4 +53,6 @@ def test_an_evaluation_ends_a_turn_where_training_does(name):
     messages = [{"role": "user", "content": "6 * 7?"}]
     asyncio.run(loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place))
     (trained,) = requests
-    assert {key: getattr(evaluated, key) for key in WHERE_A_TURN_ENDS} == {key: trained[key] for key in WHERE_A_TURN_ENDS}
+    assert {key: getattr(evaluated, key) for key in WHERE_A_TURN_ENDS} == {
+        key: trained[key] for key in WHERE_A_TURN_ENDS
+    }

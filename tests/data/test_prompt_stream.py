@@ -44,7 +44,7 @@ def test_a_row_is_what_an_episode_reads(prompts):
 def test_a_resumed_stream_goes_on_where_the_checkpoint_was(prompts, tmp_path, taken):
     first = prompts()
     first.take(taken)
-    asked = [("000001-000002", 1, 4)]
+    asked = [("000001-000002", 1, 4, 0)]
     first.save(tmp_path, asked)
     again = prompts()
     assert again.load(tmp_path) == asked
@@ -54,7 +54,7 @@ def test_a_resumed_stream_goes_on_where_the_checkpoint_was(prompts, tmp_path, ta
 def test_rows_that_led_to_an_alarm_are_left_out_with_what_was_asked_for(prompts, tmp_path):
     first = prompts()
     first.take(2)
-    first.save(tmp_path, [("000001-000000", 1, 0)])
+    first.save(tmp_path, [("000001-000000", 1, 0, 0)])
     expected = numbers(first.take(8))[3:]
     again = prompts()
     assert again.load(tmp_path, left_out=3) == []

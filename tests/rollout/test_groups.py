@@ -18,7 +18,7 @@ class Prompted(Prompts):
     """Prompts over made-up rows, in order."""
 
     def __init__(self, count=100):
-        self.rows = [{"data_source": "made", "prompt": [], "extra_info": {"index": n}} for n in range(count)]
+        self.rows = [{"data_source": "made", "prompt": [], "extra_info": {"index": n % 50}} for n in range(count)]
         self.curriculum, self.order = Curriculum(), list(range(count))
         self.epoch = self.position = self.fetched = 0
         self.measured = []
@@ -149,7 +149,7 @@ def test_what_a_checkpoint_says_was_asked_for_is_asked_for_again_under_its_names
     before = groups(Played(), staleness=1)
     before.ask(1)
     before.take(1, 2)
-    pending = [(group.uid, group.step, group.row["number"]) for group in before.pending]
+    pending = before.to_ask_again
     rollouts, prompts = Played(), Prompted()
     prompts.position = before.prompts.position
     after = groups(rollouts, staleness=1, prompts=prompts)
@@ -192,3 +192,21 @@ def test_a_sample_is_arrays_and_what_is_kept_of_it_gives_it_back():
 
 def test_a_group_knows_who_asked_for_it():
     assert Group("000002-000007", {}, 2).samples == []
+
+
+def test_two_draws_of_one_problem_in_a_step_have_numbers_that_a_resume_keeps():
+    rollouts, prompts = Played(), Prompted()
+    prompts.order = [3, 53, 4]  # two rows of problem 3
+    made = groups(rollouts, batch=3, prompts=prompts)
+    made.ask(1)
+    assert [group.row["draw"] for group in rollouts.flying] == [0, 1, 0]
+    again = groups(Played(), batch=3)
+    again.ask_again(made.to_ask_again)
+    assert [group.row["draw"] for group in again.pending] == [0, 1, 0]
+
+
+def test_a_step_whose_first_groups_all_fail_alike_ends_at_once():
+    made = groups(Played(dict.fromkeys(range(99), KeyError("answer"))), batch=4)
+    made.ask(1)
+    with pytest.raises(UserError, match="failed with the same error, in the groups of 4 prompts: KeyError"):
+        made.take(1, 4)

@@ -195,7 +195,7 @@ def test_a_step_in_parts_puts_its_own_groups_into_each(started):
     engines = Engines()
     _, log = started(settings(steps=2, updates=2, staleness=1), engines)
     assert engines.calls.count("update") == 4 and engines.calls.count("push 1") == 1
-    assert log.steps[1]["filters/samples/kept"] == pytest.approx(2) or log.steps[1]["filters/samples/kept"] == 4
+    assert log.steps[1]["filters/samples/kept"] == 4, "counts are the step's"
 
 
 def test_rollouts_ahead_are_never_older_than_their_bound(started):
@@ -208,7 +208,7 @@ def test_a_resumed_run_goes_on_behind_its_checkpoint_and_takes_what_was_asked_fo
     cfg = settings(steps=2, staleness=1)
     started(cfg, Engines())
     state = json.loads((tmp_path / "checkpoints" / "global_step_2" / "prompts.json").read_text())
-    asked = [uid for uid, _, _ in state["asked"]]
+    asked = [uid for uid, *_ in state["asked"]]
     assert len(asked) == 2
     engines = Engines()
     started(settings(steps=3, staleness=1), engines)
