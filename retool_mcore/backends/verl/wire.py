@@ -42,15 +42,15 @@ def sent(batch, columns: list[str], **settings) -> TensorDict:
 
 def whole(data: TensorDict) -> TensorDict:
     """What verl's engines read, of a worker's part of what was `sent`."""
-    prompts, responses = (data[name].long().unbind() for name in ("prompts", "responses"))
+    prompts, responses = ([row.long() for row in data[name].unbind()] for name in ("prompts", "responses"))
     ids = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    data["prompts"], data["responses"] = (
-        torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for rows in (prompts, responses)
-    )
-    data["input_ids"] = torch.nested.as_nested_tensor(ids, layout=torch.jagged)
-    data["position_ids"] = torch.nested.as_nested_tensor([torch.arange(len(row)) for row in ids], layout=torch.jagged)
-    mask = data["response_mask"].long()
-    data["response_mask"], data["loss_mask"] = mask, mask.clone()
+    made = {"prompts": prompts, "responses": responses, "input_ids": ids}
+    made["position_ids"] = [torch.arange(len(row)) for row in ids]
+    made["response_mask"] = [row.long() for row in data["response_mask"].unbind()]
+    made["loss_mask"] = made["response_mask"]  # what the loss divides by: the same tokens
+    data = data.clone(recurse=False)  # what a dispatch has cut may be locked
+    for name, rows in made.items():
+        data[name] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
     return data
 
 
