@@ -77,6 +77,11 @@ class Prompts:
                     f"{checkpoint} was saved when data.train_files had {state['rows']} rows, and they have "
                     f"{len(self.rows)} now: give the files of the run's start, or another name=."
                 )
+        elif (checkpoint / "transfer_queue").exists():
+            raise UserError(
+                f"{checkpoint} was saved by verl's trainer with rollouts ahead, which only it can go on with: unset "
+                "RETOOL_LOOP, or give this run another name=."
+            )
         else:  # of a trainer that saved verl's data loader: its count of offered rows says the same
             epoch, position = divmod(self.curriculum.offered, len(self.rows))
             asked = []

@@ -27,6 +27,7 @@ from retool_mcore.backends.verl.episodes import Episodes, Scorer
 from retool_mcore.backends.verl.weight_sync import PushError, refused
 from retool_mcore.backends.verl.wire import of_responses, sent
 from retool_mcore.backends.verl.workers import PolicyWorker, ValueWorker, worker_group
+from retool_mcore.errors import UserError
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.rollout.rollouts import Rollouts
@@ -39,8 +40,13 @@ _RETRIES = 3  # of a judge that dies: it is made anew and asked again
 
 
 def check_config(verl) -> None:
-    """verl's own checks of its configuration."""
+    """verl's own checks of its configuration, and what only its trainer can do. Raises UserError for the latter."""
     validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    replay = OmegaConf.select(verl, "actor_rollout_ref.actor.megatron.router_replay.mode") or "disabled"
+    if replay != "disabled":
+        raise UserError(f"parallel.megatron.router_replay.mode={replay} needs verl's trainer: unset RETOOL_LOOP.")
+    if OmegaConf.select(verl, "actor_rollout_ref.rollout.trace.backend"):
+        raise UserError("trace.backend=mlflow needs verl's trainer: unset RETOOL_LOOP, or take trace.backend=none.")
 
 
 def loggers(verl) -> Tracking:
