@@ -51,7 +51,6 @@ class Groups:
         self.batch, self.staleness = batch, staleness
         self.ready: list[Group] = []
         self.decided: list[Group] = []  # since the last take
-        self.asked = 0
         self.draws = Draws()
 
     @property
@@ -64,8 +63,8 @@ class Groups:
         missing = (1 + self.staleness) * self.batch - len(self.pending) if count is None else count
         for row in self.prompts.take(missing):
             drawn = self.draws.number(step, str(row["data_source"]), int(row["index"]))
-            self._send(Group(f"{step:06d}-{self.asked:06d}", row | {DRAW: drawn.draw}, step))
-            self.asked += 1
+            # Counted within the step: an attempt at the same step gives the same prompts the same names.
+            self._send(Group(f"{step:06d}-{drawn.order:06d}", row | {DRAW: drawn.draw}, step))
 
     @property
     def to_ask_again(self) -> list[Asked]:
@@ -77,7 +76,6 @@ class Groups:
         disk."""
         for uid, step, number, draw in asked:
             self._send(Group(uid, self.prompts.row(number) | {DRAW: draw}, step))
-            self.asked = max(self.asked, int(uid.partition("-")[2]) + 1)
 
     def take(self, step: int, want: int) -> tuple[list[Group], dict[str, float]]:
         """The oldest `want` groups, in the order in which they were asked for, and the metrics of what was dropped."""

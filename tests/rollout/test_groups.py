@@ -44,7 +44,7 @@ class Played:
 
     def end(self, group):
         self.flying.remove(group)
-        made = self.script.get(int(group.uid.partition("-")[2]), [1.0, 0.0])
+        made = self.script.get(int(group.uid.partition("-")[2]) + 100 * (group.step - 1), [1.0, 0.0])
         if isinstance(made, Exception):
             group.error = made
         else:
@@ -210,3 +210,17 @@ def test_a_step_whose_first_groups_all_fail_alike_ends_at_once():
     made.ask(1)
     with pytest.raises(UserError, match="failed with the same error, in the groups of 4 prompts: KeyError"):
         made.take(1, 4)
+
+
+def test_a_restart_asks_for_the_prompts_of_a_step_under_the_same_names():
+    """By which it finds what the attempt before had finished of the step."""
+    undisturbed = groups(Played())
+    for step in (1, 2):
+        undisturbed.ask(step)
+        undisturbed.take(step, 2)
+    restarted = groups(Played())
+    restarted.prompts.position = undisturbed.prompts.position
+    undisturbed.ask(3)
+    restarted.ask(3)
+    names = [[(group.uid, group.row["number"]) for group in made.pending] for made in (undisturbed, restarted)]
+    assert names[0] == names[1] == [("000003-000000", 4), ("000003-000001", 5)]
