@@ -29,9 +29,10 @@ from benchmarks import provenance
 from benchmarks.train import fsdp
 from retool_mcore.backends.megatron import engine
 from retool_mcore.backends.megatron.token_positions import token_positions
-from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, SPAN_KIND, AuditedLoss
+from retool_mcore.backends.verl.audited_loss import SPAN_KIND, AuditedLoss
 from retool_mcore.config import compose
 from retool_mcore.data.tiny_model import build_tokenizer
+from retool_mcore.metrics.audit import INTERPRETER, POLICY
 
 PROMPT = 128  # tokens of a sequence that are its prompt
 SPAN = 64  # every fifth span of so many response tokens is the interpreter's

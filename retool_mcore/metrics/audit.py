@@ -13,6 +13,8 @@ import numpy as np
 
 # Turns with a curve of their own; later ones share the last.
 TURN_CURVES = 16
+# What each response token is, (tokens,) int8, written from the spans for the audit of the loss itself.
+INTERPRETER, POLICY, PREDICTED = 0, 1, 2  # PREDICTED: an observation that the recipe wants in the loss
 
 
 @dataclass(frozen=True)
@@ -212,3 +214,8 @@ def _mismatch(difference: np.ndarray, turn: np.ndarray) -> dict[str, float]:
         metrics[f"mismatch/turn_{number:02d}/mean"] = float(sums[number] / counts[number])
         metrics[f"mismatch/turn_{number:02d}/max"] = float(highest[number])
     return metrics
+
+
+def span_kinds(policy: np.ndarray, predicted: bool) -> np.ndarray:
+    """(tokens,) int8 of `span_mask`'s first array: POLICY, else INTERPRETER, or PREDICTED if those are `predicted`."""
+    return np.where(policy, POLICY, PREDICTED if predicted else INTERPRETER).astype(np.int8)

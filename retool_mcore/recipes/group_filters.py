@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from retool_mcore.rollout.failures import Cause, most_common
 
+LIMITS = ("all_equal", "accuracy")
+REASONS = (*LIMITS, "nothing_left")
 FAILED = "failed"  # a rollout of the group raised
 SANDBOX = "sandbox_error"  # the sandbox itself failed in one
 

@@ -25,10 +25,15 @@ class SandboxErrors:
 
     def count(self, group: Sequence[Mapping]) -> bool:
         """Whether any trajectory of `group` was lost. `group`: the agent loop's `extra_fields` of each."""
-        lost = [extra for extra in group if extra["finish"] == Status.SANDBOX]
-        self.seen, self.lost = self.seen + len(group), self.lost + len(lost)
+        finishes = [extra["finish"] for extra in group]
+        return self.add(finishes, lambda row: from_wire(group[row]["trajectory"])["calls"])
+
+    def add(self, finishes: Sequence[str], calls: Callable[[int], Sequence[Mapping]]) -> bool:
+        """Count a group's trajectories by why they ended; whether any was lost. calls: the calls of one, by its row."""
+        lost = [row for row, finish in enumerate(finishes) if finish == Status.SANDBOX]
+        self.seen, self.lost = self.seen + len(finishes), self.lost + len(lost)
         if lost:
-            self.last = said(from_wire(lost[-1]["trajectory"])["calls"])
+            self.last = said(calls(lost[-1]))
         return bool(lost)
 
     def check(self, step: int, prompts: int) -> None:

@@ -2,7 +2,7 @@
 
     RUN/rl/unfinished/step_000005-POLICY/WRITER     one file an agent worker and attempt, to which it appends
 
-POLICY names the policy and the settings it is sampled with (backends/verl/take_over.py): what another policy wrote is
+POLICY names the policy and the settings it is sampled with (state/policy_identity.py): what another policy wrote is
 in a folder that is not read. Every worker reads the files of all: an attempt may have another number of them.
 
 A record is a frame of lengths and a checksum, the key, and a compressed JSON object. Records reach the kernel one by

@@ -10,8 +10,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from retool_mcore.backends.megatron.token_positions import token_positions
-from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND, AuditedLoss
-from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.backends.verl.audited_loss import SPAN_KIND, AuditedLoss
+from retool_mcore.metrics.audit import INTERPRETER, POLICY, PREDICTED, MaskAuditError
 
 PROMPTS = (3, 5)
 MASKS = ([1, 1, 0, 0, 1], [1, 0, 1])

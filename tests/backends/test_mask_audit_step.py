@@ -13,11 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import trainer_base
 
-from retool_mcore.backends.verl.audited_loss import INTERPRETER, POLICY, PREDICTED, SPAN_KIND
+from retool_mcore.backends.verl.audited_loss import SPAN_KIND
 from retool_mcore.backends.verl.observer import StepObserver
 from retool_mcore.backends.verl.separate import SeparateTrainer
 from retool_mcore.backends.verl.trainer import RetoolTrainer
-from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.metrics.audit import INTERPRETER, POLICY, PREDICTED, MaskAuditError
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.wire import to_wire
 

@@ -9,8 +9,9 @@ import transfer_queue
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from retool_mcore.backends.verl.mini_batches import Cut, order_correlation
 from retool_mcore.backends.verl.trainer import RetoolTrainer
+from retool_mcore.metrics.order import order_correlation
+from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rollout.seeds import DRAW, ORDER
 
 PROMPTS, N, SIZE = 64, 4, 8  # a step of 8 mini-batches

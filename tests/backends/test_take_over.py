@@ -8,8 +8,9 @@ from omegaconf import OmegaConf
 
 from retool_mcore.backends.verl import take_over
 from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.backends.verl.take_over import IDENTITY, PolicyIdentity, TakeOver
+from retool_mcore.backends.verl.take_over import TakeOver
 from retool_mcore.config import compose
+from retool_mcore.state.policy_identity import IDENTITY, PolicyIdentity
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 

@@ -12,11 +12,10 @@ from verl.utils.metric import AggregationType, Metric
 
 from retool_mcore.backends.megatron.token_positions import token_positions
 from retool_mcore.backends.verl.gpu_worker import GpuWatchingWorker
-from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.metrics.audit import INTERPRETER, MaskAuditError
 
-# The column of TransferQueue that says what each response token is, (samples, tokens) int8, written from the spans.
+# The column that says what each response token is (metrics/audit.py), (samples, tokens) int8.
 SPAN_KIND = "span_kind"
-INTERPRETER, POLICY, PREDICTED = 0, 1, 2  # PREDICTED: an observation that the recipe wants in the loss
 
 
 class AuditedLoss:

@@ -18,6 +18,8 @@ from retool_mcore.errors import UserError
 from retool_mcore.recipes.columns import read_problems, unwrap
 from retool_mcore.recipes.group_filters import (
     FAILED,
+    LIMITS,
+    REASONS,
     SANDBOX,
     Outcome,
     drops_groups,
@@ -28,8 +30,6 @@ from retool_mcore.recipes.sandbox_errors import SandboxErrors
 from retool_mcore.rollout.failures import FAILURE, UNKNOWN, Cause
 from retool_mcore.state import heartbeat
 
-LIMITS = ("all_equal", "accuracy")
-REASONS = ("all_equal", "accuracy", "nothing_left")
 assert hasattr(ReplayBuffer, "_wait_for_next_poll"), "verl's replay buffer waits elsewhere: no group that ends is told"
 
 

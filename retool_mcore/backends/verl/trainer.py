@@ -30,6 +30,7 @@ from retool_mcore.metrics.charts import Overview
 from retool_mcore.ports import meeting_range
 from retool_mcore.recipes.columns import unwrap
 from retool_mcore.recipes.correction import count_rejected
+from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.recipes.step import RecipeStep, whole_step
 from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.state import alarms, checkpoints, stop
@@ -257,7 +258,7 @@ class RetoolTrainerMixin(Phases):
         batch = super()._balance_batch(batch, metrics, **options)  # fills the last mini-batch with padding
         actor = self.config.actor_rollout_ref.actor
         rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        cut = mini_batches.Cut(len(batch), rows, ranks=max(self.actor_rollout_wg._dispatch_info["actor"]) + 1)
+        cut = Cut(len(batch), rows, ranks=max(self.actor_rollout_wg._dispatch_info["actor"]) + 1)
         metrics |= mini_batches.shuffle(batch, cut, seed=actor.data_loader_seed, step=self.global_steps)
         self.observer.cut = cut
         return batch

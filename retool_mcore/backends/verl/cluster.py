@@ -1,0 +1,38 @@
+"""Ray for a run of RL: the cluster that RAY_ADDRESS names, or one of its own on this machine."""
+
+import os
+import sys
+
+import ray
+from omegaconf import OmegaConf
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
+from retool_mcore.backends.forked_python import PYTHON
+from retool_mcore.backends.ray_job import installed_first
+
+
+def start_ray(verl) -> None:
+    """Connect this process to Ray. verl: its configuration."""
+    with installed_first():
+        _start_ray(verl)
+
+
+def _start_ray(verl) -> None:
+    environment = get_ppo_ray_runtime_env(verl)
+    environment["env_vars"] |= worker_env()
+    environment |= ray_runtime_env()
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=environment)
+        return
+    address = ray.util.get_node_ip_address()  # of the Ray that is about to start
+    if os.environ.get(RAY_CLUSTERS) == "0" and address != "127.0.0.1":
+        raise RuntimeError(
+            f"Ray would listen on {address} and not on loopback: another release than {RAY_CLUSTERS}=0 is for?"
+        )
+    os.environ["RAY_TMPDIR"] = str(ray_folder())
+    print(f"Ray and vLLM listen on {address}", flush=True)
+    if "py_executable" in environment:
+        sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
+    options = OmegaConf.to_container(verl.ray_kwargs.ray_init, resolve=True)
+    ray.init(**{**options, "runtime_env": environment})  # type: ignore[arg-type,dict-item]

@@ -1,0 +1,71 @@
+"""Which trajectories of a step share an optimizer step, and which data-parallel rank reads them."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the engines cut a batch: each of `ranks` data-parallel ranks gets an equal part of its `rows` as they stand,
+    and cuts that into its parts of the mini-batches of `size` rows. Raises ValueError where they do not divide."""
+
+    rows: int
+    size: int
+    ranks: int
+
+    def __post_init__(self):
+        if self.rows % self.size or self.size % self.ranks:
+            raise ValueError(f"{self} is not whole mini-batches, of which each rank has an equal part.")
+
+    def mini_batch(self, place: int) -> int:
+        """The number, from 0, of the mini-batch of the row at `place`."""
+        return place % (self.rows // self.ranks) // (self.size // self.ranks)
+
+
+def partitions(order: Sequence[int], lengths: Sequence[int], cut: Cut) -> list[list[int]]:
+    """The rows of each rank: every `cut.size` of `order` are a mini-batch, of which each rank gets an equal number and
+    about an equal share of the work. `lengths`: tokens of each row."""
+    parts: list[list[int]] = [[] for _ in range(cut.ranks)]
+    for start in range(0, cut.rows, cut.size):
+        chosen = [int(row) for row in order[start : start + cut.size]]
+        shares = balanced([work(lengths[row]) for row in chosen], cut.ranks)
+        for part, share in zip(parts, shares, strict=True):
+            part += [chosen[number] for number in share]
+    return parts
+
+
+def work(tokens: int) -> int:
+    """The cost of a sequence of so many tokens: attention's part grows with their square (of a model of 7B)."""
+    return 24576 * tokens + tokens**2
+
+
+def balanced(costs: Sequence[int], parts: int) -> list[list[int]]:
+    """The numbers of `costs` in `parts` lists of equal size, each ascending, whose sums are about equal.
+
+    By the largest differencing method (Karmarkar and Karp 1982), with the choices among equals that verl makes. Raises
+    ValueError where `parts` does not divide their number.
+    """
+    if len(costs) % parts:
+        raise ValueError(f"{len(costs)} sequences have no {parts} equal parts.")
+    ascending = sorted((cost, number) for number, cost in enumerate(costs))
+    heap: list[_Split] = []
+    for start in range(0, len(ascending), parts):
+        heapq.heappush(heap, _Split([(cost, 1, [(number, cost)]) for cost, number in ascending[start : start + parts]]))
+    while len(heap) > 1:
+        first, second = heapq.heappop(heap), heapq.heappop(heap)
+        joined = zip(first.sets, reversed(second.sets), strict=True)
+        heapq.heappush(heap, _Split([(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in joined]))
+    return [sorted(number for number, _ in items) for _, _, items in heap[0].sets]
+
+
+class _Split:
+    """Sets of sequences, (sum of the costs, size, [(number, cost)]), the heaviest first. The heap's first is the split
+    with the largest difference between its heaviest and its lightest set."""
+
+    def __init__(self, sets: list[tuple[int, int, list[tuple[int, int]]]]):
+        self.sets = sorted(sets, reverse=True)
+        self.spread = self.sets[0][0] - self.sets[-1][0]
+
+    def __lt__(self, other: "_Split") -> bool:
+        return self.sets[0] > other.sets[0] if self.spread == other.spread else self.spread > other.spread

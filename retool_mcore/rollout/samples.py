@@ -1,0 +1,83 @@
+"""What a rollout brings to a step: trajectories with their rewards, in groups of one prompt."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+ARRAYS = {"prompt_ids": np.int32, "response_ids": np.int32, "response_mask": np.int8, "log_probs": np.float32}
+
+
+@dataclass
+class Sample:
+    """One trajectory and its reward.
+
+    Args:
+        group: the uid of its group; `number` counts the group's samples from 0.
+        prompt_ids: (prompt tokens,) int32; response_ids: (response tokens,) int32, observations included.
+        response_mask: (response tokens,) int8, 1 where the policy wrote the token.
+        log_probs: (response tokens,) float32, by the rollout engine, 0 on observations; empty where it gives none.
+        outcome: what the reward function returned: score, acc, pred, overlong, drop, graded_by.
+        notes: the trajectory's record (rollout/trajectory.py) without these arrays.
+        finish: why it ended, SANDBOX where the sandbox itself failed.
+        versions: the first and the last version of the weights that wrote it.
+        resent: tokens that later turns sent again, and those of them that the engine's cache had lost.
+        stages: where the environment has stages, the spans of their passage.
+    """
+
+    group: str
+    number: int
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    response_mask: np.ndarray
+    log_probs: np.ndarray
+    notes: dict
+    finish: str
+    turns: int
+    versions: tuple[int, int]
+    resent: tuple[int, int] = (0, 0)
+    stages: list | None = None
+    outcome: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        for name, dtype in ARRAYS.items():
+            setattr(self, name, np.asarray(getattr(self, name), dtype))
+
+    @property
+    def reward(self) -> float:
+        return float(self.outcome["score"])
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and response."""
+        return len(self.prompt_ids) + len(self.response_ids)
+
+    def kept(self) -> dict[str, Any]:
+        """What a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number")}
+        return plain | {name: base64.b64encode(getattr(self, name).tobytes()).decode() for name in ARRAYS}
+
+    @classmethod
+    def of_kept(cls, group: str, number: int, kept: Mapping[str, Any]) -> "Sample":
+        """The sample of which `kept` was kept. Its stages passed in another attempt: they say nothing of this one's."""
+        arrays = {name: np.frombuffer(base64.b64decode(kept[name]), dtype) for name, dtype in ARRAYS.items()}
+        notes = kept["notes"] | {"taken_over": True}
+        pairs = {name: tuple(kept[name]) for name in ("versions", "resent")}
+        return cls(group, number, **(dict(kept) | arrays | pairs | {"notes": notes, "stages": None}))
+
+
+@dataclass
+class Group:
+    """All samples of one prompt.
+
+    uid: unique in the run, in the order in which groups were asked for; row: of the data set; step: the one that asked
+    for it, whose number seeds its requests. `error`: why there are no samples.
+    """
+
+    uid: str
+    row: dict
+    step: int
+    samples: list[Sample] = field(default_factory=list)
+    error: BaseException | None = None

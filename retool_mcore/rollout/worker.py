@@ -1,0 +1,102 @@
+"""The Ray actors that roll out and score. What an episode is, and which engine writes it, is the caller's."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from retool_mcore.rollout.live import Live
+from retool_mcore.rollout.samples import Sample
+from retool_mcore.rollout.unfinished import Unfinished
+from retool_mcore.sandbox.base import Status
+
+_ROW = ("data_source", "raw_prompt", "reward_model", "extra_info")
+_FOLDERS = 8  # kept open; one a step, of which no more are in flight
+
+
+class Runner(Protocol):
+    """Runs one episode (backends/verl/episodes.py)."""
+
+    async def run(
+        self, client, uid: str, number: int, row: dict, step: int, sampling: dict
+    ) -> tuple[Sample, dict[str, Any]]: ...
+
+
+class RolloutWorker:
+    """Runs groups of episodes, begins no more at once than the engines' caches hold, and keeps what it finishes.
+
+    A group is one call: whoever asks for the groups of a dead worker again gets the same episodes.
+
+    Args:
+        episodes: makes this process's runner.
+        judges: handles of `JudgeActor`.
+        live: arguments of `Live` (rollout/live.py) but `tokens`.
+    """
+
+    def __init__(self, episodes: Callable[[], Runner], judges: list, live: Mapping[str, Any]):
+        self.episodes, self.live_options = episodes(), live
+        self.judges = itertools.cycle(judges)
+        self.client: Any = None
+        self.live: Live | None = None
+        self.opened: dict[str, asyncio.Future] = {}  # folders of unfinished trajectories
+
+    async def connect(self, client, cache_tokens: int | None) -> None:
+        """Episodes are written by `client`'s engines; cache_tokens: this worker's share of their caches."""
+        self.client, self.live = client, Live(cache_tokens, **self.live_options)
+
+    async def group(self, uid: str, row: dict, step: int, *, n: int, sampling: dict, keep: str | None) -> list[Sample]:
+        """The group's `n` samples, scored. Raises what the first episode that fails has raised, once all have ended.
+
+        step: seeds the requests; keep: the folder in which finished trajectories are kept and found, None for none.
+        """
+        tasks = [self._sample(uid, number, row, step, dict(sampling), keep) for number in range(n)]
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        samples = []
+        for one in ended:
+            if isinstance(one, BaseException):
+                raise one
+            samples.append(one)
+        return samples
+
+    async def _sample(self, uid: str, number: int, row: dict, step: int, sampling: dict, keep: str | None) -> Sample:
+        key = f"{uid}/{number}/{_digest(row)}"
+        unfinished = await self._open(keep) if keep is not None else None
+        if unfinished and (kept := await asyncio.to_thread(unfinished.take, key)) is not None:
+            return Sample.of_kept(uid, number, kept)
+        assert self.live is not None, "the worker is asked before it is connected"
+        async with self.live.trajectory():
+            sample, told = await self.episodes.run(self.client, uid, number, row, step, sampling)
+            self.live.ended(sample.length)
+        sample.outcome = await next(self.judges).score.remote(row, sample.response_ids, told)
+        if unfinished and sample.finish != Status.SANDBOX:
+            await asyncio.to_thread(unfinished.append, key, sample.kept())
+        return sample
+
+    async def _open(self, folder: str) -> Unfinished:
+        if folder not in self.opened:
+            self.opened[folder] = asyncio.ensure_future(asyncio.to_thread(Unfinished, Path(folder)))
+            for old in list(self.opened)[:-_FOLDERS]:
+                del self.opened[old]
+        return await self.opened[folder]
+
+
+class JudgeActor:
+    """Scores trajectories in a process of its own: grading takes no core from an event loop of episodes.
+
+    make: makes this process's scorer, which has `score(row, response_ids, told)`.
+    """
+
+    def __init__(self, make: Callable[[], Any]):
+        self.scorer = make()
+
+    async def score(self, row: dict, response_ids, told: dict) -> dict:
+        return await asyncio.to_thread(self.scorer.score, row, response_ids, told)
+
+
+def _digest(row: Mapping) -> str:
+    """Names the problem with all that it consists of, so that nothing is taken over of another that has its place."""
+    content = json.dumps([row.get(name) for name in _ROW], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
