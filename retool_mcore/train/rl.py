@@ -6,7 +6,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from retool_mcore.backends.check import assert_adapters
-from retool_mcore.backends.verl.run import check_config, check_step, run_trainer
+from retool_mcore.backends.verl.check import check_config
+from retool_mcore.backends.verl.run import check_step, run_trainer
 from retool_mcore.backends.verl.settings import verl_config
 from retool_mcore.backends.verl.task_runner import Runner
 from retool_mcore.data.curriculum import load_curriculum

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retool_mcore.backends.verl.run import check_config
+from retool_mcore.backends.verl.check import check_config
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 

@@ -14,7 +14,7 @@ from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, ResourcePoolManager, create_colocated_worker_cls
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils import tensordict_utils
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
@@ -22,6 +22,7 @@ from verl.workers.engine_workers import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 from verl.workers.utils.losses import value_loss
 
+from retool_mcore.backends.verl import check
 from retool_mcore.backends.verl.cluster import start_ray
 from retool_mcore.backends.verl.episodes import Episodes, Scorer
 from retool_mcore.backends.verl.weight_sync import PushError, refused
@@ -40,8 +41,8 @@ _RETRIES = 3  # of a judge that dies: it is made anew and asked again
 
 
 def check_config(verl) -> None:
-    """verl's own checks of its configuration, and what only its trainer can do. Raises UserError for the latter."""
-    validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
+    """verl's own checks of its configuration, and what only its trainer can do. Raises UserError."""
+    check.check_config(verl)
     replay = OmegaConf.select(verl, "actor_rollout_ref.actor.megatron.router_replay.mode") or "disabled"
     if replay != "disabled":
         raise UserError(f"parallel.megatron.router_replay.mode={replay} needs verl's trainer: unset RETOOL_LOOP.")

@@ -7,29 +7,15 @@ import sys
 from collections.abc import Iterable
 
 import ray
-from hydra.errors import InstantiationException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import run_ppo
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.backends.ray_job import installed_first
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
-from retool_mcore.errors import UserError
-
-
-def check_config(verl) -> None:
-    """verl's own checks of its configuration, which it makes in part when its workers begin. Raises UserError."""
-    try:
-        validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
-        omega_conf_to_dataclass(verl.actor_rollout_ref.rollout)
-    except (ValueError, TypeError, AssertionError, NotImplementedError, InstantiationException) as error:
-        said = " ".join(str(getattr(error, "__cause__", None) or error).split()).removesuffix(".")
-        raise UserError(f"verl refuses its configuration: {said}.") from error
 
 
 def check_step(methods: Iterable[str]) -> None:
