@@ -17,7 +17,7 @@ from retool_mcore.recipes.group_filters import (
     never_filled,
 )
 from retool_mcore.recipes.sandbox_errors import SandboxErrors
-from retool_mcore.rollout.failures import Cause, cause_of
+from retool_mcore.rollout.failures import Cause
 from retool_mcore.rollout.samples import Group
 
 
@@ -67,7 +67,7 @@ class GroupFilter:
     def _reason(self, group: Group) -> str:
         if group.error is not None:
             print(f"a group of step {group.step} failed: {group.error}", flush=True)
-            self.causes.append(cause_of(group.error))
+            self.causes.append(group.error.failures[0][1])
             return FAILED
         if self.errors.add([s.finish for s in group.samples], lambda row: group.samples[row].notes["calls"]):
             return SANDBOX

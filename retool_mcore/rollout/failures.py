@@ -1,11 +1,12 @@
 """Why a rollout failed, in a form that travels from the worker in which it failed to whoever counts the failures."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from retool_mcore.errors import describe, raised_in
+from retool_mcore.errors import ALIKE, FirstErrors, describe, raised_in
 
+ROLLOUTS = "every rollout so far"  # what FirstErrors names
 FAILURE = "failure"  # what a failed rollout leaves under its prompt: its Cause
 
 
@@ -40,3 +41,30 @@ def cause_of(error: BaseException) -> Cause:
 def most_common(causes: Iterable[Cause]) -> list[tuple[Cause, int]]:
     """The causes with their counts, the most frequent first."""
     return Counter(causes).most_common()
+
+
+def expect_prompts(first: FirstErrors, prompts: int) -> None:
+    """Set of how many of `prompts` prompts, and in how many rollouts, an error must be the first."""
+    prompts = max(1, prompts)
+    first.inputs, first.alike = min(ALIKE, prompts), min(ALIKE, 2 * prompts)
+
+
+class ScoringError(Exception):
+    """A reward, or what else scores a trajectory, raised before any trajectory was scored; `error`: `describe`'s."""
+
+    def __init__(self, error: str):
+        message, _, place = error.rpartition(" (")
+        super().__init__(message or error)
+        file, _, rest = place.removesuffix(")").partition(",")
+        self.traceback_str = f'File "{file}",{rest}' if message else ""
+
+
+class GroupFailed(Exception):
+    """Rollouts of a group raised. failures: (number of the rollout in the group, its Cause); rollouts: of the group."""
+
+    def __init__(self, failures: Sequence[tuple[int, Cause]], rollouts: int):
+        super().__init__(failures, rollouts)
+        self.failures, self.rollouts = failures, rollouts
+
+    def __str__(self) -> str:
+        return f"{len(self.failures)} of {self.rollouts} rollouts: {self.failures[0][1]}"

@@ -7,7 +7,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import FirstErrors, UserError
+from retool_mcore.rollout.failures import ROLLOUTS, GroupFailed, cause_of, expect_prompts
 from retool_mcore.rollout.samples import Group
 
 DEATHS = 3  # of workers in a run; one more is no accident
@@ -28,6 +29,7 @@ class Rollouts:
         self.busy = dict.fromkeys(workers, 0)  # groups of each: the idlest gets the next
         self.flight: dict[Any, Asked] = {}
         self.deaths = 0
+        self.first = FirstErrors()
 
     @property
     def flying(self) -> list[Group]:
@@ -43,8 +45,8 @@ class Rollouts:
     def ended(self, wait_s: float | None) -> list[Group]:
         """The groups that have ended since the last call. Waits for one, up to `wait_s` seconds (None: without end).
 
-        A group whose episodes raised has `error`. Raises a worker's UserError, and RuntimeError where a rollout engine
-        is dead or too many workers died.
+        A group whose episodes raised has `error`. Raises a worker's UserError, NeverWorked where all rollouts so far
+        failed alike, and RuntimeError where a rollout engine is dead or too many workers died.
         """
         refs = list(self.flight)
         if not refs:
@@ -52,7 +54,19 @@ class Rollouts:
         done, rest = ray.wait(refs, num_returns=1, timeout=wait_s)
         done += ray.wait(rest, num_returns=len(rest), timeout=0)[0] if rest else []
         closed = [self._close(ref) for ref in done]
-        return [group for group in closed if group is not None]
+        groups = [group for group in closed if group is not None]
+        expect_prompts(self.first, len(refs))
+        self._count(groups)
+        return groups
+
+    def _count(self, groups: list[Group]) -> None:
+        """Count what has failed while no rollout has worked."""
+        failed = [(group.uid, group.error) for group in groups if group.error is not None]
+        if len(failed) < len(groups) or any(len(error.failures) < error.rollouts for _, error in failed):
+            self.first.worked()
+        for uid, error in failed:
+            for number, cause in error.failures:
+                self.first.failed(ROLLOUTS, cause[:2], str(cause), f"{uid}/{number}", uid)
 
     def _close(self, ref) -> Group | None:
         asked = self.flight.get(ref)
@@ -66,7 +80,8 @@ class Rollouts:
                 raise cause from error
             if isinstance(cause, RayActorError):
                 raise RuntimeError(f"A rollout engine or a judge died: {cause}") from error
-            asked.group.error = error
+            one = cause if isinstance(cause, GroupFailed) else GroupFailed([(0, cause_of(error))], rollouts=1)
+            asked.group.error = one
         except RayActorError as error:
             self._replace(asked.worker, error)
             return None

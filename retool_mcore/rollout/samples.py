@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from retool_mcore.rollout.failures import GroupFailed
+
 ARRAYS = {"prompt_ids": np.int32, "response_ids": np.int32, "response_mask": np.int8, "log_probs": np.float32}
 
 
@@ -80,4 +82,4 @@ class Group:
     row: dict
     step: int
     samples: list[Sample] = field(default_factory=list)
-    error: BaseException | None = None
+    error: GroupFailed | None = None

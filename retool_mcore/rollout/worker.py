@@ -8,6 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from ray.exceptions import RayActorError
+
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.failures import GroupFailed, ScoringError, cause_of
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.samples import Sample
 from retool_mcore.rollout.unfinished import Unfinished
@@ -41,6 +45,7 @@ class RolloutWorker:
         self.judges = itertools.cycle(judges)
         self.client: Any = None
         self.live: Live | None = None
+        self.scored = False  # whether a trajectory has been
         self.opened: dict[str, asyncio.Future] = {}  # folders of unfinished trajectories
 
     async def connect(self, client, cache_tokens: int | None) -> None:
@@ -48,18 +53,21 @@ class RolloutWorker:
         self.client, self.live = client, Live(cache_tokens, **self.live_options)
 
     async def group(self, uid: str, row: dict, step: int, *, n: int, sampling: dict, keep: str | None) -> list[Sample]:
-        """The group's `n` samples, scored. Raises what the first episode that fails has raised, once all have ended.
+        """The group's `n` samples, scored. Raises GroupFailed where an episode raised, once all have ended; UserError
+        and the death of another actor as they are.
 
         step: seeds the requests; keep: the folder in which finished trajectories are kept and found, None for none.
         """
         tasks = [self._sample(uid, number, row, step, dict(sampling), keep) for number in range(n)]
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        samples = []
-        for one in ended:
-            if isinstance(one, BaseException):
-                raise one
-            samples.append(one)
-        return samples
+        errors = {number: one for number, one in enumerate(ended) if isinstance(one, BaseException)}
+        for error in errors.values():
+            if isinstance(error, (UserError, RayActorError)):
+                raise error
+        if errors:
+            failures = [(number, cause_of(error)) for number, error in errors.items()]
+            raise GroupFailed(failures, n) from next(iter(errors.values()))
+        return [one for one in ended if not isinstance(one, BaseException)]
 
     async def _sample(self, uid: str, number: int, row: dict, step: int, sampling: dict, keep: str | None) -> Sample:
         key = f"{uid}/{number}/{_digest(row)}"
@@ -71,7 +79,12 @@ class RolloutWorker:
             sample, told = await self.episodes.run(self.client, uid, number, row, step, sampling)
             self.live.ended(sample.length)
         sample.outcome = await next(self.judges).score.remote(row, sample.response_ids, told)
-        if unfinished and sample.finish != Status.SANDBOX:
+        error = sample.outcome.get("error", "")
+        if error and not self.scored:
+            raise ScoringError(error)
+        self.scored = True
+        # What the sandbox spoilt is generated again, and scored again, what scoring raised for.
+        if unfinished and sample.finish != Status.SANDBOX and not error:
             await asyncio.to_thread(unfinished.append, key, sample.kept())
         return sample
 

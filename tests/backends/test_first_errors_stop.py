@@ -6,8 +6,9 @@ from verl.trainer.ppo.v1 import replay_buffer as verls
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from retool_mcore.backends.verl import first_errors
-from retool_mcore.backends.verl.first_errors import ScoringError, StopsForFirstErrors
+from retool_mcore.backends.verl.first_errors import StopsForFirstErrors
 from retool_mcore.errors import ALIKE, NeverWorked, UserError, describe
+from retool_mcore.rollout.failures import ScoringError
 from retool_mcore.rollout.unfinished import Unfinished
 
 ERROR = "ZeroDivisionError: division by zero (own_rewards.py, line 7, in brief)"

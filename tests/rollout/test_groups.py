@@ -8,6 +8,7 @@ from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.data.prompt_stream import Prompts
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.filters import GroupFilter
+from retool_mcore.rollout.failures import GroupFailed, cause_of
 from retool_mcore.rollout.groups import Groups
 from retool_mcore.rollout.samples import Group, Sample
 
@@ -46,7 +47,7 @@ class Played:
         self.flying.remove(group)
         made = self.script.get(int(group.uid.partition("-")[2]) + 100 * (group.step - 1), [1.0, 0.0])
         if isinstance(made, Exception):
-            group.error = made
+            group.error = GroupFailed([(0, cause_of(made))], 2)
         else:
             group.samples = [sample(group.uid, n, acc) for n, acc in enumerate(made)]
         return group
@@ -100,7 +101,9 @@ def test_a_failed_group_is_replaced_and_counted(capsys):
     made.ask(1)
     taken, metrics = made.take(1, 2)
     assert len(taken) == 2 and metrics["filters/groups/failed"] == 1
-    assert "a group of step 1 failed: the engine aborted turn 0" in capsys.readouterr().out
+    assert (
+        "a group of step 1 failed: 1 of 2 rollouts: RuntimeError: the engine aborted turn 0" in capsys.readouterr().out
+    )
 
 
 def test_a_group_that_the_sandbox_spoilt_is_replaced_and_too_many_end_the_run():

@@ -3,8 +3,9 @@
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from retool_mcore.errors import UserError
+from retool_mcore.errors import NeverWorked, UserError
 from retool_mcore.rollout import rollouts as module
+from retool_mcore.rollout.failures import Cause, GroupFailed
 from retool_mcore.rollout.rollouts import DEATHS, Rollouts
 from retool_mcore.rollout.samples import Group
 
@@ -61,11 +62,41 @@ def test_an_error_of_an_episode_fails_its_group_and_a_users_error_ends_the_run()
     rollouts = Rollouts([Worker({"a": task_error(ValueError("odd"))})], start=None)
     ask(rollouts, "a", "b")
     failed, whole = rollouts.ended(None)
-    assert isinstance(failed.error, RayTaskError) and failed.samples == [] and whole.samples == ["b"]
+    ((_, cause),) = failed.error.failures
+    assert cause.described.startswith("ValueError: odd") and failed.samples == [] and whole.samples == ["b"]
     rollouts = Rollouts([Worker({"a": task_error(UserError("mend the data."))})], start=None)
     ask(rollouts, "a")
     with pytest.raises(UserError, match="mend the data"):
         rollouts.ended(None)
+
+
+def failed(*numbers, line=7):
+    place = f"own.py, line {line}, in reward"
+    return task_error(GroupFailed([(number, Cause("KeyError", place, f"KeyError ({place})")) for number in numbers], 2))
+
+
+def test_what_fails_alike_from_the_start_ends_the_step_at_once():
+    rollouts = Rollouts([Worker(dict.fromkeys("abcd", failed(0, 1)))], start=None)
+    ask(rollouts, *"abcd")
+    with pytest.raises(
+        NeverWorked, match=r"every rollout so far has failed 8 times of 8 .*: KeyError \(own.py, line 7"
+    ):
+        rollouts.ended(None)
+
+
+@pytest.mark.parametrize(
+    "other", [["b"], failed(0), failed(0, 1, line=8)], ids=["a group works", "a rollout works", "another error"]
+)
+def test_one_rollout_that_works_or_fails_in_another_way_stops_nothing(other):
+    rollouts = Rollouts([Worker(dict.fromkeys("acd", failed(0, 1)) | {"b": other})], start=None)
+    ask(rollouts, *"abcd")
+    assert len(rollouts.ended(None)) == 4
+
+
+def test_one_prompt_of_several_that_always_fails_stops_nothing():
+    rollouts = Rollouts([Worker({"a": failed(0, 1)})], start=None)
+    ask(rollouts, *"abcd")
+    assert [group.uid for group in rollouts.ended(None) if group.error] == ["a"]
 
 
 def test_a_dead_engine_ends_the_run_with_a_sentence():

@@ -2,9 +2,12 @@
 
 import asyncio
 import copy
+import pickle
 
 import pytest
 
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.failures import GroupFailed
 from retool_mcore.rollout.samples import Sample
 from retool_mcore.rollout.worker import JudgeActor, RolloutWorker
 
@@ -64,13 +67,14 @@ def test_a_group_is_its_samples_with_what_the_judge_said():
 
 def test_a_failed_group_waits_for_its_siblings_and_raises_what_failed():
     episodes = Episodes(failing=[1])
-    with pytest.raises(ValueError, match="sample 1 is odd"):
+    with pytest.raises(GroupFailed, match="1 of 3 rollouts: ValueError: sample 1 is odd") as error:
         group(worker(episodes), n=3)
+    assert [number for number, _ in pickle.loads(pickle.dumps(error.value)).failures] == [1]
     assert episodes.ended == 2, "no episode goes on behind its group"
 
 
 def test_what_an_attempt_finished_is_neither_generated_nor_judged_again(tmp_path):
-    with pytest.raises(ValueError, match="odd"):
+    with pytest.raises(GroupFailed, match="odd"):
         group(worker(Episodes(failing=[1])), keep=tmp_path / "step")
     episodes, judge = Episodes(), Judge()
     samples = group(worker(episodes, judge), keep=tmp_path / "step")
@@ -92,6 +96,32 @@ def test_what_the_sandbox_spoilt_is_not_kept(tmp_path):
     episodes = Episodes()
     group(worker(episodes), keep=tmp_path / "step")
     assert len(episodes.ran) == 2
+
+
+def test_scoring_that_raises_fails_a_group_while_nothing_was_scored_and_is_never_kept(tmp_path):
+    class Broken(Judge):
+        errors = ["KeyError: 'x' (own.py, line 7, in reward)", "", "", "KeyError: 'x' (own.py, line 7, in reward)"]
+
+        async def remote(self, row, response_ids, told):
+            return await super().remote(row, response_ids, told) | {"error": self.errors[len(self.asked) - 1]}
+
+    made = worker(Episodes(), Broken())
+    with pytest.raises(GroupFailed, match=r"KeyError: 'x' \(own.py, line 7, in reward\)"):
+        group(made, keep=tmp_path / "step")
+    samples = group(made, keep=tmp_path / "other")
+    assert [sample.outcome["error"] for sample in samples] == ["", Broken.errors[0]], "counted, now that one has worked"
+    episodes = Episodes()
+    group(worker(episodes), keep=tmp_path / "other")
+    assert len(episodes.ran) == 1
+
+
+def test_a_users_error_ends_the_run_as_it_is():
+    class Wrong(Judge):
+        async def remote(self, row, response_ids, told):
+            raise UserError("no such reward")
+
+    with pytest.raises(UserError, match="no such reward"):
+        group(worker(Episodes(failing=[0]), Wrong()))
 
 
 def test_no_more_episodes_are_at_work_than_the_caches_hold():

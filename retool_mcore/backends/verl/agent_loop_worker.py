@@ -26,9 +26,9 @@ from verl.utils import tensordict_utils
 from verl.utils.rollout_trace import rollout_trace_attr
 
 from retool_mcore.backends.patches import PATCHES, check
-from retool_mcore.backends.verl.first_errors import FirstRollouts, ScoringError
+from retool_mcore.backends.verl.first_errors import FirstRollouts
 from retool_mcore.recipes.columns import unwrap
-from retool_mcore.rollout.failures import FAILURE, cause_of
+from retool_mcore.rollout.failures import FAILURE, ScoringError, cause_of
 from retool_mcore.rollout.live import Live
 from retool_mcore.rollout.seeds import DRAW, ORDER, Draws
 from retool_mcore.rollout.unfinished import Unfinished

@@ -13,20 +13,10 @@ from contextlib import asynccontextmanager
 
 import transfer_queue
 
-from retool_mcore.errors import ALIKE, FirstErrors, NeverWorked, describe, identity
+from retool_mcore.errors import FirstErrors, NeverWorked, describe, identity
+from retool_mcore.rollout.failures import ROLLOUTS, expect_prompts
 
 _TAG = "first_error"
-_WHAT = "every rollout so far"
-
-
-class ScoringError(Exception):
-    """A reward, or what else scores a trajectory, raised before any trajectory was scored; `error`: `describe`'s."""
-
-    def __init__(self, error: str):
-        message, _, place = error.rpartition(" (")
-        super().__init__(message or error)
-        file, _, rest = place.removesuffix(")").partition(",")
-        self.traceback_str = f'File "{file}",{rest}' if message else ""
 
 
 class FirstRollouts:
@@ -72,7 +62,6 @@ class StopsForFirstErrors:
                     raise NeverWorked(report["never"])
             if partition:
                 self._first.worked()
-            prompts = max(1, len(self.prompt_global_steps[partition_id]))
-            self._first.inputs, self._first.alike = min(ALIKE, prompts), min(ALIKE, 2 * prompts)
+            expect_prompts(self._first, len(self.prompt_global_steps[partition_id]))
             for key, report in found.items():
-                self._first.failed(_WHAT, tuple(report["same"]), report["described"], key, report["prompt"])
+                self._first.failed(ROLLOUTS, tuple(report["same"]), report["described"], key, report["prompt"])
