@@ -31,11 +31,12 @@ from retool_mcore.train.batch import Batch, shuffled
 from retool_mcore.train.long_prompts import fitting_files
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
-from retool_mcore.train.validation import validate
+from retool_mcore.train.validation import Validation, validate
 
 
-def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked], held_back: Prompts | None) -> None:
+def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked], problems: Validation | None) -> None:
     """Train to the last step. asked: what the checkpoint that the run goes on from had asked for and not taken.
+    problems: to validate on.
 
     Raises StopRequested and alarms.Ended (state/), MaskAuditError, PushError and UserError.
     """
@@ -44,6 +45,9 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
     cut = Cut(rows, min(cfg.mini_batch * cfg.n, rows), ranks=engines.dp)
     with run.phase(heartbeat.PUSH):
         engines.push(run.start, verify=True)
+    if problems and cfg.validate_first and run.start == 0:  # a resumed run has been validated before its first step
+        with run.phase(heartbeat.VALIDATION):
+            run.log.log(data=validate(cfg, engines.rollouts, run, problems, step=0), step=0)
     groups.ask_again(asked)
     for step in run.steps():
         groups.ask(step)
@@ -65,9 +69,9 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
             with run.phase(heartbeat.PUSH, "update_weights"):
                 metrics |= engines.push(step, verify=run.verifies(step))
             run.timing["step"] = run.elapsed_s  # validation is not training
-            if held_back and run.validates(step):
+            if problems and run.validates(step):
                 with run.phase(heartbeat.VALIDATION, "testing"):
-                    metrics |= validate(cfg, engines.rollouts, run, held_back, step)
+                    metrics |= validate(cfg, engines.rollouts, run, problems, step)
         late = run.record(step, batches, metrics, engines, prompts)
         if ending := ending or late:
             run.end(ending, step, prompts)
@@ -249,7 +253,10 @@ def main(config_path: str) -> None:
         print(f"curriculum: RL draws from {len(curriculum.problems)} problems")
     prompts = Prompts(verl.data.train_files, verl.data.seed, curriculum)
     asked = prompts.load(last, alarms.left_out(stage_dir, start)) if last else []
-    held_back = Prompts(verl.data.val_files, verl.data.seed, curriculum) if cfg.validate_every > 0 else None
+    problems = None
+    if cfg.validate_every > 0 or cfg.validate_first:
+        files = [verl.data.val_files, *([verl.retool.evaluation.files] if cfg.evaluation else [])]
+        problems = Validation(*(Prompts(one, verl.data.seed, curriculum) for one in files))
     (stage_dir / "ALARM").unlink(missing_ok=True)
     write_dashboard("rl", config.train.loggers)
     start_ray(verl)
@@ -258,7 +265,7 @@ def main(config_path: str) -> None:
         engines.load(last)
     run = Run(cfg, verl.retool, loggers(verl), start, PolicyIdentity(verl, start) if cfg.save_every > 0 else None)
     try:
-        train(cfg, engines, run, prompts, asked, held_back)
+        train(cfg, engines, run, prompts, asked, problems)
     except stop.StopRequested as stopped:
         stop.honour(stage_dir, stopped.step)
         sys.exit(stop.EXIT_CODE)

@@ -24,7 +24,9 @@ class Settings:
     sampling: Mapping[str, Any] = field(default_factory=dict)  # temperature, top_p, top_k, ... of the rollouts
     validation_sampling: Mapping[str, Any] = field(default_factory=dict)
     validation_n: int = 1
+    evaluation: Mapping[str, Any] | None = None  # samples and sampling of the evaluation set; None: not validated on
     validate_every: int = -1  # steps; below 1: never
+    validate_first: bool = False  # also before the first step
     save_every: int = -1
     verify_every: int = 1  # pushes from one that is verified to the next; 0: the first alone
     stop_after_worse: int | None = None  # validations in a row
@@ -55,7 +57,9 @@ class Settings:
             sampling=sampling,
             validation_sampling=held_back,
             validation_n=rollout.val_kwargs.n,
+            evaluation=retool.evaluation and OmegaConf.to_container(retool.evaluation, resolve=True),
             validate_every=verl.trainer.test_freq,
+            validate_first=verl.trainer.val_before_train,
             save_every=verl.trainer.save_freq,
             verify_every=retool.verify_push_every,
             stop_after_worse=retool.stop_after_worse,

@@ -19,6 +19,7 @@ from retool_mcore.state import alarms, checkpoints, stop
 from retool_mcore.train import rl_loop
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
+from retool_mcore.train.validation import Validation
 
 RECIPE = {
     "advantage": "grpo",
@@ -136,9 +137,11 @@ def started(tmp_path, monkeypatch):
         retool.alarms = alarm_settings
         run, log = None, Log()
         run = Run(cfg, retool, log, start, identity=None)
-        held_back = Prompts("rows", 1, Curriculum()) if cfg.validate_every > 0 else None
+        problems = None
+        if cfg.validate_every > 0 or cfg.validate_first:
+            problems = Validation(Prompts("rows", 1, Curriculum()), Prompts("rows", 1, Curriculum()))
         try:
-            rl_loop.train(cfg, engines, run, prompts, asked, held_back)
+            rl_loop.train(cfg, engines, run, prompts, asked, problems)
         finally:
             run.close()
         return run, log
@@ -285,6 +288,25 @@ def test_validation_shares_its_seeds_and_is_measured_on_the_pushed_policy(starte
     assert [step for uid, step in asked if uid.startswith("val")] == [0] * 5
     assert log.steps[1]["val/accuracy"] == 0.5 and log.steps[1]["val/failed"] == 0
     assert json.loads((tmp_path / "validation.jsonl").read_text())["problems"] == [0.5] * 5
+
+
+def test_the_evaluation_set_is_sampled_as_it_says_and_also_before_the_first_step(started, tmp_path, monkeypatch):
+    engines, asked = Engines(), []
+    ask = engines.ask
+    monkeypatch.setattr(
+        engines, "ask", lambda group, **options: (asked.append((group, options)), ask(group, **options))
+    )
+    own = {"samples": 4, "sampling": {"temperature": 0.6}}
+    usual = {"temperature": 1.0, "top_p": 1.0}
+    cfg = settings(steps=1, validate_first=True, validation_n=2, validation_sampling=usual, evaluation=own)
+    _, log = started(cfg, engines)
+    found = {options["n"]: options["sampling"] for group, options in asked if group.uid.startswith("val-evaluation")}
+    assert found == {4: {"temperature": 0.6, "top_p": 1.0}}
+    assert log.steps[0]["val/accuracy"] == log.steps[0]["val/evaluation/accuracy"] == 0.5
+    assert log.steps[0]["val/evaluation/best@4"] == 1.0 and log.steps[0]["val/evaluation/failed"] == 0
+    assert sorted(log.steps) == [0, 1] and "val/accuracy" not in log.steps[1]
+    started(settings(steps=2, validate_first=True), Engines())
+    assert len((tmp_path / "validation.jsonl").read_text().splitlines()) == 1, "a resumed run has been validated"
 
 
 def test_a_run_that_no_longer_improves_ends(started):
