@@ -1,5 +1,6 @@
 """The prompts of RL in an order that a seed and a position name; every epoch draws its own."""
 
+import copy
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,6 +44,12 @@ class Prompts:
             "index": extra.get("index", 0),
             "number": number,
         }
+
+    def copy(self) -> "Prompts":
+        """The prompts as they stand, for a checkpoint that may be written after more are taken."""
+        copied = copy.copy(self)
+        copied.curriculum = copy.deepcopy(self.curriculum)
+        return copied
 
     def measure(self, row: dict, accuracy: float) -> None:
         """A group of the row has ended with this mean verdict."""

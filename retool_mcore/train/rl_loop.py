@@ -7,6 +7,7 @@ lie does not matter here: `Engines` (backends/verl/engines.py) has Megatron and 
 
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -50,10 +51,12 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
             run.log.log(data=validate(cfg, engines.rollouts, run, problems, step=0), step=0)
     groups.ask_again(asked)
     for step in run.steps():
+        before = prompts.copy(), groups.to_ask_again
         groups.ask(step)
         total, batches = Total(), []
         for part in range(cfg.updates):
-            with run.phase(heartbeat.GENERATION, "gen"):  # episodes, rewards, whole groups that teach something
+            saved = run.saves_trained(step - 1, engines, *before) if part == 0 else nullcontext()
+            with run.phase(heartbeat.GENERATION, "gen"), saved:  # episodes, rewards, groups that teach something
                 taken, metrics = groups.take(step, cfg.batch // cfg.updates)
             engines.pause()  # on shared devices the rollout engines give their memory back
             batch, balance = shuffled(taken, cut, cfg.seed, step)
@@ -65,7 +68,7 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
         ending = run.alarms.judge(step, metrics)
         if ending is None:
             if run.saves_at(step):  # before the rollout engines wake: then the device memory is their own
-                run.save(step, engines, prompts, groups)
+                run.save(step, engines, prompts, groups.to_ask_again)
             with run.phase(heartbeat.PUSH, "update_weights"):
                 metrics |= engines.push(step, verify=run.verifies(step))
             run.timing["step"] = run.elapsed_s  # validation is not training

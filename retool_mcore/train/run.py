@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from retool_mcore.data.prompt_stream import Prompts
+from retool_mcore.data.prompt_stream import Asked, Prompts
+from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.audit import Fault, MaskAuditError
 from retool_mcore.metrics.charts import Overview
@@ -124,12 +125,14 @@ class Run:
             rollouts, prompts, judge, self.options, batch=self.cfg.batch, staleness=self.cfg.staleness
         )  # fmt: skip
 
-    def save(self, step: int, engines, prompts: Prompts, groups: Groups) -> None:
-        """Write a checkpoint of the policy after `step`. It counts once the step is recorded."""
+    def save(self, step: int, engines, prompts: Prompts, pending: list[Asked]) -> None:
+        """Write a checkpoint of the policy after `step`. It counts once the step is recorded.
+
+        pending: what is asked for and not taken.
+        """
         if self.alarms.leads_back and step < self.total:
             print(f"Step {step} is not saved: the next may have to go back behind it.", flush=True)
             return
-        pending = groups.to_ask_again
 
         def write(checkpoint: Path) -> None:
             engines.save(checkpoint, step)
@@ -141,6 +144,22 @@ class Run:
             seconds = self.saves.write(step, min((asked for _, asked, *_ in pending), default=step + 1), write)
         self.saved_step = step
         self.schedule.save_ended(seconds)
+
+    @contextmanager
+    def saves_trained(self, step: int, engines, prompts: Prompts, pending: list[Asked]) -> Iterator[None]:
+        """Where a UserError ends the body, which changes no weights, first save the policy after `step` if it is not.
+
+        prompts, pending: as they were at the end of that step.
+        """
+        try:
+            yield
+        except UserError:
+            if self.cfg.save_every > 0 and self.saved_step != step:
+                engines.end_rollouts()
+                self.save(step, engines, prompts, pending)
+                self.saves.recorded()
+            self.saves.finish(blocking=True)
+            raise
 
     def trained(self) -> None:
         """The policy is another now: what it samples from here on is not taken for the old one's."""

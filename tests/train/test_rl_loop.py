@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from retool_mcore.data import prompt_stream
 from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.data.prompt_stream import Prompts
+from retool_mcore.errors import UserError
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.metrics.records import read_step
 from retool_mcore.rollout.samples import Sample
@@ -48,7 +49,7 @@ class Engines:
 
     def __getattr__(self, name):  # a pass over a batch, of which the test sees the order
         passes = {"log_probs": ("old_log_probs", "entropy"), "reference_log_probs": ("ref_log_prob",)}
-        passes |= {"values": ("values",), "update": (), "update_critic": (), "pause": ()}
+        passes |= {"values": ("values",), "update": (), "update_critic": (), "pause": (), "end_rollouts": ()}
         if name not in passes:
             raise AttributeError(name)
 
@@ -241,6 +242,32 @@ def test_a_request_to_stop_ends_the_run_behind_a_saved_step(started, tmp_path):
     with pytest.raises(stop.StopRequested):
         started(settings(save_every=2, steps=6), engines)
     assert [call for call in engines.calls if call.startswith("save")] == ["save 2"]
+
+
+@pytest.mark.parametrize(("save_every", "saved"), [(9, ["end_rollouts", "save 2"]), (1, []), (-1, [])])
+def test_a_users_error_in_a_step_leaves_what_the_steps_before_have_trained(started, tmp_path, save_every, saved):
+    def broken(whole):
+        engines = Engines()
+        ended = engines.ended
+
+        def end(wait_s):
+            if wait_s is None and engines.calls[-1] == "push 2" and not whole:
+                raise UserError("loosen recipe.filters")
+            return ended(wait_s)
+
+        engines.ended = end
+        return engines
+
+    engines = broken(False)
+    with pytest.raises(UserError, match="loosen"):
+        started(settings(save_every=save_every, steps=4), engines)
+    assert engines.calls[engines.calls.index("push 2") + 1 :] == saved
+    if saved:
+        state = json.loads((tmp_path / "checkpoints" / "global_step_2" / "prompts.json").read_text())
+        assert state["epoch"] * 5 + state["position"] == 4 and state["asked"] == [], "as at the end of step 2"
+        engines = broken(True)
+        _, log = started(settings(save_every=save_every, steps=4), engines)
+        assert engines.calls[0] == "push 2" and sorted(log.steps) == [3, 4]
 
 
 def alarm(name, answer, **values):

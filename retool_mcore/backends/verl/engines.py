@@ -192,6 +192,12 @@ class Engines:
         if not self.apart:
             self.transport.sleep_replicas()
 
+    def end_rollouts(self) -> None:
+        """Abort all turns for good and refuse new ones: the run ends, once its last checkpoint is written."""
+        self.transport.abort_replicas(reject_request=True)
+        if not self.apart:
+            self.transport.sleep_replicas()
+
     def push(self, step: int, verify: bool) -> dict[str, float]:
         """Give the policy to the rollout engines as version `step`; they go on with it. Returns metrics push/...
 
