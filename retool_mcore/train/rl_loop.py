@@ -26,6 +26,7 @@ from retool_mcore.recipes.importance import correct
 from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rewards.otc import fewest_calls, tool_productivity
 from retool_mcore.rewards.registry import find_reward
+from retool_mcore.rewards.value import number
 from retool_mcore.state import alarms, checkpoints, heartbeat, stop
 from retool_mcore.state.policy_identity import PolicyIdentity
 from retool_mcore.train.batch import Batch, shuffled
@@ -156,7 +157,8 @@ def reward_groups(batch: Batch, group_reward, memory: FewestCalls, step: int) ->
         samples = [batch.samples[row] for row in group]
         problem = problem_name(batch.rows[group[0]]["data_source"], int(batch.rows[group[0]]["index"]))
         accs, calls = [float(s.outcome["acc"]) for s in samples], [len(s.notes["calls"]) for s in samples]
-        values = reward(accs, calls, fewest=memory.get(problem), **group_reward["args"])
+        found = reward(accs, calls, fewest=memory.get(problem), **group_reward["args"])
+        values = [number(value, f"the group reward {group_reward['name']}") for value in found]
         for row, sample, value in zip(group, samples, values, strict=True):
             batch.rewards[row] = value + float(sample.outcome["overlong"])
         minima[problem] = fewest_calls(accs, calls, minima.get(problem, memory.get(problem)))

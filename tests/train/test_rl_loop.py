@@ -336,6 +336,14 @@ def test_the_evaluation_set_is_sampled_as_it_says_and_also_before_the_first_step
     assert len((tmp_path / "validation.jsonl").read_text().splitlines()) == 1, "a resumed run has been validated"
 
 
+def test_a_group_reward_that_is_no_finite_number_is_not_trained_on(started, monkeypatch):
+    engines = Engines()
+    monkeypatch.setattr(rl_loop, "find_reward", lambda name: lambda accs, calls, fewest: [float("nan")] * len(accs))
+    with pytest.raises(ValueError, match="the group reward own returned nan"):
+        started(settings(recipe=RECIPE | {"group_reward": {"name": "own", "args": {}}}), engines)
+    assert "update" not in engines.calls
+
+
 def test_a_run_that_no_longer_improves_ends(started):
     run, log = started(settings(steps=9, validate_every=1, validation_n=2, stop_after_worse=2), Engines())
     assert sorted(log.steps) == [1, 2, 3] and run.total == 3
