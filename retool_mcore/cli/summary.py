@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -24,7 +25,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """
     if not run.is_dir():
         raise no_run(run)
-    scores = {row["folder"]: _read_eval(run / "eval" / row["folder"] / "metrics.json") for row in ROWS.values()}
+    scores = {row["folder"]: _read_evals(run / "eval", row["folder"]) for row in ROWS.values()}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []
@@ -78,6 +79,17 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
     if "policy" in found:
         console.print(f"policy: step {found['step']}, {found['policy']}", soft_wrap=True)
     console.print(table)
+
+
+def _read_evals(folder: Path, policy: str) -> dict:
+    """Metrics of a policy's evaluation, joined with those of problems that it read itself (labels POLICY-FILES)."""
+    found: dict[str, dict] = {}
+    for path in [*sorted(folder.glob(f"{policy}-*/config.yaml")), folder / policy / "config.yaml"]:
+        if path.parent.name == policy or yaml.safe_load(path.read_text()).get("policy") == policy:
+            for part, values in _read_eval(path.with_name("metrics.json")).items():
+                if isinstance(values, dict):
+                    found[part] = found.get(part, {}) | values
+    return found
 
 
 def _read_eval(path: Path) -> dict:

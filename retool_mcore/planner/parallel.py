@@ -149,18 +149,6 @@ def check_weight_bucket(megabytes: int, *, largest_bytes: int) -> None:
         )
 
 
-def check_epochs(*, steps: int | None, epochs: int, there: int) -> None:
-    """verl ends SFT with its epochs, whatever `steps` says: without the last step's checkpoint, in mid-schedule.
-
-    there: steps that the data make in so many epochs.
-    """
-    if steps is not None and steps > there:
-        raise UserError(
-            f"train.steps={steps} is more than the {there} steps that the data make in train.epochs={epochs}: raise "
-            "train.epochs, or lower train.steps."
-        )
-
-
 def check_schedule(*, steps: int, warmup_steps: int) -> None:
     """Megatron's scheduler asserts that warm-up ends before the run does, whose steps here follow from the data."""
     if warmup_steps >= steps:

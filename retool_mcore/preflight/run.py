@@ -65,7 +65,6 @@ def check_sft_stage(config: DictConfig) -> None:
     data.check_fills_a_batch("data.sft_train_files", rows=rows, batch=train.batch)
     there = train.epochs * (rows // train.batch)
     parallel.check_schedule(steps=train.steps or there, warmup_steps=train.warmup_steps)
-    parallel.check_epochs(steps=train.steps, epochs=train.epochs, there=there)
 
     weights = reads_weights(config)
     model = read_policy(config.init_from, "init_from", rollout, advice=MODEL_ADVICE, weights=weights)

@@ -74,3 +74,16 @@ def test_a_stage_that_runs_is_told_with_its_time_left(finished, monkeypatch):
     print_table(finished, Console(file=out, width=120))
     assert "rl: step 12/40, step 13 since 5 s; 9 min left of the stage" in out.getvalue()
     assert "sft: step" not in out.getvalue()
+
+
+def test_problems_that_an_evaluation_read_itself_are_a_column_too(finished):
+    """Their label names the files; `rl-best-mine` is of another policy, and a label of the user's own is not shown."""
+    for label, policy, accuracy in (("rl-mine", "rl", 0.7), ("rl-best-mine", "rl-best", 0.9), ("warm", "rl", 0.1)):
+        folder = finished / "eval" / label
+        folder.mkdir()
+        (folder / "config.yaml").write_text(f"policy: {policy}\n")
+        metrics = {"accuracy": {"mine": {"mean@8": accuracy}}, "behaviour": {"mine": {"code_ratio": 1.0}}}
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+    titles, cells = rows(finished)
+    shown = {row[0]: row[1 + titles[1:].index("mine mean@8")] for row in cells}
+    assert shown == {"before SFT": "-", "after SFT": "-", "after RL": "70.0 %", "best of RL": "90.0 %"}

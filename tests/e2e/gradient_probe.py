@@ -99,7 +99,7 @@ def updates(engine, advantages, ids) -> dict:
         skipped.append(int(metrics["skipped_updates"].aggregate()) if "skipped_updates" in metrics else None)
         moments.append(state(engine))
         if len(moments) == 1:
-            after = copies(engine)
+            after = copies(engine, gradients(engine, advantages, ids, None))
     sound = all(bool(torch.isfinite(tensor).all()) for tensor in moments[2])
     everyone = torch.tensor([not differs(moments[0], moments[1]), differs(moments[1], moments[2]), sound]).int()
     torch.distributed.all_reduce(everyone, op=torch.distributed.ReduceOp.MIN)
@@ -134,11 +134,16 @@ def differs(reference, other) -> bool:
     return bool(flag)
 
 
-def copies(engine) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(gradient, weight) of every copy of a tied embedding, of all ranks: one on the first and on the last stage."""
-    shared = [p for module in engine.module for p in module.parameters() if getattr(p, "shared_embedding", False)]
+def copies(engine, gradients: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(gradient, weight) of every copy of a tied embedding, of all ranks: one on the first and on the last stage.
+
+    gradients: of this rank's parameters, as `gradients` returns them: verl clears its own once it leaves train mode.
+    """
+    weights = [p for module in engine.module for p in module.parameters()]
+    pairs = zip(gradients, weights, strict=True)
+    shared = [(gradient, p.detach().clone()) for gradient, p in pairs if getattr(p, "shared_embedding", False)]
     found = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, [(p.main_grad.clone(), p.detach().clone()) for p in shared])
+    torch.distributed.all_gather_object(found, shared)
     return [copy for rank in found for copy in rank]
 
 
@@ -156,7 +161,7 @@ def main(model: str, tp: str, pp: str, output: str, *overrides: str) -> None:
     ids = torch.randint(0, VOCABULARY, (PROMPT + len(MASK),), generator=generator)
     advantages = torch.randn(len(MASK), generator=generator)
     reference = gradients(engine, advantages, ids, None)
-    save_policy(engine, output, copies(engine))
+    save_policy(engine, output, copies(engine, reference))
     again = gradients(engine, advantages, ids, None)
     result = {"mask": MASK, "label": [], "advantage": [], "repeats": not differs(reference, again)}
     result |= {"ids": ids.tolist(), "advantages": advantages.tolist()}

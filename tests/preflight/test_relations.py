@@ -89,10 +89,3 @@ def test_a_weight_push_holds_the_largest_tensor():
     parallel.check_weight_bucket(16, largest_bytes=16 * 2**20)
     with pytest.raises(UserError, match=r"weight_bucket_mb=16 is less than the 109 MB .*: set it to 109 or more\.$"):
         parallel.check_weight_bucket(16, largest_bytes=49152 * 576 * 4 + 2**20)
-
-
-def test_sft_does_not_end_before_its_schedule():
-    parallel.check_epochs(steps=40, epochs=2, there=40)
-    parallel.check_epochs(steps=None, epochs=2, there=40)
-    with pytest.raises(UserError, match=r"^train.steps=41 is more than the 40 steps that the data make in train.epoch"):
-        parallel.check_epochs(steps=41, epochs=2, there=40)
