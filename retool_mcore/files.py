@@ -114,7 +114,8 @@ def read_json_lines(path: Path) -> list[dict]:
 def shown(url: str) -> str:
     """`url` without the name and the token that it may hold, for messages and logs."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    return scheme + mark + rest.rpartition("@")[2]
+    host, slash, path = rest.partition("/")
+    return scheme + mark + host.rpartition("@")[2] + slash + path
 
 
 def without_secrets(text: str, url: str) -> str:

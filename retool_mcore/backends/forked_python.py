@@ -43,7 +43,9 @@ def worker_of(arguments: list[str]) -> list[str]:
 def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
     """("script", path, rest), ("-m", module, rest) or ("-c", code, rest); None: only a new interpreter can do that."""
     for place, argument in enumerate(arguments):
-        if argument in ("-u", "-B") or argument.startswith("-W"):  # as PYTHON... variables, which the template has too
+        if argument in ("-u", "-B", "-P") or argument.startswith(
+            "-W"
+        ):  # as PYTHON... variables, which the template has too
             continue
         if argument in ("-m", "-c"):
             rest = arguments[place + 1 :]

@@ -25,7 +25,6 @@ def check_recipe(recipe: Mapping) -> None:
     check_arguments("reward", recipe["reward"], given=1)
     if group_reward:
         check_arguments("group_reward", recipe["group_reward"], given=2, fewest=None)
-        check_group_reward(recipe["group_reward"])
     check_filters(recipe)
 
 
@@ -40,6 +39,8 @@ def check_rewards(config: Mapping) -> None:
         section = recipe[key]
         if section["name"] and (check := find_check(section["name"])):
             _run(check, f"recipe.{key}.name={section['name']}", config, section["args"])
+    if recipe["group_reward"]["name"]:  # once its owner finds nothing wrong
+        check_group_reward(recipe["group_reward"])
     check_overlong(recipe["overlong_buffer"], config["rollout"]["max_response_tokens"])
     bounds = recipe["filters"]["accuracy"]
     if bounds is not None and not any(bounds[0] < right / n < bounds[1] for right in range(n + 1)):

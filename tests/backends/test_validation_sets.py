@@ -61,7 +61,7 @@ def test_a_worker_samples_a_row_as_the_row_says(own, top_p):
     worker._agent_loop_postprocess = post
     usual = {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
     trajectory = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": True}
-    row = {"index": 0} | ({SAMPLING: own} if own else {})
+    row = {"index": 0, "uid": "u", "session_id": 0} | ({SAMPLING: own} if own else {})
     asyncio.run(worker._run_agent_loop(usual, trajectory, agent_name="retool", trace=False, **row))
     assert sent == [usual | {"top_p": top_p}] and usual["top_p"] == 1.0
 

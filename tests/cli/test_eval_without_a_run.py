@@ -55,7 +55,7 @@ def test_a_dry_run_says_whether_it_can_start_and_writes_nothing(given, tmp_path,
         ("data.file.eval=no.jsonl", "no.jsonl"),
         ("model=no/where", "policy=init=no/where is neither a folder here nor a downloaded model: run `hf download"),
         ("data.prompt=hermes", "data.prompt=hermes teaches the format hermes but rollout.format=text"),
-        ("data.max_response_tokens=200000", "exceeds the model's 1024 positions"),
+        ("data.max_response_tokens=2000", "exceeds the model's 1024 positions"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_read(given, tmp_path, change, words):
@@ -79,7 +79,7 @@ def test_the_stage_reads_the_problems_and_checks_them_before_an_engine_starts(gi
     assert sorted(path.name for path in run.iterdir()) == ["data", "eval"]
     check_rl(run / "data/eval/sums/test.parquet")
     assert started[0][1:] == ["-m", "retool_mcore.train.eval", str(run / "eval/init-sums/config.yaml")]
-    with pytest.raises(UserError, match="has .* tokens, more than rollout.max_prompt_tokens=4"):
+    with pytest.raises(UserError, match="prompts are longer than rollout.max_prompt_tokens=4"):
         launch.launch("eval", compose("eval", [*given, "name=long", "rollout.max_prompt_tokens=4"]))
     assert len(started) == 1
 

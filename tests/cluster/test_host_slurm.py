@@ -93,7 +93,9 @@ def test_what_a_killed_job_leaves_may_end(relay, tmp_path):
 
 def test_nothing_but_slurms_commands_is_run(relay):
     program = """cd $RETOOL_HOST_SLURM; python3 -c '
-import sys, host_slurm
+import sys
+sys.path.insert(0, ".")
+import host_slurm
 sys.argv = ["./srun"]
 print(host_slurm.ask("id", []))'"""
     out, err = relay(program).communicate(timeout=60)

@@ -123,7 +123,7 @@ def test_a_layout_that_nobody_chose_takes_the_sites_nodes(slurm):
 
 
 def test_rollout_nodes_are_asked_for_beside_the_trainers(slurm, capsys):
-    words = ["submit", "rl", "name=r", *BIG, "pipeline=async", "pipeline.rollout_nodes=3"]
+    words = ["submit", "rl", "name=r", *BIG, "pipeline=async", "pipeline.rollout_nodes=3", "train.eval_every=-1"]
     assert main.main([*words, "--dry-run"]) == 0
     assert "# nodes: 2 + 3 for rollouts, GPUs on each: 8, device: cuda" in capsys.readouterr().out.splitlines()
     assert main.main(words) == 0
@@ -183,7 +183,10 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
             ["rl", "parallel=1gpu", "--site", "example-pyxis"],
             "parallel.nodes=1, but the site example-pyxis gives nodes: 2",
         ),
-        (["rl", *BIG, "pipeline=async", "pipeline.rollout_gpus=16"], "parallel.gpus_per_node=8: lower it, or"),
+        (
+            ["rl", *BIG, "pipeline=async", "pipeline.rollout_gpus=16", "train.eval_every=-1"],
+            "parallel.gpus_per_node=8: lower it, or",
+        ),
         (["rl", "--site", "nowhere"], "no site 'nowhere'"),
         (["rl", "name=r", "--after", "sft"], "is queued or running: submit it first"),
         (["rl", "--after", "77"], "Slurm knows no job 77"),

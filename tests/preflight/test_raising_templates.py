@@ -6,6 +6,7 @@ import pytest
 from families import write_family
 from transformers import AutoTokenizer
 
+from retool_mcore import resources
 from retool_mcore.config import compose
 from retool_mcore.data.formats import get_format
 from retool_mcore.errors import UserError
@@ -103,7 +104,7 @@ def prepared(tmp_path_factory):
     ],
 )
 def test_every_stage_refuses_it_before_an_engine_starts(prepared, monkeypatch, stage, raising, words):
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 64 * machine.GIB)
+    monkeypatch.setattr(resources, "available_memory_bytes", lambda: 64 * machine.GIB)
     (prepared / "model" / "chat_template.jinja").write_text(template(raising))
     named = {"sft": "init_from", "rl": "init_from", "eval": "policy"}[stage]
     given = [f"runs_dir={prepared.parent}", "name=good", f"{named}={prepared / 'model'}"]

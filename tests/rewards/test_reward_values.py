@@ -11,7 +11,7 @@ from recipe_samples import call, turn
 from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
-from retool_mcore.recipes.check import check_recipe
+from retool_mcore.recipes.check import check_group_reward
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 
@@ -82,8 +82,8 @@ def test_a_group_reward_that_fails_is_refused_before_the_start(monkeypatch, grou
 
     find_reward.cache_clear()
     if words is None:
-        check_recipe(recipe)
+        check_group_reward(recipe["group_reward"])
         return
     with pytest.raises(UserError, match=words):
-        check_recipe(recipe)
+        check_group_reward(recipe["group_reward"])
     find_reward.cache_clear()

@@ -90,7 +90,7 @@ def test_the_ray_of_every_stage_has_a_secret_of_its_own(monkeypatch):
 def test_a_cpu_process_gets_its_layouts_threads_and_can_still_be_forked(monkeypatch, parallel, cores, expected):
     for name in ("OMP_NUM_THREADS", "RETOOL_TEMPLATE", "RAY_ADDRESS", "OMP_WAIT_POLICY", CPU_THREADS):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr("retool_mcore.resources.processors", lambda: cores)
     env = stage_env({"parallel": {"device": "cpu"} | parallel})
     assert (env[CPU_THREADS], env["OMP_WAIT_POLICY"]) == (expected, "passive")
     assert worker_env(env)[CPU_THREADS] == expected
