@@ -113,9 +113,10 @@ def read_json_lines(path: Path) -> list[dict]:
 
 def shown(url: str) -> str:
     """`url` without the name and the token that it may hold, for messages and logs."""
+    if url.startswith("/"):  # a file
+        return url
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    host, slash, path = rest.partition("/")
-    return scheme + mark + host.rpartition("@")[2] + slash + path
+    return scheme + mark + rest.rpartition("@")[2]
 
 
 def without_secrets(text: str, url: str) -> str:
