@@ -1,9 +1,11 @@
-"""Refuses to go on with a stage whose `init_from` holds other weights than it began with, where they are read again."""
+"""Refuses to go on with a stage that began with other adapters, or whose `init_from` holds other weights than it began
+with, where they are read again."""
 
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore.errors import UserError
 from retool_mcore.state import checkpoints, initial_weights
 
 KL = ("recipe.kl_loss", "verl.actor_rollout_ref.actor.use_kl_loss", "verl.algorithm.use_kl_in_reward")
@@ -16,6 +18,18 @@ def lies_on(stage: str, config: DictConfig) -> str:
     if OmegaConf.select(config, "model.lora.rank"):
         return "the base of this run's adapters"
     return "the KL reference of this run" if any(OmegaConf.select(config, key) for key in KL) else ""
+
+
+def check_adapters(config: DictConfig, folder: Path) -> None:
+    """Raises UserError where a stage that has a checkpoint in `folder` trains other adapters than before."""
+    if (last := checkpoints.latest(folder / "checkpoints")) is None:
+        return
+    requested = config.model.lora if OmegaConf.select(config, "model.lora.rank") else None
+    if (trained := checkpoints.lora(last)) != requested:
+        raise UserError(
+            f"{last} is of model.lora={trained}, and this run asks for {requested} (None: all weights are trained): "
+            "go on with the same, or take another name."
+        )
 
 
 def check(stage: str, config: DictConfig, folder: Path) -> None:

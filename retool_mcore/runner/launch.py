@@ -120,13 +120,8 @@ def preflight(stage: str, config: DictConfig) -> None:
 
     check(stage, config)
     check_start(stage, config)
-    if "train" in config and (last := checkpoints.latest(stage_dir(stage, config) / "checkpoints")) is not None:
-        asked = config.model.lora if OmegaConf.select(config, "model.lora.rank") else None
-        if (trained := checkpoints.lora(last)) != asked:
-            raise UserError(
-                f"{last} is of model.lora={trained}, and this run asks for {asked} (None: all weights are trained): "
-                "go on with the same, or take another name."
-            )
+    if "train" in config:
+        began_with.check_adapters(config, stage_dir(stage, config))
     if stage == "prepare":
         parts_of(config)
     elif stage == "export" and config.push is not None:
