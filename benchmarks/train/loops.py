@@ -113,8 +113,8 @@ def compare(case: str, verl: dict[int, dict[str, float]], loop: dict[int, dict[s
                 "shown": {name: [one.get(name), other.get(name)] for name in SHOWN},
             }
         )
-        told = ", ".join(f"{name} {a:.6g} | {b:.6g}" for name, (a, b) in list(found.items())[:4]) or "equal"
-        print(f"{case}, step {step}: {len(one)} | {len(other)} figures; {len(found)} differ: {told}", flush=True)
+        shown = ", ".join(f"{name} {a:.6g} | {b:.6g}" for name, (a, b) in list(found.items())[:4]) or "equal"
+        print(f"{case}, step {step}: {len(one)} | {len(other)} figures; {len(found)} differ: {shown}", flush=True)
     return rows
 
 

@@ -102,7 +102,7 @@ def as_multiset(calls: Sequence[dict]) -> Counter:
 def tool_n1(sample: Sample, *, lines: bool = False) -> float:
     """1 iff the format is right and the calls are the ground truth's as a multiset, else 0 (arXiv 2505.00024).
 
-    Right format: `<think>...</think>`, of which the template may write the beginning (`Sample.prefill`), and a last
+    Right format: `<think>...</think>`, whose beginning the template may write (`Sample.prefill`), and a last
     `<tool_call>` that holds a list of calls; `lines`: a call a line.
     """
     calls = parse_calls(sample.text, lines)
