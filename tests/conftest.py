@@ -24,6 +24,16 @@ gc.set_threshold(50_000, 20, 50)
 quick_compose.remember()
 
 
+@pytest.fixture(autouse=True)
+def environment_of_its_own() -> Iterator[None]:
+    """Restore the variables after each test: commands that run in the test's process set some for their children."""
+    before = dict(os.environ)
+    yield
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture(scope="module")
 def one_start_of_each_sandbox() -> Iterator[None]:
     """A configuration's real sandbox is started and asked once, not by every test whose stage checks it before a start;

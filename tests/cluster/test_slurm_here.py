@@ -65,8 +65,8 @@ def test_usr1_reaches_the_python_that_the_batch_script_became(cluster, tmp_path)
 
 
 def test_requeue_keeps_the_job_id_and_counts_and_goes_elsewhere(cluster, tmp_path):
-    back = "from retool_mcore.cluster import slurm; print('refusal', slurm.requeue({0}), slurm.avoid({0}, ['{1}'], 1))"
-    code = back.format("$SLURM_JOB_ID", "$SLURMD_NODENAME")
+    asked = "slurm.requeue('$SLURM_JOB_ID'), slurm.avoid('$SLURM_JOB_ID', ['$SLURMD_NODENAME'], 1)"
+    code = f"from retool_mcore.cluster import slurm; print('refusal', {asked})"
     script = f"""\
         echo "job $SLURM_JOB_ID restart ${{SLURM_RESTART_COUNT:-0}}"
         echo "node $SLURMD_NODENAME"
@@ -81,8 +81,8 @@ def test_requeue_keeps_the_job_id_and_counts_and_goes_elsewhere(cluster, tmp_pat
     assert said == [f"job {job} restart 0", f"job {job} restart 1"]
     nodes = [line for line in out.read_text().splitlines() if line.startswith("node ")]
     assert sorted(nodes) == ["node n1", "node n2"], "the second start is not where the first was"
-    asked = [line for line in out.read_text().splitlines() if line.startswith("refusal ")]
-    assert asked == ["refusal None True"]
+    answers = [line for line in out.read_text().splitlines() if line.startswith("refusal ")]
+    assert answers == ["refusal None True"]
 
 
 @pytest.mark.nightly
