@@ -1,3 +1,6 @@
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +9,14 @@ from retool_mcore.sandbox.isolation import descendants
 
 # A program that runs this can be found from outside of its namespaces, and so can what it forks.
 TAKE_NAME = "import ctypes\nctypes.CDLL(None).prctl(15, b'{}')\n"
+
+
+@pytest.fixture
+def readable_path() -> Iterator[Path]:
+    """A folder that every user may read: root's programs run as another user, who cannot enter pytest's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

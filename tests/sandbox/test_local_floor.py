@@ -13,6 +13,7 @@ from levels_here import HIDDEN, LEVELS_HERE
 import retool_mcore
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
+from retool_mcore.sandbox.isolation import namespaces
 from retool_mcore.sandbox.local import LocalSandbox
 
 
@@ -131,17 +132,30 @@ def test_a_program_has_a_file_and_a_source(level):
     assert run(code, max_isolation=level).stdout == "<code>\nclass Box:\n    size = 3\n\n"
 
 
+def test_no_link_shows_our_package_under_another_name(tmp_path, monkeypatch):
+    """Landlock allows what a path leads to, and an environment's lib64 leads to its lib."""
+    package = tmp_path / "env/lib/site-packages/retool_mcore"
+    (package / "tasks").mkdir(parents=True)
+    (package.parent / "numpy").mkdir()
+    for link, target in (("env/lib64", "lib"), ("env/tasks", "lib/site-packages/retool_mcore/tasks"), ("e", "env")):
+        (tmp_path / link).symlink_to(target)
+    monkeypatch.setattr(namespaces, "own_package", lambda: str(package))
+    for root in ("env", "e"):
+        shown = namespaces.without_package([str(tmp_path / root)])
+        whole = [path for path, all_below in shown if all_below]
+        assert whole == [str(package.parent / "numpy")] and len(shown) == 4
+
+
 @pytest.mark.parametrize("level", LEVELS_HERE[:2])
-def test_our_package_is_not_there_for_programs_where_it_is_installed(level, tmp_path):
+def test_our_package_is_not_there_for_programs_where_it_is_installed(level, readable_path):
     """As `pip install .` does: in the Python's own folder of packages, with the tasks' reference answers in it."""
-    environment = tmp_path / "env"
+    environment = readable_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"
     packages = next(environment.glob("lib/python*/site-packages"))
     own = Path(retool_mcore.__file__).parent
     subprocess.run(["cp", "-r", own, packages / "retool_mcore"], check=True)
     (packages / "neighbour.py").write_text("here = 1")
-    subprocess.run(["chmod", "-R", "a+rX", tmp_path], check=True)
     program = f"""
 import neighbour, os
 print(neighbour.here)

@@ -232,8 +232,8 @@ EXPECTED = {
 }
 
 
-def test_files_processes_and_the_network_are_out_of_reach(box, tmp_path):
-    secret = tmp_path / "secret"
+def test_files_processes_and_the_network_are_out_of_reach(box, readable_path):
+    secret = readable_path / "secret"
     secret.write_text("s")
     result = run(
         box,

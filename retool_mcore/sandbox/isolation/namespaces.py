@@ -44,14 +44,20 @@ def own_package() -> str:
 
 
 def without_package(folders: list[str]) -> list[tuple[str, bool]]:
-    """(path, whether all below it may be read) that show `folders` but for our package, where it lies inside one."""
-    shown, package = [], own_package()
-    for folder in folders:
+    """(path, whether all below it may be read) that show `folders` but for our package, where it lies inside one.
+
+    By real paths: the link lib64 -> lib of an environment would show the package under another name.
+    """
+    shown, package = [], os.path.realpath(own_package())
+    for folder in map(os.path.realpath, folders):
         while is_below(package, [folder]):
             shown.append((folder, False))
-            inside = [os.path.join(folder, name) for name in os.listdir(folder)]
-            shown += [(path, True) for path in inside if not is_below(package, [path])]
-            folder = next(path for path in inside if is_below(package, [path]))
+            for name in sorted(os.listdir(folder)):
+                path = os.path.join(folder, name)
+                target = os.path.realpath(path)
+                if not is_below(package, [target]) and not is_below(target, [package]):
+                    shown.append((path, True))
+            folder = os.path.join(folder, os.path.relpath(package, folder).split("/")[0])
             if folder == package:
                 break
         else:
