@@ -256,6 +256,13 @@ def test_every_path_of_ours_is_a_file():
     assert not dead, "\n".join(sorted(dead))
 
 
+def test_no_pattern_repeats_a_group_possessively():
+    """Python before 3.11.5, which Debian 12 has, matches `(...)*+` wrongly (cpython#106052); `(?>(...)*)` is right."""
+    wrong = re.compile(r"(?<!\\)\)[*+?]\+")
+    lines = ((path, line) for path in (ROOT / PACKAGE).rglob("*.py") for line in path.read_text().splitlines())
+    assert [f"{path.name}: {line.strip()}" for path, line in lines if wrong.search(line)] == []
+
+
 def test_every_stage_has_its_module():
     """`-m retool_mcore.train.{stage}` is put together at run time: of every stage that the command line knows."""
     sources = {name: path.read_text() for name, path in modules().items()}

@@ -16,10 +16,11 @@ _JSON = re.compile(r"\s*+[{\[]")
 
 _FENCED = re.compile(r"<code>\s*+```(?:python|py)?[ \t]*+\n")
 _FENCE_CLOSED = re.compile(r"```\s*+</code>")
-# A string that is never closed goes on to the end of the text or, in single quotes, of its line.
+# A string that is never closed goes on to the end of the text or, in single quotes, of its line. Atomic groups, because
+# Python before 3.11.5 repeats a possessive group wrongly (cpython#106052).
 _STRING = (
-    r"\"\"\"(?:\\.|(?!\"\"\").)*+(?:\"\"\"|\Z)|'''(?:\\.|(?!''').)*+(?:'''|\Z)"
-    r"|\"(?:\\.|[^\"\\\n])*+(?:\"|\Z|(?=\n))|'(?:\\.|[^'\\\n])*+(?:'|\Z|(?=\n))"
+    r"\"\"\"(?>(?:\\.|(?!\"\"\").)*)(?:\"\"\"|\Z)|'''(?>(?:\\.|(?!''').)*)(?:'''|\Z)"
+    r"|\"(?>(?:\\.|[^\"\\\n])*)(?:\"|\Z|(?=\n))|'(?>(?:\\.|[^'\\\n])*)(?:'|\Z|(?=\n))"
 )
 _BARE_END = re.compile(rf"{_STRING}|(?P<end></code>)", re.DOTALL)
 _FENCED_END = re.compile(rf"{_STRING}|#[^\n]*+|(?P<end></code>)", re.DOTALL)

@@ -288,7 +288,8 @@ _NAME = re.compile(r"\s*+(?P<name>[^\s\[\](),='\"][^\[\](),='\"]*+)\(")
 _NEXT = re.compile(r"\s*+(,|\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_BRACKET = re.compile(r"""[()\[\]{}]|'(?:\\.|[^'\\])*+'?|"(?:\\.|[^"\\])*+"?""", re.DOTALL)  # or a string, also unended
+# A bracket or a string, also one that does not end.
+_BRACKET = re.compile(r"""[()\[\]{}]|'(?>(?:\\.|[^'\\])*)'?|"(?>(?:\\.|[^"\\])*)"?""", re.DOTALL)
 
 
 def read_calls(text: str) -> list[dict]:

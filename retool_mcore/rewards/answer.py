@@ -17,7 +17,8 @@ from retool_mcore.rewards.grader.text import MAX_CHARS, normal_form
 _PARAGRAPH = re.compile(r"\n[ \t]*+\n")
 # Between boxes that belong together: mathematical delimiters, punctuation, connectives.
 _BESIDE = re.compile(
-    r"(?:\s|[$,;.*&]|\\[,;:! ()\[\]]|\\q?quad|\\\\|\\text\{\s*+(?:;|,?\s*+(?:and|or)|,)\s*+\}|(?:and|or)(?![A-Za-z]))*+"
+    r"(?>(?:\s|[$,;.*&]|\\[,;:! ()\[\]]|\\q?quad|\\\\|\\text\{\s*+(?:;|,?\s*+(?:and|or)|,)\s*+\}"
+    r"|(?:and|or)(?![A-Za-z]))*)"
 )
 _CORRECTION = re.compile(
     r"\b(?:wait|no|actually|correction|corrected|sorry|instead|rather|oops|hmm|mistake|wrong|incorrect|recheck)\b",
@@ -25,12 +26,12 @@ _CORRECTION = re.compile(
 )
 _ALTERNATIVE = re.compile(
     r"[\s$.*]*+(?:\\[)\]])?[\s$.*,]*+(?:or|\\text\{\s*+or\s*+\})\s++"
-    r"(?:(?:maybe|perhaps|possibly|else|it|is|could|be|also)\s++)*+[$(\\]*+-?[0-9]",
+    r"(?>(?:(?:maybe|perhaps|possibly|else|it|is|could|be|also)\s++)*)[$(\\]*+-?[0-9]",
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _LEAD = re.compile(
-    r"^[\s>*_#-]*+(?:(?:so|thus|hence|therefore)[, ]++)*+(?:(?:the|my|our)\s++)?(?:(?:final|correct)\s++)?answer\b"
+    r"^[\s>*_#-]*+(?>(?:(?:so|thus|hence|therefore)[, ]++)*)(?:(?:the|my|our)\s++)?(?:(?:final|correct)\s++)?answer\b"
     r"[*_]*+\s*+(?:is|:|=)[\s:*_]*+",
     re.IGNORECASE,
 )
