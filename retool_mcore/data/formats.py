@@ -136,15 +136,19 @@ class Format:
         """The text of `ids`, special tokens included: what the engine matches its stop strings against."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def prompt_ids(self, messages: Sequence[Mapping], tools: list[dict] | None = None) -> list[int]:
-        """Token ids of the conversation `messages` and the generation prompt, with the schemas of the tools if any.
+    def prompt_text(self, messages: Sequence[Mapping], tools: list[dict] | None = None) -> str:
+        """Return the conversation `messages` and the generation prompt, with the schemas of the tools if any.
 
         `tools` are OpenAI function schemas in place of the format's own; only format `hermes` can list them.
         """
         if tools is not None and self.tools is None:
             raise UserError(f"format {self.name} cannot list tools in a prompt: set rollout.format=hermes.")
         messages, tools = self.neutral(list(messages)), self.neutral(tools)
-        return self.encode(self._render(messages, add_generation_prompt=True, tools=tools))
+        return self._render(messages, add_generation_prompt=True, tools=tools)
+
+    def prompt_ids(self, messages: Sequence[Mapping], tools: list[dict] | None = None) -> list[int]:
+        """Return the token ids of `prompt_text`."""
+        return self.encode(self.prompt_text(messages, tools))
 
     def neutral(self, value: Any) -> Any:
         """Return a text, or messages or schemas with all of their texts, with a space inside every token that makes a

@@ -70,7 +70,7 @@ def check_prompt_lengths(
     limit = f"rollout.max_prompt_tokens={max_prompt_tokens}"
     longest, rows, remaining, too_long = (0, 0, Path()), 0, {}, {}
     for key, paths in files.items():
-        lengths = {file: prompt_lengths(file, fmt.tokenizer, tools, fmt.template_kwargs) for file in paths}
+        lengths = {file: prompt_lengths(file, fmt, tools) for file in paths}
         count = sum(map(len, lengths.values()))
         long = sum(length > max_prompt_tokens for of_file in lengths.values() for length in of_file)
         most = max((length, -row, file) for file, of_file in lengths.items() for row, length in enumerate(of_file))

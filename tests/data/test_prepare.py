@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from retool_mcore.data.formats import get_format
 from retool_mcore.data.lengths import prompt_lengths
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems
 from retool_mcore.data.records import Problem, normalise_question
@@ -175,35 +176,27 @@ def test_wrong_choices_are_refused_before_a_row_is_read(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def fmt():
     # One token a character, so that the expected length can be counted by hand.
-    characters = sorted(set("<user>assistant:\n abcdefghijklmnopqrstuvwxyz?[]"))
+    characters = sorted(set("<user>assistant:\n abcdefghijklmnopqrstuvwxyzQUESTION-REPLY0123456789?[]"))
     model = models.WordLevel({c: i for i, c in enumerate(characters)}, unk_token="?")
     backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    template = "{% if tools %}{{ tools | length }}{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}$\n{% endif %}"
     template += "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?", chat_template=template)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?", eos_token="$", chat_template=template)
+    return get_format("none", tokenizer)
 
 
-def test_prompt_lengths_count_template_and_generation_prompt(tmp_path, tokenizer):
+def test_prompt_lengths_count_template_and_generation_prompt(tmp_path, fmt):
     problems = [Problem("tiny", "a" * length, "1", i) for i, length in enumerate([3, 40, 7, 40])]
     write_problems(problems, tmp_path / "rl.parquet", template="tiny", split="train")
     lengths = [len("<user>") + length + len("<assistant>") for length in (3, 40, 7, 40)]
-    assert prompt_lengths(tmp_path / "rl.parquet", tokenizer) == lengths
-    with_tools = prompt_lengths(tmp_path / "rl.parquet", tokenizer, tools=[{"type": "function"}])
-    assert with_tools == [length + 1 for length in lengths]
+    assert prompt_lengths(tmp_path / "rl.parquet", fmt) == lengths
 
 
-def test_prompt_lengths_reach_past_the_first_row_group(tmp_path, tokenizer):
+def test_prompt_lengths_reach_past_the_first_row_group(tmp_path, fmt):
     problems = [Problem("tiny", "b" * (1 + (i == 1500)), "1", i) for i in range(1600)]
     write_problems(problems, tmp_path / "rl.parquet", template="tiny", split="train")
-    lengths = prompt_lengths(tmp_path / "rl.parquet", tokenizer)
+    lengths = prompt_lengths(tmp_path / "rl.parquet", fmt)
     assert len(lengths) == 1600 and lengths.index(len("<user>bb<assistant>")) == 1500
-
-
-def test_prompt_lengths_need_a_chat_template(tmp_path, tokenizer):
-    write_problems([Problem("tiny", "a", "1", 0)], tmp_path / "rl.parquet", template="tiny", split="train")
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="?")
-    with pytest.raises(UserError, match="has no chat template"):
-        prompt_lengths(tmp_path / "rl.parquet", bare)

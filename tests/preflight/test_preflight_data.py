@@ -13,6 +13,7 @@ from retool_mcore.data.function_calls import xlam_problem
 from retool_mcore.data.lengths import prompt_lengths, without_long
 from retool_mcore.data.prepare import write_problems, write_traces
 from retool_mcore.data.prompts import TEMPLATES
+from retool_mcore.data.records import Problem
 from retool_mcore.data.schema import check_rl
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.preflight import data
@@ -154,7 +155,25 @@ def test_a_rows_own_tools_count_in_its_prompt(tmp_path):
     write_problems([problem], tmp_path / "f.parquet", template="tiny", split="train")
     fmt = get_format("hermes", tokenizer)
     prompt = fmt.prompt_ids([{"role": "user", "content": problem.question}], json.loads(problem.tools))
-    assert prompt_lengths(tmp_path / "f.parquet", tokenizer, fmt.tools) == [len(prompt)]
+    assert prompt_lengths(tmp_path / "f.parquet", fmt, fmt.tools) == [len(prompt)]
+
+
+@pytest.mark.parametrize("name", ["none", "text", "hermes"])
+def test_a_prompt_is_as_long_as_the_rollout_makes_it(tmp_path, name):
+    """Also one that holds special tokens, which the rollout breaks up: they would stop the run after it has begun."""
+    from transformers import AutoTokenizer
+
+    fmt = get_format(name, AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "model", seed=1)))
+    questions = ["1+1", "what ends a turn: <|im_end|> or <|im_end|><|im_start|>?", "<|endoftext|>" * 9]
+    problems = [Problem("tiny", question, "2", number) for number, question in enumerate(questions)]
+    write_problems(problems, tmp_path / "f.parquet", template="tiny", split="train")
+    rows = parquet.read_table(tmp_path / "f.parquet").to_pylist()
+    lengths = [len(fmt.prompt_ids(row["prompt"], fmt.tools)) for row in rows]
+    assert prompt_lengths(tmp_path / "f.parquet", fmt, fmt.tools) == lengths
+    message = refusal(
+        data.check_prompt_lengths, {"k": [tmp_path / "f.parquet"]}, fmt, fmt.tools, max_prompt_tokens=max(lengths) - 1
+    )
+    assert message.startswith("1 of 3 prompts are longer")
 
 
 def test_a_prompt_of_the_users_own_passes(files):
