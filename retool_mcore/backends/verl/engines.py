@@ -62,18 +62,23 @@ class Engines:
     Args:
         verl: its configuration, with the section `retool`.
         total_updates: optimizer steps of the whole run, by which learning rates are scheduled.
+        rollouts: False starts the trainer's workers alone, for passes and updates.
 
     rollouts: the groups in flight; dp: data-parallel ranks; n_gpus: of trainer and rollout engines; tokenizer: the
     policy's. Columns are a batch's (train/batch.py).
     """
 
-    def __init__(self, verl, total_updates: int):
+    def __init__(self, verl, total_updates: int, *, rollouts: bool = True):
         self.config, self.settings = verl, verl.actor_rollout_ref
         with open_dict(verl):
             self.settings.actor.optim.total_training_steps = verl.critic.optim.total_training_steps = total_updates
         mode = verl.trainer.v1.trainer_mode
-        self.apart, self.partial = mode == "separate_async", mode == "colocate_async"
+        self.apart, self.partial = mode == "separate_async" or not rollouts, mode == "colocate_async"
         self.resumes = mode != "sync"  # a push may interrupt a turn
+        self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
+        if not rollouts:
+            self._start_workers()
+            return
         judge = ray.remote(JudgeActor).options(max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD")
         self.judges = [judge.remote(partial(Scorer, verl)) for _ in range(verl.reward.num_workers)]
         episode_workers = [self._rollout_worker() for _ in range(self.settings.rollout.agent.num_workers)]
@@ -81,7 +86,6 @@ class Engines:
         self._start_servers(pool)
         ray.get([self._connected(worker) for worker in episode_workers])
         self.rollouts = Rollouts(episode_workers, self._new_rollout_worker)
-        self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
         self.verified: dict[str, float] = {}
         self.pushes_verified = 0
 
