@@ -34,6 +34,8 @@ class Sample:
         versions: the first and the last version of the weights that wrote it.
         resent: tokens that later turns sent again, and those of them that the engine's cache had lost.
         stages: where the environment has stages, the spans of their passage.
+        experts: (prompt and response tokens, layers, chosen experts) int16, where the rollout engine records them; 0 on
+            tokens that it has not read.
     """
 
     group: str
@@ -49,6 +51,7 @@ class Sample:
     resent: tuple[int, int] = (0, 0)
     stages: list | None = None
     outcome: dict = field(default_factory=dict)
+    experts: np.ndarray | None = None
 
     def __post_init__(self):
         for name, dtype in ARRAYS.items():
@@ -65,7 +68,9 @@ class Sample:
 
     def kept(self) -> dict[str, Any]:
         """What a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number")}
+        plain = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number", "experts")
+        }
         return plain | {name: base64.b64encode(getattr(self, name).tobytes()).decode() for name in ARRAYS}
 
     @classmethod

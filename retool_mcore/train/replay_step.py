@@ -42,6 +42,11 @@ def main(config_path: str) -> None:
             f"{config.replay.records} has {len(records)} trajectories, and a step of the configuration "
             f"{cfg.batch} x {cfg.n}: replay with the run's own data.rl.batch and data.rl.n."
         )
+    if OmegaConf.select(verl, "actor_rollout_ref.rollout.enable_rollout_routing_replay"):
+        raise UserError(
+            "parallel.megatron.router_replay.mode=R3 needs the experts that the rollout engine chose, which no record "
+            "holds: replay with parallel.megatron.router_replay.mode=R2."
+        )
     start_ray(verl)
     engines = Engines(verl, total_updates=cfg.steps * cfg.updates, rollouts=False)
     if config.replay.checkpoint:
