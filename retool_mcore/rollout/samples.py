@@ -1,6 +1,7 @@
 """What a rollout brings to a step: trajectories with their rewards, in groups of one prompt."""
 
 import base64
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -8,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from retool_mcore.rollout.failures import GroupFailed
+from retool_mcore.rollout.trajectory import Trajectory
 
 ARRAYS = {"prompt_ids": np.int32, "response_ids": np.int32, "response_mask": np.int8, "log_probs": np.float32}
+
+_NOTES = {f.name for f in fields(Trajectory)} - {"prompt_ids", "response_ids", "response_mask", "logprobs"}
+# A record holds them next to the notes and the outcome.
+_PLACE = {"uid", "sample", "index", "data_source", "ground_truth", "step", "place", "mini_batch", "stages", "resent"}
+_COLUMNS = {"prompt_ids", "response_ids", "response_mask", "logprobs", "old_log_probs", "advantages", "is_weights"}
 
 
 @dataclass
@@ -27,6 +34,8 @@ class Sample:
         versions: the first and the last version of the weights that wrote it.
         resent: tokens that later turns sent again, and those of them that the engine's cache had lost.
         stages: where the environment has stages, the spans of their passage.
+        experts: (prompt and response tokens, layers, chosen experts) int16, where the rollout engine records them; 0 on
+            tokens that it has not read.
     """
 
     group: str
@@ -42,6 +51,7 @@ class Sample:
     resent: tuple[int, int] = (0, 0)
     stages: list | None = None
     outcome: dict = field(default_factory=dict)
+    experts: np.ndarray | None = None
 
     def __post_init__(self):
         for name, dtype in ARRAYS.items():
@@ -58,7 +68,9 @@ class Sample:
 
     def kept(self) -> dict[str, Any]:
         """What a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number")}
+        plain = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number", "experts")
+        }
         return plain | {name: base64.b64encode(getattr(self, name).tobytes()).decode() for name in ARRAYS}
 
     @classmethod
@@ -68,6 +80,30 @@ class Sample:
         notes = kept["notes"] | {"taken_over": True}
         pairs = {name: tuple(kept[name]) for name in ("versions", "resent")}
         return cls(group, number, **(dict(kept) | arrays | pairs | {"notes": notes, "stages": None}))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> "Sample":
+        """The sample that a step's record (metrics/records.py) is of, as it was before any filter: the mask is that of
+        the spans."""
+        mask = np.zeros(len(record["response_ids"]), np.int8)
+        for span in record["spans"]:
+            mask[span["start"] : span["end"]] = span["kind"] == "policy"
+        notes = {name: record[name] for name in _NOTES if name in record}
+        written = [part["version"] for part in record.get("versions") or ()]
+        return cls(
+            group=record["uid"],
+            number=record["sample"],
+            prompt_ids=record["prompt_ids"],
+            response_ids=record["response_ids"],
+            response_mask=mask,
+            log_probs=record["logprobs"],
+            notes=notes | {"started": time.time(), "taken_over": False},
+            finish=record["finish"],
+            turns=1 + len(record["spans"]),
+            versions=(min(written, default=record["step"] - 1), max(written, default=record["step"] - 1)),
+            resent=tuple(record.get("resent", (0, 0))),
+            outcome={name: value for name, value in record.items() if name not in _NOTES | _PLACE | _COLUMNS},
+        )
 
 
 @dataclass

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,11 +23,15 @@ _FOLDERS = 8  # kept open; one a step, of which no more are in flight
 
 
 class Runner(Protocol):
-    """Runs one episode (backends/verl/episodes.py)."""
+    """Runs one episode and has it scored, both inside its trace (backends/verl/episodes.py)."""
+
+    def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager: ...
 
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
     ) -> tuple[Sample, dict[str, Any]]: ...
+
+    async def scored(self, judge, row: dict, sample: Sample, told: dict) -> dict: ...
 
 
 class RolloutWorker:
@@ -75,16 +80,18 @@ class RolloutWorker:
         if unfinished and (kept := await asyncio.to_thread(unfinished.take, key)) is not None:
             return Sample.of_kept(uid, number, kept)
         assert self.live is not None, "the worker is asked before it is connected"
-        async with self.live.trajectory():
-            sample, told = await self.episodes.run(self.client, uid, number, row, step, sampling)
-            self.live.ended(sample.length)
-        sample.outcome = await next(self.judges).score.remote(row, sample.response_ids, told)
+        async with self.episodes.trace(uid, number, row, step):
+            async with self.live.trajectory():
+                sample, told = await self.episodes.run(self.client, uid, number, row, step, sampling)
+                self.live.ended(sample.length)
+            sample.outcome = await self.episodes.scored(next(self.judges), row, sample, told)
         error = sample.outcome.get("error", "")
         if error and not self.scored:
             raise ScoringError(error)
         self.scored = True
-        # What the sandbox spoilt is generated again, and scored again, what scoring raised for.
-        if unfinished and sample.finish != Status.SANDBOX and not error:
+        # What the sandbox spoilt is generated again, and scored again, what scoring raised for. So is a sample with
+        # experts, which are larger than all the rest.
+        if unfinished and sample.finish != Status.SANDBOX and not error and sample.experts is None:
             await asyncio.to_thread(unfinished.append, key, sample.kept())
         return sample
 

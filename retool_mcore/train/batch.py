@@ -21,12 +21,16 @@ class Batch:
     columns: (tokens,) tensors, the responses of all samples one behind the other. `response_mask` int8: what the loss
     counts, in its denominator too. `rollout_log_probs` float32; as the step goes `old_log_probs`, `entropy`,
     `trainer_log_probs`, `ref_log_prob`, `values`, `advantages`, `returns`, `is_weights` float32 and `span_kind` int8.
+
+    experts: for router replay, of each sample (prompt and response tokens, layers, chosen experts) int16: which experts
+    read each token, in the rollout engine (R3) or in the pass for old_log_probs (R2). None without replay.
     """
 
     samples: list[Sample]
     rows: list[dict]
     rewards: torch.Tensor
     columns: dict[str, torch.Tensor] = field(default_factory=dict)
+    experts: list[torch.Tensor] | None = None
 
     @classmethod
     def of(cls, pairs: list[tuple[Sample, dict]]) -> "Batch":
@@ -38,6 +42,9 @@ class Batch:
         if all(len(sample.log_probs) for sample in samples):
             log_probs = np.concatenate([sample.log_probs for sample in samples])
             batch.columns["rollout_log_probs"] = torch.from_numpy(log_probs)
+        chosen = [sample.experts for sample in samples if sample.experts is not None]
+        if len(chosen) == len(samples):
+            batch.experts = [torch.from_numpy(one) for one in chosen]
         return batch
 
     @classmethod

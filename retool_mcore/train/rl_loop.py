@@ -76,7 +76,7 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
             if problems and run.validates(step):
                 with run.phase(heartbeat.VALIDATION, "testing"):
                     metrics |= validate(cfg, engines.rollouts, run, problems, step)
-        late = run.record(step, batches, metrics, engines, prompts)
+        late = run.record(step, batches, metrics | prompts.metrics(), engines)
         if ending := ending or late:
             run.end(ending, step, prompts)
 

@@ -170,12 +170,12 @@ class Run:
         """The error of a batch that the mask audit refuses, with the trajectory at `place` of the records on disk."""
         return self.recorder.refused(self.records[place], fault, where)
 
-    def record(self, step: int, parts: list[Batch], metrics: dict, engines, prompts: Prompts) -> alarms.Ended | None:
+    def record(self, step: int, parts: list[Batch], metrics: dict, engines) -> alarms.Ended | None:
         """Log the step, hand its trajectories to the writer; the alarm that ends the run, if one fires only now."""
         batch = Batch.join(parts)
         heartbeat.beat(heartbeat.TRAINER, "metrics")
         self.timing.setdefault("step", self.elapsed_s)
-        metrics |= self._figures(step, batch, engines) | self.saves.finish(blocking=False) | prompts.metrics()
+        metrics |= self._figures(step, batch, engines) | self.saves.finish(blocking=False)
         tensorboard, wandb = self.log.logger.get("tensorboard"), self.log.logger.get("wandb")
         if wandb and not isinstance(wandb, Overview):
             wandb = self.log.logger["wandb"] = Overview(wandb, "rl")

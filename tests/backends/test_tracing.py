@@ -104,6 +104,48 @@ def test_the_first_prompts_of_a_step_are_traced_with_calls_and_reward(store, mon
     assert {span.parent_id for span in (first, second, reward)} == {root.span_id}
 
 
+@pytest.mark.parametrize("limit", [1, None])
+def test_the_loops_episodes_are_traced_with_calls_and_reward(store, monkeypatch, limit):
+    """As above, in the workers of train/rl_loop.py."""
+
+    class Judge:
+        def __init__(self):
+            self.score = self
+
+        async def remote(self, row, response_ids, told):
+            return {"score": 1.0, "acc": 1.0}
+
+    async def call(self, name, arguments, episode):
+        return self.replies.pop(0)
+
+    monkeypatch.setattr(tracing.Toolbox, "call", call)
+    made = object.__new__(tracing.TracedEpisodes)
+    made.prompts, made.traced, made.tokenizer = limit, {}, TOKENIZER
+    row = {"data_source": "math", "index": 9, "reward_model": {"ground_truth": "42"}}
+
+    async def one(uid, number, step):
+        async with made.trace(uid, number, row, step):
+            toolbox = tracing.TracedToolbox(Tools())
+            for program in range(2):
+                await toolbox.call("code_interpreter", {"code": f"program {program}"}, "the episode")
+            sample = SimpleNamespace(group=uid, number=number, prompt_ids=[1, 2], response_ids=[3], finish="answer")
+            assert (await made.scored(Judge(), row, sample, {"policy_text": "\\boxed{42}"}))["acc"] == 1.0
+
+    async def main():
+        for uid, number, step in (("val-0", 0, 0), ("a", 0, 3), ("a", 1, 3), ("b", 0, 3), ("c", 0, 4)):
+            await one(uid, number, step)
+
+    asyncio.run(main())
+    found = {trace.info.tags["trajectory"]: trace for trace in traces()}
+    assert sorted(found) == (["a_0", "a_1", "c_0"] if limit else ["a_0", "a_1", "b_0", "c_0"])
+    tags, spans = found["a_1"].info.tags, found["a_1"].data.spans
+    assert (tags["step"], tags["problem"], tags["reward"], tags["finish"]) == ("3", "math #9", "1.0", "answer")
+    assert [one.name for one in spans] == ["agent_loop", *["tool code_interpreter"] * 2, "reward"]
+    assert spans[0].outputs["response"] == "3" and spans[1].outputs["status"] == "error"
+    assert spans[3].inputs == {"inputs": {"answer": "\\boxed{42}", "expected": "42"}}
+    assert spans[3].outputs == {"reward": 1.0, "acc": 1.0}
+
+
 def test_without_a_limit_every_prompt_is_traced(store, monkeypatch):
     made = worker(monkeypatch, prompts=None)
 

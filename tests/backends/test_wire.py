@@ -55,6 +55,15 @@ def test_what_comes_back_belongs_to_the_token_it_predicts():
     assert column.tolist() == [1, 2, 11, 12, 13]
 
 
+def test_a_worker_gets_the_experts_of_its_own_rows():
+    made = batch()
+    made.experts = [torch.full((3 + tokens, 2, 4), row).short() for row, tokens in enumerate(made.lengths.tolist())]
+    _, second = BatchData(sent(made, UPDATE)).chunk(chunks=2)
+    found = whole(second)["routed_experts"].unbind()
+    assert [tuple(one.shape) for one in found] == [(6, 2, 4), (7, 2, 4)]
+    assert [one.unique().tolist() for one in found] == [[2], [3]]
+
+
 def test_a_column_that_a_batch_lacks_is_not_sent():
     made = batch()
     del made.columns["is_weights"]

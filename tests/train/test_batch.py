@@ -76,3 +76,14 @@ def test_parts_of_a_step_are_joined_with_the_columns_that_all_have():
     parts[0]["entropy"] = torch.zeros(2)
     joined = Batch.join(parts)
     assert joined.groups == ["a", "b"] and "entropy" not in joined and joined["response_mask"].shape == (3,)
+
+
+def test_experts_go_with_their_samples_where_all_have_them():
+    """For router replay: rows of prompt and response, in the batch's order."""
+    made = [sample("a", number, tokens) for number, tokens in enumerate([2, 1])]
+    made[0].experts = np.full((4, 3, 2), 5, np.int16)
+    assert Batch.of([(one, {}) for one in made]).experts is None
+    made[1].experts = np.full((3, 3, 2), 6, np.int16)
+    experts = Batch.of([(one, {}) for one in reversed(made)]).experts
+    assert [tuple(one.shape) for one in experts] == [(3, 3, 2), (4, 3, 2)] and experts[0].unique().tolist() == [6]
+    assert "experts" not in made[0].kept(), "larger than all the rest"

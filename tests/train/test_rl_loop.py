@@ -15,9 +15,10 @@ from retool_mcore.data.prompt_stream import Prompts
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.metrics.records import read_step
+from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rollout.samples import Sample
 from retool_mcore.state import alarms, checkpoints, stop
-from retool_mcore.train import rl_loop
+from retool_mcore.train import replay_step, rl_loop
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
 from retool_mcore.train.validation import Validation
@@ -95,11 +96,12 @@ class Engines:
         call = {"turn": 0, "start": 1, "status": "success", "malformed": False, "truncated": False, "tool": "code"}
         call |= {"code": "1", "stdout": "1", "stderr": "", "value": None, "duration_s": 0.1, "arguments": None}
         turn = {"programs": 1, "boxed": True, "fakes": [], "generate_s": 0.1, "tool_s": 0.1}
+        version = {"version": self.version, "start": 0, "end": 6 + number}
         notes = {"spans": spans, "calls": [call], "turns": 2, "finish": "answer", "generate_s": 0.2, "tool_s": 0.1}
-        notes |= {"started": 1.0, "turn_notes": [turn, turn], "versions": [], "taken_over": False}
+        notes |= {"started": 1.0, "turn_notes": [turn, turn], "versions": [version], "taken_over": False}
         outcome = {"score": acc, "acc": acc, "pred": "4", "overlong": 0.0, "drop": "", "graded_by": "text"}
         return Sample(
-            group.uid, number, [1, 2], np.arange(6 + number), mask, -mask, notes, "answer", 3,
+            group.uid, number, [1, 2], np.arange(6 + number), mask, -mask, notes, "answer", 4,
             (self.version, self.version), outcome=outcome,
         )  # fmt: skip
 
@@ -354,3 +356,80 @@ def test_the_file_imports_no_engines():
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not {name for name in imported if name.split(".")[0] in ("verl", "megatron", "vllm", "ray")}
+
+
+class Passes(Engines):
+    """Engines that keep a copy of what the update reads of each batch."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.read = []
+
+    def update(self, batch):
+        columns = {
+            name: batch[name].clone() for name in ("response_mask", "rollout_log_probs", "advantages", "span_kind")
+        }
+        self.read.append((batch.groups, [sample.response_ids.tolist() for sample in batch.samples], columns))
+        return {"actor/grad_norm": 0.5}
+
+    def log_probs(self, batch, *_):
+        for column in ("old_log_probs", "entropy"):
+            batch[column] = torch.full((int(batch.lengths.sum()),), -1.0)
+
+
+CLOCKED = (
+    "timing",
+    "batch/order_correlation",
+    "perf/",
+    "stages/",
+    "behaviour/tool_time_share",
+    "behaviour/tool_queued",
+    "checkpoint/",
+    "curriculum/",
+)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_recorded_step_is_made_again_from_its_records(started, tmp_path, updates):
+    """Also where a filter has left samples out, and where a step has several updates."""
+    filters = RECIPE["filters"] | {"samples": ["void"]}
+    cfg = settings(steps=2, updates=updates, staleness=updates - 1, recipe=RECIPE | {"filters": filters})
+    engines, whole = Passes(), Engines.sample
+
+    def sample(group, number):
+        made = whole(engines, group, number)
+        made.outcome["drop"] = "void" if number == 1 and group.row["index"] == 3 else ""
+        return made
+
+    engines.sample = sample
+    _, log = started(cfg, engines)
+    records = read_step(tmp_path / "trajectories" / "step_000002.parquet")
+    (tmp_path / "replay").mkdir()
+    retool = OmegaConf.create(
+        {"stage_dir": str(tmp_path / "replay"), "trajectories": str(tmp_path / "replay"), "keep_trajectory_bytes": None,
+         "texts": {"every": None, "count": 0}, "rotation": {"keep_last": 9}, "save_minutes": None,
+         "alarms": alarms.IGNORED}
+    )  # fmt: skip
+    again, replayed = Passes(), Log()
+    run = Run(cfg, retool, replayed, 1, identity=None)
+    replay_step.replay(cfg, again, run, list(reversed(records)))
+    run.close()
+    assert [read[:2] for read in again.read] == [read[:2] for read in engines.read[updates:]]
+    for (*_, old), (*_, new) in zip(engines.read[updates:], again.read, strict=True):
+        assert all(torch.equal(old[name], new[name]) for name in old)
+    figures = [{k: v for k, v in one.steps[2].items() if not k.startswith(CLOCKED)} for one in (log, replayed)]
+    assert figures[1].keys() <= figures[0].keys() and {k: figures[0][k] for k in figures[1]} == figures[1]
+    assert {"reward/accuracy", "actor/grad_norm", "mismatch/kl", "filters/samples/kept"} <= figures[1].keys()
+
+
+def test_records_without_places_stay_in_their_order():
+    record = {"uid": "a", "sample": 0, "index": 1, "data_source": "made", "ground_truth": "4", "step": 3, "score": 1.0}
+    record |= {"spans": [{"kind": "policy", "start": 0, "end": 1}, {"kind": "observation", "start": 1, "end": 2}]}
+    record |= {
+        name: np.array(ids) for name, ids in (("prompt_ids", [1]), ("response_ids", [2, 3]), ("logprobs", [-1, 0]))
+    }
+    record |= {"finish": "answer", "acc": 1.0, "response_mask": np.zeros(2)}
+    (batch,) = replay_step.in_recorded_order([record | {"sample": n} for n in (1, 0)], Cut(2, 2, ranks=1))
+    assert [sample.number for sample in batch.samples] == [1, 0]
+    assert batch["response_mask"].tolist() == [1, 0, 1, 0], "by the spans, not by what a filter left"
+    assert batch.samples[0].versions == (2, 2)

@@ -22,13 +22,12 @@ from verl.workers.engine_workers import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 from verl.workers.utils.losses import value_loss
 
-from retool_mcore.backends.verl import check
+from retool_mcore.backends.verl.check import check_config
 from retool_mcore.backends.verl.cluster import start_ray
 from retool_mcore.backends.verl.episodes import Episodes, Scorer
 from retool_mcore.backends.verl.weight_sync import PushError, refused
-from retool_mcore.backends.verl.wire import of_responses, sent
+from retool_mcore.backends.verl.wire import EXPERTS, of_responses, sent
 from retool_mcore.backends.verl.workers import PolicyWorker, ValueWorker, worker_group
-from retool_mcore.errors import UserError
 from retool_mcore.metrics.audit import MaskAuditError
 from retool_mcore.rollout.live import cache_tokens
 from retool_mcore.rollout.rollouts import Rollouts
@@ -38,16 +37,6 @@ __all__ = ["Engines", "check_config", "loggers", "start_ray"]
 
 _GROUPS = 10_000  # in flight on one worker, at most; Ray's own bound is 1,000
 _RETRIES = 3  # of a judge that dies: it is made anew and asked again
-
-
-def check_config(verl) -> None:
-    """verl's own checks of its configuration, and what only its trainer can do. Raises UserError."""
-    check.check_config(verl)
-    replay = OmegaConf.select(verl, "actor_rollout_ref.actor.megatron.router_replay.mode") or "disabled"
-    if replay != "disabled":
-        raise UserError(f"parallel.megatron.router_replay.mode={replay} needs verl's trainer: unset RETOOL_LOOP.")
-    if OmegaConf.select(verl, "actor_rollout_ref.rollout.trace.backend"):
-        raise UserError("trace.backend=mlflow needs verl's trainer: unset RETOOL_LOOP, or take trace.backend=none.")
 
 
 def loggers(verl) -> Tracking:
@@ -62,18 +51,29 @@ class Engines:
     Args:
         verl: its configuration, with the section `retool`.
         total_updates: optimizer steps of the whole run, by which learning rates are scheduled.
+        rollouts: False starts the trainer's workers alone, for passes and updates.
 
     rollouts: the groups in flight; dp: data-parallel ranks; n_gpus: of trainer and rollout engines; tokenizer: the
     policy's. Columns are a batch's (train/batch.py).
     """
 
-    def __init__(self, verl, total_updates: int):
+    def __init__(self, verl, total_updates: int, *, rollouts: bool = True):
         self.config, self.settings = verl, verl.actor_rollout_ref
         with open_dict(verl):
             self.settings.actor.optim.total_training_steps = verl.critic.optim.total_training_steps = total_updates
         mode = verl.trainer.v1.trainer_mode
-        self.apart, self.partial = mode == "separate_async", mode == "colocate_async"
+        self.apart, self.partial = mode == "separate_async" or not rollouts, mode == "colocate_async"
         self.resumes = mode != "sync"  # a push may interrupt a turn
+        self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
+        if not rollouts:
+            self._start_workers()
+            return
+        self.episodes = Episodes
+        if self.settings.rollout.trace.backend:
+            from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
+
+            self.episodes = tracing.TracedEpisodes
+            print(f"Episodes are traced to {tracing.try_store(Path(verl.retool.stage_dir) / tracing.FOLDER)}")
         judge = ray.remote(JudgeActor).options(max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD")
         self.judges = [judge.remote(partial(Scorer, verl)) for _ in range(verl.reward.num_workers)]
         episode_workers = [self._rollout_worker() for _ in range(self.settings.rollout.agent.num_workers)]
@@ -81,7 +81,6 @@ class Engines:
         self._start_servers(pool)
         ray.get([self._connected(worker) for worker in episode_workers])
         self.rollouts = Rollouts(episode_workers, self._new_rollout_worker)
-        self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
         self.verified: dict[str, float] = {}
         self.pushes_verified = 0
 
@@ -172,7 +171,7 @@ class Engines:
             "most": live and live // workers,
         }
         actor = ray.remote(RolloutWorker).options(max_concurrency=_GROUPS, scheduling_strategy="SPREAD")
-        return actor.remote(partial(Episodes, self.config), self.judges, options)
+        return actor.remote(partial(self.episodes, self.config), self.judges, options)
 
     def _connected(self, worker):
         share = self.cache_tokens // self.settings.rollout.agent.num_workers
@@ -250,6 +249,8 @@ class Engines:
             self.workers.clear_cpu_model(part)
         batch["old_log_probs"] = of_responses(output, "log_probs", batch.lengths)
         batch["entropy"] = of_responses(output, "entropy", batch.lengths)
+        if (recorded := tensordict_utils.get(output, EXPERTS)) is not None:
+            batch.experts = list(recorded.unbind())
 
     def reference_log_probs(self, batch) -> None:
         """Write the column ref_log_prob, by the policy that the run began with."""

@@ -3,8 +3,10 @@
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.utils import hf_tokenizer
@@ -30,6 +32,7 @@ class Episodes:
         arguments: Any = OmegaConf.to_container(entry, resolve=True)
         kind = getattr(model.hf_config, "model_type", None)
         arguments.pop("name")
+        self.tokenizer = model.tokenizer
         self.loop = functools.partial(
             load_class_from_fqn(arguments.pop("_target_"), "agent loop"),
             trainer_config=DictConfigWrap(config),
@@ -41,6 +44,10 @@ class Episodes:
             tools=ToolListWrap([]),
             **arguments,
         )
+
+    def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager:
+        """What surrounds an episode and its score; nothing here (backends/verl/tracing.py)."""
+        return nullcontext()
 
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
@@ -64,7 +71,15 @@ class Episodes:
             resent=tuple(extra["resent"]),
             stages=json.loads(extra["stages"]) if "stages" in extra else None,
         )
+        if output.routed_experts is not None:
+            found = np.asarray(output.routed_experts, np.int16)[: sample.length]
+            sample.experts = np.zeros((sample.length, *found.shape[1:]), np.int16)
+            sample.experts[: len(found)] = found  # the engine has read all but the last turn's last token
         return sample, extra | {"num_turns": output.num_turns, "rollout_reward_scores": {}}
+
+    async def scored(self, judge, row: dict, sample: Sample, told: dict) -> dict:
+        """The outcome of the trajectory, by the actor `judge`."""
+        return await judge.score.remote(row, sample.response_ids, told)
 
 
 class Scorer:

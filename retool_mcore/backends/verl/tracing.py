@@ -15,16 +15,18 @@ So the classes here, which verl is told of in its configuration, choose the prom
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import mlflow
 from omegaconf import OmegaConf, open_dict
-from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_op
+from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 from retool_mcore.backends.verl.agent_loop_worker import KeepingManager, KeepingWorker
+from retool_mcore.backends.verl.episodes import Episodes
 from retool_mcore.errors import UserError
 from retool_mcore.files import shown
 from retool_mcore.tools.toolbox import Toolbox
@@ -89,6 +91,45 @@ class TracingWorker(KeepingWorker):
         )
 
 
+class TracedEpisodes(Episodes):
+    """Episodes of which those of the first prompts of a step are traced, with spans of the reward and tags."""
+
+    def __init__(self, config):
+        name_store(Path(config.retool.stage_dir) / FOLDER)
+        super().__init__(config)
+        settings = config.actor_rollout_ref.rollout.trace
+        RolloutTraceConfig.init(settings.project_name, settings.experiment_name, settings.backend, settings.token2text)
+        self.prompts = settings.max_samples_per_step_per_worker
+        self.traced: dict[int, set[str]] = {}  # groups, by step
+
+    @asynccontextmanager
+    async def trace(self, uid: str, number: int, row: dict, step: int) -> AsyncIterator[None]:
+        chosen = self.traced.setdefault(step, set())
+        # Step 0 is validation, whose requests are all of it.
+        traced = step > 0 and (self.prompts is None or uid in chosen or len(chosen) < self.prompts)
+        if traced:
+            chosen.add(uid)
+        attributes = {"step": step, "sample_index": row["index"], "rollout_n": number, "validate": step == 0}
+        with rollout_trace_attr(**attributes, name="agent_loop", trace=traced):
+            yield
+        if traced:  # here, because Ray ends a worker without its exit handlers
+            await asyncio.to_thread(mlflow.flush_trace_async_logging)
+
+    async def scored(self, judge, row, sample, told):
+        outcome = await span(
+            "reward",
+            lambda: super(TracedEpisodes, self).scored(judge, row, sample, told),
+            lambda found: {"reward": found["score"]} | {name: found[name] for name in found if name != "score"},
+            answer=told.get("policy_text"),
+            expected=dict(row.get("reward_model") or {}).get("ground_truth"),
+        )
+        names = {"uid": sample.group, "session_id": sample.number} | {
+            name: row[name] for name in ("data_source", "index")
+        }
+        describe_trace(sample.prompt_ids, sample.response_ids, names, outcome["score"], sample.finish, self.tokenizer)
+        return outcome
+
+
 class TracingManager(KeepingManager):
     """The manager with TracingWorkers. Raises UserError when the store does not keep what is sent to it."""
 
@@ -141,6 +182,12 @@ async def span(name: str, work: Callable[[], Awaitable], show: Callable[[Any], d
 
 def describe(output, sample: dict, tokenizer) -> None:
     """Say on the current trace, if there is one, which trajectory it is: `output` (verl's) of the row `sample`."""
+    finish = output.extra_fields.get("finish")
+    describe_trace(output.prompt_ids, output.response_ids, sample, output.reward_score, finish, tokenizer)
+
+
+def describe_trace(prompt_ids, response_ids, sample: Mapping, reward: float, finish: str, tokenizer) -> None:
+    """Tag the current trace, if there is one, with the trajectory that it is of: sample `session_id` of group `uid`."""
     current = mlflow.get_current_active_span()
     if current is None:
         return
@@ -148,12 +195,12 @@ def describe(output, sample: dict, tokenizer) -> None:
         "trajectory": f"{sample['uid']}_{sample['session_id']}",
         "problem": f"{sample.get('data_source')} #{sample.get('index')}",
         "sample": sample["session_id"],
-        "reward": output.reward_score,
-        "finish": output.extra_fields.get("finish"),
+        "reward": reward,
+        "finish": finish,
     }
     mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items()})
-    current.set_inputs({"prompt": tokenizer.decode(output.prompt_ids)})
-    current.set_outputs({"response": tokenizer.decode(output.response_ids)} | tags)
+    current.set_inputs({"prompt": tokenizer.decode(prompt_ids)})
+    current.set_outputs({"response": tokenizer.decode(response_ids)} | tags)
 
 
 def name_store(folder: Path) -> str:

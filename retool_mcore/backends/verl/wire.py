@@ -24,6 +24,8 @@ COLUMNS = {
     "span_kind": SPAN_KIND,
 }
 
+EXPERTS = "routed_experts"  # verl's name for Batch.experts
+
 
 def sent(batch, columns: list[str], **settings) -> TensorDict:
     """One row a sample: `prompts` and `responses` int32, the `columns` that the batch has, all nested; `settings`, of
@@ -37,6 +39,8 @@ def sent(batch, columns: list[str], **settings) -> TensorDict:
     for name in columns:
         if name in batch:
             rows[COLUMNS[name]] = torch.nested.as_nested_tensor(batch[name].split(lengths), layout=torch.jagged)
+    if batch.experts is not None:
+        rows[EXPERTS] = torch.nested.as_nested_tensor(batch.experts, layout=torch.jagged)
     return tensordict_utils.get_tensordict(rows, settings)
 
 
