@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.held_back import split_by_problem
+from retool_mcore.data.kept import COLUMN, kept_json
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, rl_row, write_rows
@@ -176,10 +177,12 @@ def _write(
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
-    prompt, ability, own = render(template, problem.question), "math", {}
+    prompt, ability, own = render(template, problem.question), "math", dict[str, str]()
     if isinstance(problem, CallProblem):
         prompt, ability = render_conversation(template, problem.messages), ABILITY
         own = {"tools": problem.tools, "replies": problem.replies}
+    if problem.extra:
+        own[COLUMN] = kept_json(problem.extra)
     extra = {"index": problem.index, "split": split, "question": problem.question} | own
     return rl_row(problem.data_source, prompt, ability, problem.answer, **extra)
 

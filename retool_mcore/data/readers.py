@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retool_mcore.data.kept import nearest_column
 from retool_mcore.data.records import MalformedRow
 from retool_mcore.errors import UserError
 
@@ -29,7 +30,8 @@ def parquet_rows(file: Path, columns: Sequence[str] | None) -> Iterator[Any]:
             if columns is not None:
                 columns = [c if c in there else c.partition(".")[0] for c in columns]
                 if missing := [c for c in columns if c not in there]:
-                    raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
+                    hint = nearest_column(missing[0], there)
+                    raise UserError(f"{file} has no column {missing[0]!r}: {hint}it has {', '.join(there)}.")
             _check_columns(file, there, columns)
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
                 try:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
+from retool_mcore.data.kept import Kept
 from retool_mcore.data.readers import parquet_rows, text_rows
 from retool_mcore.data.records import (
     Malformed,
@@ -88,7 +89,8 @@ class Source:
 
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
-    are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`.
+    are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`; `keep` are
+    further columns that a problem carries (`Problem.extra`).
     """
 
     data_source: str
@@ -101,6 +103,14 @@ class Source:
     subset: str | None = None
     hub_split: str = "train"
     named_by: str | None = None
+    keep: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...] | None:
+        """The columns that are read of a parquet file, None: all."""
+        if self.columns is None:
+            return None
+        return tuple(dict.fromkeys([*self.columns, *filter(None, [self.named_by]), *self.keep]))
 
 
 _READERS: dict[str, Callable] = {
@@ -132,10 +142,11 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
     """Every row of the source as a record, in order; the row number counts from 0 over all files.
 
     location: a .parquet, .json, .jsonl or .csv file, a folder of them, or a hub name; None is the source's hub name.
-    Raises UserError for a location that cannot be read or a parquet file that lacks a column.
+    Raises UserError for a location that cannot be read, a parquet file that lacks a column, and a column to keep that
+    no row has.
     """
-    columns = source.columns and tuple(dict.fromkeys([*source.columns, *filter(None, [source.named_by])]))
-    rows = raw_rows(location or source.hub_name, columns, source.complete, source.subset, source.hub_split)
+    kept = Kept(source.keep)
+    rows = raw_rows(location or source.hub_name, source.wanted, source.complete, source.subset, source.hub_split)
     for index, row in enumerate(rows):
         if isinstance(row, MalformedRow):
             yield Malformed(index, printable(str(row)))
@@ -144,12 +155,16 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             name = source.data_source if source.named_by is None else source_name(row, source.named_by)
             made: Any = source.parse(row, name, index)
             records = made if isinstance(made, list) else [made]
+            if source.keep:
+                extra = kept.of(row)
+                records = [replace(record, extra={**record.extra, **extra}) for record in records]
             for record in records:
                 check_text(record)
             yield from records
         except MalformedRow as reason:
             shown = json.dumps(row, default=str, ensure_ascii=False)
             yield Malformed(index, printable(str(reason)), printable(shown[:_SHOWN]))
+    kept.check(source.data_source)
 
 
 def check_location(source: Source, location: str | Path | None = None) -> None:
@@ -158,7 +173,7 @@ def check_location(source: Source, location: str | Path | None = None) -> None:
     if (files := files_of(name)) is not None:
         for file in files:
             if file.suffix == ".parquet":
-                next(parquet_rows(file, source.columns), None)
+                next(parquet_rows(file, source.wanted), None)
         return
     import httpx
     from huggingface_hub import HfApi

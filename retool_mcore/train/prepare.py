@@ -216,11 +216,12 @@ def own_parts(section) -> list[Part]:
             source = Source(
                 file.name, file.path, "rl", "test" if key == "eval" else "train", columns, parse,
                 subset=file.subset, hub_split=file.split, named_by=file.source or section.get("source"),
+                keep=tuple(section.get("keep") or [] if file.keep is None else file.keep),
             )  # fmt: skip
             if key == "sft":
                 parse = partial(own_call_traces if named["tools"] else own_trace, **of_trace)
                 columns = tuple(of_trace.values())
-                source = replace(source, purpose="sft", columns=columns, parse=parse, named_by=file.source)
+                source = replace(source, purpose="sft", columns=columns, parse=parse, named_by=file.source, keep=())
             role = "rl" if key == "train" else key
             parts.append(Part(role, source, file.path, f"{key}/{file.name}", file.weight))
     if not parts:

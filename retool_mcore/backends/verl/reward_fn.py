@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from retool_mcore.errors import UserError, describe
 from retool_mcore.recipes.sample_filters import drop_reason
 from retool_mcore.rewards.registry import find_reward
-from retool_mcore.rewards.sample import Sample, read_sample
+from retool_mcore.rewards.sample import Sample, of_row, read_sample
 from retool_mcore.rewards.shaping import soft_overlong
 from retool_mcore.rewards.value import number
 from retool_mcore.rewards.verdict import CRASHED, ENVIRONMENT, verdict
@@ -48,7 +48,8 @@ def compute_score(
     """
     step, truth = int(extra_info["training_step"]), str(ground_truth)
     said = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
-    sample = read_sample(extra_info["trajectory"], **said, acc=0.0, ground_truth=truth, step=step)
+    row = of_row(data_source, extra_info)
+    sample = read_sample(extra_info["trajectory"], **said, **row, acc=0.0, ground_truth=truth, step=step)
     known = {"ground_truth": ground_truth, "policy": recipe["answer"], "decimals": recipe["decimals"]}
     error, overlong = str(extra_info.get("scoring_error", "")), 0.0
     try:
