@@ -69,17 +69,34 @@ def flat_problem(row: dict, data_source: str, index: int, *, question_key: str, 
     return Problem(data_source, _question(question), _answer(field(row, answer_key, "row"), answer_key), index)
 
 
-def own_problem(row: dict, data_source: str, index: int, *, question: str, answer: str) -> Problem:
+def own_problem(
+    row: dict, data_source: str, index: int, *, question: str, answer: str | None, needed: bool = True
+) -> Problem:
     r"""A row of the user's own; question and answer are dotted paths.
 
-    An answer that is a whole solution counts by its last \boxed{}, or by what follows `####`, as GSM8K has it.
+    An answer that is a whole solution counts by its last \boxed{}, or by what follows `####`, as GSM8K has it. Where no
+    answer is `needed`, one that is missing, null or empty is "", as it is without a path.
     """
-    value = at(row, answer)
+    text = text_field(at(row, question), question)
+    if answer is None or (not needed and _is_blank(row, answer)):
+        return Problem(data_source, _question(text), "", index)
+    return Problem(data_source, _question(text), _own_answer(at(row, answer), answer), index)
+
+
+def _is_blank(row: dict, path: str) -> bool:
+    try:
+        value = at(row, path)
+    except MalformedRow:
+        return True
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # a null among numbers
+
+
+def _own_answer(value: Any, answer: str) -> str:
     if isinstance(value, float) and math.isfinite(value):
         value = f"{Decimal(repr(value)):f}".removesuffix(".0")
     text = _answer(value, answer)
     final = last_boxed(text) or text.rpartition("####")[2]
-    return Problem(data_source, _question(text_field(at(row, question), question)), _answer(final, answer), index)
+    return _answer(final, answer)
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,7 @@ class Source:
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
     are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`; `keep` are
-    further columns that a problem carries (`Problem.extra`).
+    further columns that a problem carries (`Problem.extra`); `optional` those of `columns` that a file may lack.
     """
 
     data_source: str
@@ -104,6 +121,7 @@ class Source:
     hub_split: str = "train"
     named_by: str | None = None
     keep: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> tuple[str, ...] | None:
@@ -146,7 +164,8 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
     no row has.
     """
     kept = Kept(source.keep)
-    rows = raw_rows(location or source.hub_name, source.wanted, source.complete, source.subset, source.hub_split)
+    place, of_hub = location or source.hub_name, (source.subset, source.hub_split)
+    rows = raw_rows(place, source.wanted, source.complete, *of_hub, source.optional)
     for index, row in enumerate(rows):
         if isinstance(row, MalformedRow):
             yield Malformed(index, printable(str(row)))
@@ -173,7 +192,7 @@ def check_location(source: Source, location: str | Path | None = None) -> None:
     if (files := files_of(name)) is not None:
         for file in files:
             if file.suffix == ".parquet":
-                next(parquet_rows(file, source.wanted), None)
+                next(parquet_rows(file, source.wanted, source.optional), None)
         return
     import httpx
     from huggingface_hub import HfApi
@@ -190,10 +209,12 @@ def raw_rows(
     complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None,
     subset: str | None = None,
     split: str = "train",
+    optional: Sequence[str] = (),
 ) -> Iterator[Any]:
     """Every row of a location as it is there, or the MalformedRow that says why it is none.
 
-    columns: those wanted of a parquet file, None: all. complete: see `Source`. subset, split: the hub's, streamed.
+    columns: those wanted of a parquet file, None: all; optional: those of them that it may lack. complete: see
+    `Source`. subset, split: the hub's, streamed.
     """
     if (files := files_of(str(location))) is None:
         yield from hub_rows(str(location), subset, split)
@@ -201,7 +222,7 @@ def raw_rows(
     for file in files:
         try:
             if file.suffix == ".parquet":
-                yield from parquet_rows(file, columns)
+                yield from parquet_rows(file, columns, optional)
             else:
                 yield from complete(text_rows(file), file) if complete else text_rows(file)
         except OSError as error:
