@@ -14,8 +14,9 @@ def turn(programs=0, boxed=False, fakes=0):
 
 
 def sample(
-    acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer", step=1, prefill=""
-):
+    acc=1.0, calls=(), turns=(), text="", ground_truth="1", ids=(), spans=None, finish="answer", step=1, prefill="",
+    **row,
+):  # fmt: skip
     return Sample(
         acc=acc,
         ground_truth=ground_truth,
@@ -27,4 +28,5 @@ def sample(
         finish=finish,
         step=step,
         prefill=prefill,
+        **row,
     )

@@ -212,6 +212,8 @@ def _compose_files(stage: str, choices: Mapping[str, str], config_dir: Path) -> 
     OmegaConf.set_struct(config, False)
     if stage == "eval":
         trained.keep_episode_keys(config)
+    if stage == "prepare":
+        trained.keep_episode_keys(config, ("reward",))
     return config
 
 

@@ -74,8 +74,8 @@ ADAPTER = functools.cache(TypeAdapter)  # made again for every value they take a
 
 class OwnFile(BaseModel):
     """An entry of data.file.train, eval or sft. `name` is the data source's in metrics, unless the column `source`
-    names each row's; a problem occurs `weight` times in an epoch; question, answer, messages, tools and source stand
-    in for the columns of data.file; subset and split are the hub's."""
+    names each row's; a problem occurs `weight` times in an epoch; question, answer, messages, tools, source and keep
+    stand in for the columns of data.file; subset and split are the hub's."""
 
     model_config = ConfigDict(extra="forbid")
     path: str
@@ -86,6 +86,7 @@ class OwnFile(BaseModel):
     messages: str | None = None
     tools: str | None = None
     source: str | None = None
+    keep: Texts | None = None
     subset: str | None = None
     split: str = "train"
 

@@ -4,7 +4,7 @@ RL's configuration of the run counts, before RL began that of SFT. Whatever the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from retool_mcore.errors import UserError
 
 # Of a recipe what shapes an episode or its grade; the rest is of training, and `retool eval` has no such keys.
 RECIPE = (
-    "name", "answer", "decimals", "max_turns", "after_last_call", "temperature", "max_observation_chars", "error_lines",
+    "name", "reward", "right_from", "answer", "decimals",
+    "max_turns", "after_last_call", "temperature", "max_observation_chars", "error_lines",
 )  # fmt: skip
 ROLLOUT = (
     "format", "chat_template", "max_prompt_tokens", "max_response_tokens", "max_observation_tokens",
@@ -30,6 +31,8 @@ TAKEN_OVER = (
     *(f"sandbox.{name}" for name in SANDBOX),
     *TOOLBOX,
     "recipe.name",
+    "recipe.reward",
+    "recipe.right_from",
     "recipe.answer",
     "recipe.decimals",
     "model.apply_chat_template_kwargs",
@@ -39,9 +42,9 @@ _MISSING = object()
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 
-def keep_episode_keys(config: DictConfig) -> None:
-    """Remove from the group `recipe`, in place, what only training reads: it follows keys that an evaluation lacks."""
-    for key in [key for key in config.get("recipe", {}) if key not in RECIPE]:
+def keep_episode_keys(config: DictConfig, kept: Collection[str] = RECIPE) -> None:
+    """Remove from the group `recipe`, in place, all but `kept`: what only training reads follows keys of its own."""
+    for key in [key for key in config.get("recipe", {}) if key not in kept]:
         del config.recipe[key]
 
 

@@ -61,7 +61,7 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
 
 
 def own_call_problems(
-    row: dict, data_source: str, index: int, *, question: str, answer: str, messages: str, tools: str
+    row: dict, data_source: str, index: int, *, question: str, answer: str | None, messages: str, tools: str
 ) -> list[CallProblem]:
     """A row of the user's own whose functions are under `tools`; the other names are columns, too (dotted paths).
 
@@ -69,6 +69,8 @@ def own_call_problems(
     that column has a text under `question` and its calls under `answer`, as xLAM's. Raises MalformedRow.
     """
     if not isinstance(row, dict) or messages.partition(".")[0] not in row:
+        if answer is None:
+            raise MalformedRow(f"the row has no column {messages!r}, and data.file.answer is null")
         xlam = {"query": at(row, question), "tools": at(row, tools), "answers": at(row, answer)}
         return [xlam_problem(xlam, data_source, index)]
     schemas, said = _chat(row, messages, tools)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 
 from retool_mcore.data.records import Problem, Trace, normalise_question
-from retool_mcore.data.schema import write_parquet
+from retool_mcore.data.schema import joined, write_parquet
 from retool_mcore.errors import UserError
 
 SPLIT = "held_back"  # in extra_info
@@ -33,11 +33,11 @@ def hold_back(
         raise UserError(f"{key}={count} of {len(known)} problems, {len(free)} in no other file: lower it.")
     taken = set(sorted(free, key=lambda problem: hashlib.sha256(f"{seed}\n{problem}".encode()).digest())[:count])
     held = []
+    schemas = {file: pq.read_schema(file) for file in rows}
     for file, own in rows.items():
-        schema = pq.read_schema(file)
         held += [row | {"extra_info": row["extra_info"] | {"split": SPLIT}} for row in own if _problem(row) in taken]
-        write_parquet((row for row in own if _problem(row) not in taken), schema, file)
-    write_parquet(held, schema, path)
+        write_parquet((row for row in own if _problem(row) not in taken), schemas[file], file)
+    write_parquet(held, joined(schemas.values()), path)
     of = f"{len(known)} training problems ({len(free)} are in no other file)"
     return f"held back: {count} of {of}, seed {seed}: {path}"
 

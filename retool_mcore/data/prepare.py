@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from retool_mcore.data.function_calls import ABILITY
 from retool_mcore.data.held_back import split_by_problem
+from retool_mcore.data.kept import COLUMN, kept_json
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, rl_row, write_rows
@@ -29,7 +30,7 @@ _SHOWN_SOURCES = 20
 @dataclass(frozen=True)
 class Report:
     """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written;
-    `sources`: rows kept of each data source."""
+    `sources`: rows kept of each data source; `unanswered`: rows kept that have no answer."""
 
     source: str
     rows: int
@@ -39,6 +40,7 @@ class Report:
     files: dict[Path, int]
     path: Path
     sources: dict[str, int]
+    unanswered: int = 0
 
     def lines(self) -> list[str]:
         """Three to eight lines for the terminal."""
@@ -49,6 +51,8 @@ class Report:
             most = ", ".join(f"{name} {rows}" for name, rows in Counter(self.sources).most_common(_SHOWN_SOURCES))
             more = len(self.sources) - _SHOWN_SOURCES
             lines.append(f"  {len(self.sources)} data sources: {most}" + (f" and {more} more" if more > 0 else ""))
+        if self.unanswered:
+            lines.append(f"  {self.unanswered} rows have no answer: their reward alone says what is right")
         for reason, times in Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS):
             first = next(malformed for malformed in self.malformed if malformed.reason == reason)
             lines.append(f"  malformed {times} x: {reason}; first row {first.row}: {first.text}".removesuffix(": "))
@@ -155,7 +159,9 @@ def _write(
     reasons = Counter(m.reason for m in malformed).most_common()
     rows = kept + duplicates + len(malformed)
     sources = dict(Counter(record.data_source for records in splits.values() for record in records))
-    report = Report(name, rows, kept, duplicates, tuple(malformed), files, output_dir / "report.json", sources)
+    unanswered = sum(isinstance(r, Problem) and not r.answer for records in splits.values() for r in records)
+    place = output_dir / "report.json"
+    report = Report(name, rows, kept, duplicates, tuple(malformed), files, place, sources, unanswered)
     content = {"source": name, "rows": rows, "kept": kept, "duplicates": duplicates, "reasons": dict(reasons)}
     content["sources"] = sources
     content["malformed"] = [{"row": m.row, "reason": m.reason} for m in malformed]
@@ -176,10 +182,12 @@ def _write(
 
 
 def _rl_row(problem: Problem, template: str, split: str) -> dict:
-    prompt, ability, own = render(template, problem.question), "math", {}
+    prompt, ability, own = render(template, problem.question), "math", dict[str, str]()
     if isinstance(problem, CallProblem):
         prompt, ability = render_conversation(template, problem.messages), ABILITY
         own = {"tools": problem.tools, "replies": problem.replies}
+    if problem.extra:
+        own[COLUMN] = kept_json(problem.extra)
     extra = {"index": problem.index, "split": split, "question": problem.question} | own
     return rl_row(problem.data_source, prompt, ability, problem.answer, **extra)
 

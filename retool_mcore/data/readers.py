@@ -14,22 +14,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retool_mcore.data.kept import nearest_column
 from retool_mcore.data.records import MalformedRow
 from retool_mcore.errors import UserError
 
 _BATCH_ROWS = 1024
 
 
-def parquet_rows(file: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+def parquet_rows(file: Path, columns: Sequence[str] | None, optional: Sequence[str] = ()) -> Iterator[Any]:
     """The rows of a parquet file, with `columns` alone where they are given. Raises UserError for a file that cannot be
-    read, and a column that is not there."""
+    read, and a column that is not there and not `optional`."""
     try:
         with pq.ParquetFile(file) as parquet:
             there = parquet.schema_arrow.names
             if columns is not None:
-                columns = [c if c in there else c.partition(".")[0] for c in columns]
+                named = {c: c if c in there else c.partition(".")[0] for c in columns}
+                columns = list(dict.fromkeys(c for name, c in named.items() if c in there or name not in optional))
                 if missing := [c for c in columns if c not in there]:
-                    raise UserError(f"{file} has no column {missing[0]!r}: it has {', '.join(there)}.")
+                    hint = nearest_column(missing[0], there)
+                    raise UserError(f"{file} has no column {missing[0]!r}: {hint}it has {', '.join(there)}.")
             _check_columns(file, there, columns)
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
                 try:

@@ -6,7 +6,7 @@ Every loader speaks in these records, so that the parquet schema and the public 
 import json
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from dataclasses import field as attribute
 from typing import Any, Literal
@@ -16,12 +16,14 @@ from retool_mcore.errors import UserError
 
 @dataclass(frozen=True)
 class Problem:
-    """A question and its answer. `index` is the row it came from, counted from 0 over all files of the source."""
+    """A question and its answer. `index` is the row it came from, counted from 0 over all files of the source; `extra`
+    the row's other columns that a reward may read, by name, in values that JSON can hold."""
 
     data_source: str
     question: str
     answer: str
     index: int
+    extra: Mapping[str, Any] = attribute(default_factory=dict, kw_only=True, hash=False)
 
     @property
     def key(self) -> str:
@@ -112,6 +114,10 @@ def check_text(value: Any, name: str = "the row") -> None:
             raise MalformedRow(f"half of a surrogate pair in {name}, as of an emoji that was cut: {half[0]!a}")
     elif isinstance(value, list | tuple):
         for item in value:
+            check_text(item, name)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_text(key, name)
             check_text(item, name)
     elif is_dataclass(value):
         for part in fields(value):

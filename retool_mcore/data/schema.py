@@ -17,9 +17,10 @@ _ROW_GROUP_ROWS = 1024
 
 RL_SCHEMA, SFT_SCHEMA = (pa.schema(arrow_type(columns)) for columns in yaml_beside(__file__).values())
 
-# Rows of function-calling data carry their own tools and what they are known to answer, both as JSON
-# (data/records.py::CallProblem); a reader that does not know them passes over them.
-_CALLING = ("tools", "replies")
+# Texts that only some files have: the tools of function-calling rows and what these are known to answer
+# (data/records.py::CallProblem), and the columns that a row carries for the reward (data/kept.py), all as JSON. A
+# reader that does not know them passes over them.
+_FURTHER = ("tools", "replies", "row")
 
 
 def with_texts(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
@@ -27,6 +28,14 @@ def with_texts(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
     position = schema.get_field_index("extra_info")
     extra = pa.struct([*schema.field("extra_info").type, *(pa.field(name, pa.string()) for name in names)])
     return schema.set(position, pa.field("extra_info", extra))
+
+
+def joined(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return the first schema with the further texts of all in its extra_info."""
+    first, *others = schemas
+    known = {part.name for part in first.field("extra_info").type}
+    further = dict.fromkeys(part.name for schema in others for part in schema.field("extra_info").type)
+    return with_texts(first, [name for name in further if name not in known])
 
 
 def rl_row(source: str, prompt: list[dict], ability: str, ground_truth: str, **extra: Any) -> dict:
@@ -37,10 +46,10 @@ def rl_row(source: str, prompt: list[dict], ability: str, ground_truth: str, **e
 
 
 def write_rows(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
-    """As write_parquet, with the fields `tools` and `replies` where a row has tools of its own."""
+    """As write_parquet, with those of the fields `tools`, `replies` and `row` that any of the rows has."""
     rows = list(rows)
-    calling = any("tools" in row["extra_info"] for row in rows)
-    write_parquet(rows, with_texts(schema, _CALLING) if calling else schema, path)
+    further = [name for name in _FURTHER if any(name in row["extra_info"] for row in rows)]
+    write_parquet(rows, with_texts(schema, further) if further else schema, path)
 
 
 def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:

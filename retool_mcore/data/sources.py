@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
+from retool_mcore.data.kept import Kept
 from retool_mcore.data.readers import parquet_rows, text_rows
 from retool_mcore.data.records import (
     Malformed,
@@ -68,17 +69,34 @@ def flat_problem(row: dict, data_source: str, index: int, *, question_key: str, 
     return Problem(data_source, _question(question), _answer(field(row, answer_key, "row"), answer_key), index)
 
 
-def own_problem(row: dict, data_source: str, index: int, *, question: str, answer: str) -> Problem:
+def own_problem(
+    row: dict, data_source: str, index: int, *, question: str, answer: str | None, needed: bool = True
+) -> Problem:
     r"""A row of the user's own; question and answer are dotted paths.
 
-    An answer that is a whole solution counts by its last \boxed{}, or by what follows `####`, as GSM8K has it.
+    An answer that is a whole solution counts by its last \boxed{}, or by what follows `####`, as GSM8K has it. Where no
+    answer is `needed`, one that is missing, null or empty is "", as it is without a path.
     """
-    value = at(row, answer)
+    text = text_field(at(row, question), question)
+    if answer is None or (not needed and _is_blank(row, answer)):
+        return Problem(data_source, _question(text), "", index)
+    return Problem(data_source, _question(text), _own_answer(at(row, answer), answer), index)
+
+
+def _is_blank(row: dict, path: str) -> bool:
+    try:
+        value = at(row, path)
+    except MalformedRow:
+        return True
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # a null among numbers
+
+
+def _own_answer(value: Any, answer: str) -> str:
     if isinstance(value, float) and math.isfinite(value):
         value = f"{Decimal(repr(value)):f}".removesuffix(".0")
     text = _answer(value, answer)
     final = last_boxed(text) or text.rpartition("####")[2]
-    return Problem(data_source, _question(text_field(at(row, question), question)), _answer(final, answer), index)
+    return _answer(final, answer)
 
 
 @dataclass(frozen=True)
@@ -88,7 +106,8 @@ class Source:
 
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
-    are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`.
+    are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`; `keep` are
+    further columns that a problem carries (`Problem.extra`); `optional` those of `columns` that a file may lack.
     """
 
     data_source: str
@@ -101,6 +120,15 @@ class Source:
     subset: str | None = None
     hub_split: str = "train"
     named_by: str | None = None
+    keep: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...] | None:
+        """The columns that are read of a parquet file, None: all."""
+        if self.columns is None:
+            return None
+        return tuple(dict.fromkeys([*self.columns, *filter(None, [self.named_by]), *self.keep]))
 
 
 _READERS: dict[str, Callable] = {
@@ -132,10 +160,12 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
     """Every row of the source as a record, in order; the row number counts from 0 over all files.
 
     location: a .parquet, .json, .jsonl or .csv file, a folder of them, or a hub name; None is the source's hub name.
-    Raises UserError for a location that cannot be read or a parquet file that lacks a column.
+    Raises UserError for a location that cannot be read, a parquet file that lacks a column, and a column to keep that
+    no row has.
     """
-    columns = source.columns and tuple(dict.fromkeys([*source.columns, *filter(None, [source.named_by])]))
-    rows = raw_rows(location or source.hub_name, columns, source.complete, source.subset, source.hub_split)
+    kept = Kept(source.keep)
+    place, of_hub = location or source.hub_name, (source.subset, source.hub_split)
+    rows = raw_rows(place, source.wanted, source.complete, *of_hub, source.optional)
     for index, row in enumerate(rows):
         if isinstance(row, MalformedRow):
             yield Malformed(index, printable(str(row)))
@@ -144,12 +174,16 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             name = source.data_source if source.named_by is None else source_name(row, source.named_by)
             made: Any = source.parse(row, name, index)
             records = made if isinstance(made, list) else [made]
+            if source.keep:
+                extra = kept.of(row)
+                records = [replace(record, extra={**record.extra, **extra}) for record in records]
             for record in records:
                 check_text(record)
             yield from records
         except MalformedRow as reason:
             shown = json.dumps(row, default=str, ensure_ascii=False)
             yield Malformed(index, printable(str(reason)), printable(shown[:_SHOWN]))
+    kept.check(source.data_source)
 
 
 def check_location(source: Source, location: str | Path | None = None) -> None:
@@ -158,7 +192,7 @@ def check_location(source: Source, location: str | Path | None = None) -> None:
     if (files := files_of(name)) is not None:
         for file in files:
             if file.suffix == ".parquet":
-                next(parquet_rows(file, source.columns), None)
+                next(parquet_rows(file, source.wanted, source.optional), None)
         return
     import httpx
     from huggingface_hub import HfApi
@@ -175,10 +209,12 @@ def raw_rows(
     complete: Callable[[Iterator[Any], Path], Iterator[Any]] | None = None,
     subset: str | None = None,
     split: str = "train",
+    optional: Sequence[str] = (),
 ) -> Iterator[Any]:
     """Every row of a location as it is there, or the MalformedRow that says why it is none.
 
-    columns: those wanted of a parquet file, None: all. complete: see `Source`. subset, split: the hub's, streamed.
+    columns: those wanted of a parquet file, None: all; optional: those of them that it may lack. complete: see
+    `Source`. subset, split: the hub's, streamed.
     """
     if (files := files_of(str(location))) is None:
         yield from hub_rows(str(location), subset, split)
@@ -186,7 +222,7 @@ def raw_rows(
     for file in files:
         try:
             if file.suffix == ".parquet":
-                yield from parquet_rows(file, columns)
+                yield from parquet_rows(file, columns, optional)
             else:
                 yield from complete(text_rows(file), file) if complete else text_rows(file)
         except OSError as error:

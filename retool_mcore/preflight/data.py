@@ -14,6 +14,8 @@ from retool_mcore.data.lengths import prompt_lengths
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
 from retool_mcore.data.special_tokens import NAMED
 from retool_mcore.errors import UserError, refusals
+from retool_mcore.rewards.registry import needs_answer
+from retool_mcore.rewards.scoring import right_from
 from retool_mcore.tables import yaml_beside
 
 refused = refusals(__file__)
@@ -149,6 +151,31 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
             advice = KINDS[found]["with"] if asked == "other" else KINDS[asked]["take"]
             of = {"asked": KINDS[asked]["graded"], "found": KINDS[found]["graded"], "advice": advice}
             raise refused("grades", recipe=recipe, file=file, ability=ability, **of)
+
+
+def check_answers(files: Iterable[Path], recipe: Mapping) -> None:
+    """Rows without an answer go with a reward that needs none, and with a reward from which on one is right.
+
+    `recipe` is the configuration's section. Raises UserError.
+    """
+    name = recipe["reward"]["name"]
+    needed = needs_answer(name)
+    if not needed and right_from(recipe) is not None:
+        return
+    for file in files:
+        truths = [row["reward_model"]["ground_truth"] for row in rows_of(file, ["reward_model"])]
+        if not (count := sum(not truth.strip() for truth in truths)):
+            continue
+        without = f"{count} of {len(truths)} rows of {file} have no answer"
+        if needed:
+            raise UserError(
+                f"{without}, which recipe.reward.name={name} compares with: take a reward that needs none, as "
+                "docs/rewards.md has it, or leave these rows out."
+            )
+        raise UserError(
+            f"{without}, so nothing says which trajectories are right: set recipe.right_from to the reward from which "
+            "on one is."
+        )
 
 
 def check_call_style(template: str, recipe: Mapping) -> None:

@@ -94,6 +94,7 @@ def check_rl_stage(config: DictConfig) -> None:
     files = check_prompts(config, tuple(key for key in keys if key in config.data))
     for paths in files.values():
         data.check_ability(paths, config.recipe)
+        data.check_answers(paths, config.recipe)
     data.check_call_style(config.data.prompt, config.recipe)
     data.check_fills_a_batch("data.train_files", rows=data.count_rows(files["train_files"]), batch=train.batch)
     data.check_curriculum(config.data.get("curriculum", {}), files["train_files"], config.seed, batch=train.batch)

@@ -36,6 +36,9 @@ def environment(sample: Sample) -> float:
     return sum(float(call.value) for call in sample.calls if call.code is None and call.value is not None)
 
 
+environment.needs_answer = False  # type: ignore[attr-defined]
+
+
 def check_environment(config: Mapping, **args) -> None:
     """Refuse a recipe whose trajectories act in no environment: the return of all would be 0. Raises UserError."""
     if config["recipe"]["answer"] != "environment":

@@ -33,6 +33,11 @@ def find_reward(name: str) -> Callable:
     return found
 
 
+def needs_answer(name: str) -> bool:
+    """Return whether the reward compares with the row's answer: False where its function's `needs_answer` is False."""
+    return bool(getattr(find_reward(name), "needs_answer", True))
+
+
 def find_check(name: str) -> Callable[..., None] | None:
     """The function `check_NAME` next to the reward NAME in its module, which says what the reward needs; None: there is
     none.

@@ -1,9 +1,10 @@
 """What a recipe's reward and filters see of one trajectory: the grader's verdict, the policy's turns, its calls."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from retool_mcore.data.kept import read_kept
 from retool_mcore.rollout.trajectory import Call, Turn
 from retool_mcore.rollout.wire import from_wire
 
@@ -19,6 +20,9 @@ class Sample:
     `Trajectory.finish`. `step` is the training step, from 1, that asked for it. `policy_text` is what the policy wrote
     outside of its calls, a blank line between two turns. `prefill` is the thought that the chat template opens (or
     closes again) in front of `text`, as `<think>` and a line's end; "" where it leaves thinking to the policy.
+
+    Of its row: `question`, without the prompt's template; `extra`, the columns of `data.file.keep` by name, None where
+    the row has no such column; `index`, its number in the data, and `source`, the data source it belongs to.
     """
 
     acc: float
@@ -32,10 +36,24 @@ class Sample:
     step: int
     policy_text: str = ""
     prefill: str = ""
+    question: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    index: int = 0
+    source: str = ""
 
     @property
     def correct(self) -> bool:
         return self.acc > 0.5
+
+
+def of_row(data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Sample` that its row of the data set has."""
+    return {
+        "question": str(extra_info.get("question", "")),
+        "extra": read_kept(extra_info),
+        "index": int(extra_info.get("index", 0)),
+        "source": str(data_source),
+    }
 
 
 def read_sample(packed: str, **known: Any) -> Sample:

@@ -23,6 +23,7 @@ from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as repositories
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
+from retool_mcore.rewards.registry import needs_answer
 
 
 def run(config) -> None:
@@ -202,25 +203,30 @@ class Part(NamedTuple):
     weight: float = 1.0
 
 
-def own_parts(section) -> list[Part]:
-    """Of `data.file`, the user's own."""
+def own_parts(section, answers: bool = True) -> list[Part]:
+    """Of `data.file`, the user's own. answers: whether every problem needs one."""
     parts = []
     for key in ("train", "eval", "sft"):
         for file in own_files(key, OmegaConf.to_container(section)[key]):
             named = {name: getattr(file, name) or section[name] for name in ("question", "answer", "messages", "tools")}
             of_trace = {name: named[name] for name in ("messages", "tools") if named[name]}
             of_problem = named if named["tools"] else {name: named[name] for name in ("question", "answer")}
-            parse: Callable = partial(own_call_problems if named["tools"] else own_problem, **of_problem)
+            own: Callable = own_call_problems if named["tools"] else partial(own_problem, needed=answers)
+            parse: Callable = partial(own, **of_problem)
             # Of rows that call, one file has other columns than the next: what lacks is said of the row.
-            columns = None if named["tools"] else tuple(of_problem.values())
+            columns = None if named["tools"] else tuple(filter(None, of_problem.values()))
             source = Source(
                 file.name, file.path, "rl", "test" if key == "eval" else "train", columns, parse,
                 subset=file.subset, hub_split=file.split, named_by=file.source or section.get("source"),
+                keep=tuple(section.get("keep") or [] if file.keep is None else file.keep),
+                optional=() if answers else (named["answer"],),
             )  # fmt: skip
             if key == "sft":
                 parse = partial(own_call_traces if named["tools"] else own_trace, **of_trace)
                 columns = tuple(of_trace.values())
-                source = replace(source, purpose="sft", columns=columns, parse=parse, named_by=file.source)
+                source = replace(
+                    source, purpose="sft", columns=columns, parse=parse, named_by=file.source, keep=(), optional=()
+                )
             role = "rl" if key == "train" else key
             parts.append(Part(role, source, file.path, f"{key}/{file.name}", file.weight))
     if not parts:
@@ -231,10 +237,10 @@ def own_parts(section) -> list[Part]:
     return parts
 
 
-def listed_parts(data) -> list[Part]:
-    """All parts that the section names; [] of a data set that is generated."""
+def listed_parts(data, answers: bool = True) -> list[Part]:
+    """All parts that the section names; [] of a data set that is generated. answers: as in `own_parts`."""
     if "file" in data:
-        return own_parts(data.file)
+        return own_parts(data.file, answers)
     named = data.get("sources", {}).items()  # one that is null is left out
     return [Part(s.role, name, s.location, name) for name, s in named if s is not None]
 
@@ -242,7 +248,8 @@ def listed_parts(data) -> list[Part]:
 def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:
     """What `retool prepare` reads for these roles, once all of it is there: raises UserError before a row is read or
     downloaded."""
-    parts = [part for part in listed_parts(config.data) if part.role in roles]
+    answers = needs_answer(config.recipe.reward.name)
+    parts = [part for part in listed_parts(config.data, answers) if part.role in roles]
     get_template(config.data.prompt)
     for part in sorted(parts, key=lambda part: part.location is None):  # what is here before the hub is asked
         check_location(get_source(part.source) if isinstance(part.source, str) else part.source, part.location)

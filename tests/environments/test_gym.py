@@ -31,7 +31,9 @@ PATH = "retool_mcore.environments.gym.GymEnvironment"
 @pytest.fixture(autouse=True)
 def page(tmp_path, monkeypatch):
     """The modules that the page shows, where Python finds them; its script's text."""
-    reward, _, environment, script = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    named = ("def brief(", "class Guess:", "write_rows(guess,")
+    reward, environment, script = (next(block for block in blocks if name in block) for name in named)
     (tmp_path / "brief_reward.py").write_text(reward)
     (tmp_path / "guess_env.py").write_text(environment)
     monkeypatch.syspath_prepend(tmp_path)

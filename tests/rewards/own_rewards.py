@@ -56,3 +56,24 @@ def sometimes(sample):
 
 def raises(sample):
     return 1.0 / len(sample.ground_truth.split("x")[1:])
+
+
+def sees_row(sample):
+    """1 where all that the sample says of its row is as the tests have it."""
+    row = (sample.question, sample.extra, sample.index, sample.source)
+    return float(row == ("What is 6 * 7?", {"level": 3, "tests": ["a"]}, 17, "x"))
+
+
+def plan(sample, *, worth=1.0):
+    """A reward that compares with no answer."""
+    return worth
+
+
+plan.needs_answer = False
+
+
+def partial(sample):
+    return 1.0 if sample.correct else 0.25
+
+
+partial.needs_answer = False

@@ -16,14 +16,14 @@ from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 
 
-def scored(function, answer="\\boxed{42}", buffer=0, **args):
+def scored(function, answer="\\boxed{42}", buffer=0, row=None, **args):
     recipe = compose("rl", ["recipe=retool"]).recipe
     recipe["overlong_buffer"] = buffer
     recipe["reward"] = {"name": f"own_rewards.{function}", "args": args}
     record = Trajectory([1], [1, 2], [1, 1], [], [Span("policy", 0, 2)], [call("success")], 1, "answer", 0.0, 0.0)
     record.turn_notes = [turn(programs=1, boxed=True)]
     extra = {"trajectory": to_wire(record.to_record()), "policy_text": answer}
-    extra |= {"response_length": 2, "training_step": 1}
+    extra |= {"response_length": 2, "training_step": 1} | (row or {})
     return compute_score("x", answer, "42", extra, recipe=recipe, max_response_tokens=100)
 
 
@@ -32,6 +32,12 @@ def test_a_finite_number_of_any_type_is_the_reward(case):
     found = scored("good", case=case)
     assert found["score"] == 1.0 and type(found["score"]) is float
     assert (found["acc"], found["error"]) == (1.0, "") and found["graded_by"] != "crashed"
+
+
+def test_a_reward_sees_its_row():
+    row = {"index": 17, "split": "train", "question": "What is 6 * 7?", "row": '{"level": 3, "tests": ["a"]}'}
+    assert scored("sees_row", row=row)["score"] == 1.0
+    assert scored("sees_row", row=row | {"row": None})["score"] == 0.0
 
 
 @pytest.mark.parametrize("case", own_rewards.BAD)

@@ -45,7 +45,7 @@ def test_a_reward_that_raises_on_what_the_policy_called_is_no_reward(monkeypatch
     def reward(sample, **args):
         return 3.0 / len(sample.calls[0].missing) if sample.calls else 2.0
 
-    monkeypatch.setattr("retool_mcore.backends.verl.reward_fn.find_reward", lambda name: reward)
+    monkeypatch.setattr("retool_mcore.rewards.scoring.find_reward", lambda name: reward)
     found = score("artist", "so \\boxed{4321}")
     assert (found["score"], found["acc"], found["graded_by"]) == (0.0, 0.0, "crashed"), "never above 0"
 
