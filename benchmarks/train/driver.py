@@ -4,8 +4,8 @@
     python -m benchmarks.train.driver --trajectories 256 --tokens 2048    # a small one
 
 `update` of train/rl_loop.py runs on made-up trajectories with tool calls; in the engines' place stand random columns.
-What would be sent to the trainer's workers is serialised and counted, next to verl's own rows for the same passes
-(whole sequences and positions, int64). Memory is the process's peak beyond what it had with the trajectories alone.
+What would be sent to the trainer's workers is serialised; its bytes stand next to those of verl's own rows for the same
+passes (whole sequences and positions, int64). Memory is the process's peak beyond what it had with the trajectories alone.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
-from verl.protocol import BatchData
+from tensordict import TensorDict
 
 from benchmarks import provenance
 from benchmarks.train.audit import make_records
@@ -47,7 +47,6 @@ CORRECTION = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_rs": 
 N = 16  # trajectories a prompt
 PASS = ["response_mask"]
 UPDATE = ["response_mask", "old_log_probs", "advantages", "is_weights", "span_kind"]
-ROWS_AT_ONCE = 64  # whose rows of verl's form are serialised at a time: all of them would be the peak
 
 
 class Engines:
@@ -57,7 +56,7 @@ class Engines:
 
     def __init__(self) -> None:
         self.bytes = {"ours": 0, "verl": 0}
-        self.seconds = {"ours": 0.0, "verl": 0.0}
+        self.wire_s = 0.0
 
     def log_probs(self, batch: Batch, part: int, parts: int) -> None:
         self._send(batch, PASS)
@@ -72,12 +71,15 @@ class Engines:
     def _send(self, batch: Batch, columns: list[str]) -> None:
         clock = time.perf_counter()
         rows = sent(batch, columns)
-        self.bytes["ours"] += len(pickle.dumps(rows, protocol=5))
-        self.seconds["ours"] += time.perf_counter() - clock
-        for part in BatchData(rows).chunk(chunks=len(batch) // ROWS_AT_ONCE):
-            clock = time.perf_counter()
-            self.bytes["verl"] += len(pickle.dumps(whole(part), protocol=5))
-            self.seconds["verl"] += time.perf_counter() - clock
+        pickle.dumps(rows, protocol=5)
+        self.wire_s += time.perf_counter() - clock
+        self.bytes["ours"] += _bytes(rows)
+        self.bytes["verl"] += _bytes(whole(rows))
+
+
+def _bytes(rows: TensorDict) -> int:
+    """The bytes of all nested columns."""
+    return sum(column.values().nbytes for column in rows.values() if getattr(column, "is_nested", False))
 
 
 def groups_of(trajectories: int, tokens: int) -> list[Group]:
@@ -131,12 +133,11 @@ def measure(trajectories: int, tokens: int, folder: Path) -> dict:
         seconds["trajectories to disk"] = time.perf_counter() - clock - seconds["metrics"]
     run.close()
     names = {"adv": "advantages, correction", "audit": "audit"}
-    seconds |= {shown: run.timing[name] for name, shown in names.items()} | {"wire": engines.seconds["ours"]}
+    seconds |= {shown: run.timing[name] for name, shown in names.items()} | {"wire": engines.wire_s}
     return {
         "tokens": made,
         "seconds": seconds,
         "wire_bytes_a_token": {name: size / made for name, size in engines.bytes.items()},
-        "wire_seconds": engines.seconds,
         "trajectories_gb": held,
         "peak_gb": peak_gb() - start,
     }
