@@ -5,7 +5,7 @@
 
 `update` of train/rl_loop.py runs on made-up trajectories with tool calls; in the engines' place stand random columns.
 What would be sent to the trainer's workers is serialised; its bytes stand next to those of verl's own rows for the same
-passes (whole sequences and positions, int64). Memory is the process's peak beyond what it had with the trajectories alone.
+passes (whole sequences and positions, int64). Memory is the peak beyond what the trajectories alone need.
 """
 
 import argparse
