@@ -2,7 +2,11 @@
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
+import psutil
 import ray
 from omegaconf import OmegaConf
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -10,6 +14,8 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.backends.ray_job import installed_first
+
+STARTS = 3
 
 
 def start_ray(verl) -> None:
@@ -34,5 +40,24 @@ def _start_ray(verl) -> None:
     print(f"Ray and vLLM listen on {address}", flush=True)
     if "py_executable" in environment:
         sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
-    options = OmegaConf.to_container(verl.ray_kwargs.ray_init, resolve=True)
-    ray.init(**{**options, "runtime_env": environment})  # type: ignore[arg-type,dict-item]
+    options: Any = OmegaConf.to_container(verl.ray_kwargs.ray_init, resolve=True)
+    patiently(lambda: ray.init(**{**options, "runtime_env": environment}))
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """Return the result of `start()`, which starts a Ray; start it again where Ray gave up on its own processes.
+
+    Ray waits 30 s for them, which no setting changes, and a busy machine needs longer.
+    """
+    for attempt in range(1, STARTS + 1):
+        try:
+            return start()
+        except Exception as error:
+            if attempt == STARTS or "timed out during startup" not in str(error):
+                raise
+        print(f"Ray's processes were not there after 30 s (busy machine?): start {attempt + 1} of {STARTS}", flush=True)
+        ray.shutdown()
+        for child in psutil.Process().children(recursive=True):  # Ray leaves what it started
+            with suppress(psutil.NoSuchProcess):
+                if any("ray" in word for word in child.cmdline()[:2]):
+                    child.kill()

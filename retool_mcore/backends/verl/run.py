@@ -15,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.backends.ray_job import installed_first
+from retool_mcore.backends.verl.cluster import patiently
 from retool_mcore.backends.verl.trainer import RetoolTrainerMixin
 
 
@@ -64,5 +65,5 @@ def _run_trainer(verl, runner_class: type) -> None:
         if "py_executable" in ray_runtime_env():
             sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
         runner = ray.remote(runner_class)
-    run_ppo(verl, task_runner_class=runner)
+    patiently(lambda: run_ppo(verl, task_runner_class=runner))
     ray.shutdown()
