@@ -186,6 +186,25 @@ def view(
     server.serve(runs, host=host, port=port, part=part)
 
 
+@app.command(
+    "chat",
+    epilog="\b\nExamples:\n  retool chat runs/quickstart\n  retool chat /models/Qwen2.5-1.5B-Instruct parallel=1gpu",
+)
+def chat(
+    target: Annotated[Path, Argument(help="A run, whose newest policy answers, or the folder of a model.")],
+    overrides: Annotated[
+        list[str] | None, Argument(help="KEY=VALUE, as for retool eval: policy=sft, top_p=0.7.")
+    ] = None,
+    system: Annotated[str | None, Option(help="The system message, in place of the prompt template's.")] = None,
+    raw: Annotated[bool, Option("--raw", help="Ask without the prompt template (data.prompt).")] = False,
+    context: Annotated[int | None, Option(help="Tokens of a conversation.")] = None,
+) -> None:
+    """Talk to a policy in the terminal: its text as it comes, its programs, and what they print."""
+    from retool_mcore.cli import chat as conversation
+
+    conversation.run(target, overrides or (), system=system, raw=raw, context=context)
+
+
 @_command("replay")
 def replay(
     run: Path,

@@ -150,6 +150,17 @@ class Format:
         """Return the token ids of `prompt_text`."""
         return self.encode(self.prompt_text(messages, tools))
 
+    def continuation_ids(self, messages: Sequence[Mapping], *, ended: bool) -> list[int]:
+        """Return the token ids that append `messages` and the generation prompt to a sampled assistant turn.
+
+        ended: whether the turn has its end token; of one that was cut off the template's own is written first.
+        """
+        whole = self._render([*self._turns, *self.neutral(list(messages))], add_generation_prompt=True)
+        if not whole.startswith(self._base):
+            raise UserError("The chat template changes earlier turns when others follow: take another one.")
+        ids = self.encode(self._after_eos + whole[len(self._base) :])
+        return ids if ended else [self.eos_id, *ids]
+
     def neutral(self, value: Any) -> Any:
         """Return a text, or messages or schemas with all of their texts, with a space inside every token that makes a
         turn: what a data set holds must not add a turn to the template's. The tags that a policy writes stay."""

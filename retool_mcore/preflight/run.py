@@ -135,6 +135,13 @@ def check_eval_stage(config: DictConfig) -> None:
     check_prompt_lengths(config, model, check_prompts(config, ("validation_files",)), tools)
 
 
+def check_chat(config: DictConfig) -> None:
+    """The policy of `retool chat`, its engine and its tools; config: of an evaluation, whose data are not read."""
+    check_rollout(config, read_named_policy(config))
+    check_tools(config)
+    data.check_template(config.data.prompt, config.rollout.format)
+
+
 def check_export_stage(config: DictConfig) -> None:
     if config.policy not in STAGE_POLICIES:
         raise refused("exported", config=config, known=", ".join(STAGE_POLICIES))

@@ -1,5 +1,8 @@
 """vLLM alone, without Ray and a trainer: the engine of an evaluation, and the policy of its episodes."""
 
+import itertools
+from collections.abc import Callable
+
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
@@ -37,19 +40,44 @@ def build_engine(config) -> AsyncLLM:
 def sampler(engine: AsyncLLM, config, fmt, index: int, sample: int, step: int = 0):
     """The `generate` of one episode: each turn is one request with a seed of its own. step: of training, 0: none."""
     turn = 0
-    # No top_k and no penalties, as in RL; logprobs=0: of the sampled token alone.
-    sampling = {"temperature": config.temperature, "top_p": config.top_p, "logprobs": 0, "detokenize": bool(fmt.stop)}
 
     async def generate(ids: list[int], max_tokens: int) -> Generation:
         nonlocal turn
         seed = request_seed(config.seed, step, index, sample, turn)
         turn += 1
-        params = SamplingParams(**turn_params(sampling, fmt, max_tokens=max_tokens, seed=seed))
-        request = f"{index}-{sample}-{turn}"
-        async for output in engine.generate(TokensPrompt(prompt_token_ids=ids), params, request_id=request):
-            last = output
-        out = last.outputs[0]
-        ids = list(out.token_ids)
-        return Generation(ids, [entry[token].logprob for entry, token in zip(out.logprobs, ids, strict=True)])
+        return await _generate(engine, config, fmt, ids, max_tokens, seed, f"{index}-{sample}-{turn}")
 
     return generate
+
+
+def streamed(engine: AsyncLLM, config, fmt):
+    """The `generate` of a conversation (train/chat.py): `show` gets the ids of the turn as it grows."""
+    turns = itertools.count()
+
+    async def generate(ids: list[int], max_tokens: int, show: Callable[[list[int]], None]) -> Generation:
+        turn = next(turns)
+        seed = request_seed(config.seed, 0, 0, 0, turn)
+        return await _generate(engine, config, fmt, ids, max_tokens, seed, f"chat-{turn}", show)
+
+    return generate
+
+
+async def _generate(
+    engine: AsyncLLM,
+    config,
+    fmt,
+    ids: list[int],
+    max_tokens: int,
+    seed: int,
+    request: str,
+    show: Callable[[list[int]], None] = lambda ids: None,
+) -> Generation:
+    # No top_k and no penalties, as in RL; logprobs=0: of the sampled token alone.
+    sampling = {"temperature": config.temperature, "top_p": config.top_p, "logprobs": 0, "detokenize": bool(fmt.stop)}
+    params = SamplingParams(**turn_params(sampling, fmt, max_tokens=max_tokens, seed=seed))
+    async for output in engine.generate(TokensPrompt(prompt_token_ids=ids), params, request_id=request):
+        last = output
+        show(list(output.outputs[0].token_ids))
+    out = last.outputs[0]
+    ids = list(out.token_ids)
+    return Generation(ids, [entry[token].logprob for entry, token in zip(out.logprobs, ids, strict=True)])

@@ -1,0 +1,287 @@
+"""A conversation with a policy in the terminal: its tokens as they come, its calls and what the tools answer.
+
+Every answer is an episode of the rollout (rollout/episode.py): same format, limits, tools and sandbox as in training.
+The next question is appended to the tokens of the answers before, which are never encoded again.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from retool_mcore.data.formats import Format
+from retool_mcore.data.policy_format import load_format
+from retool_mcore.data.prompts import render
+from retool_mcore.errors import UserError
+from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
+from retool_mcore.rollout.trajectory import Trajectory
+from retool_mcore.tools.toolbox import Toolbox
+
+HELP = """\
+/reset          begin a new conversation
+/system TEXT    begin a new one under this system message; without a text, under none
+/save [NAME]    write this conversation's answers to RUN/eval/NAME (chat), for `retool view RUN --evaluation NAME`
+/help           this list
+/exit           end (or Ctrl-D); Ctrl-C ends an answer"""
+CUT = {  # by the trajectory's `finish`
+    "length": "cut: no room was left for the answer (rollout.max_response_tokens)",
+    "turn_length": "cut: a turn was too long (rollout.max_turn_tokens)",
+    "overflow": "cut: the tools' output did not fit (rollout.max_response_tokens)",
+    "max_turns": "cut: no calls were left (rollout.max_turns)",
+    "sandbox_error": "cut: the sandbox failed",
+}
+CONTEXTS = 4  # of the trained length: room for some questions, unless --context says otherwise
+
+
+class Conversation:
+    """What was asked and answered, as tokens.
+
+    Args:
+        generate: (token ids, most new tokens, `show`) -> one turn; `show(ids)` gets all of its ids so far.
+        show: gets text as it comes, and its kind: "policy" or "tool".
+        context: tokens of the engine.
+    """
+
+    def __init__(
+        self,
+        fmt: Format,
+        generate: Callable[..., Awaitable[Generation]],
+        tools: Toolbox | None,
+        limits: Limits,
+        *,
+        timeout_s: float,
+        context: int,
+        prompt: str | None,
+        system: str | None = None,
+        show: Callable[[str, str], None] = lambda text, kind: None,
+    ):
+        self.fmt, self.generate, self.tools, self.limits = fmt, generate, tools, limits
+        self.timeout_s, self.context, self.prompt, self.show = timeout_s, context, prompt, show
+        self.reset(system)
+
+    def reset(self, system: str | None) -> None:
+        """Forget all that was said."""
+        self.system, self.ids, self.answers = system, [], []
+
+    async def ask(self, text: str) -> Trajectory:
+        """The answer to `text`. Raises UserError where the conversation leaves no room for one."""
+        ids = self._asked(text)
+        room = self.context - len(ids) - self.limits.max_response_tokens
+        if room < 0:
+            raise UserError(
+                f"the conversation has {len(ids)} tokens, an answer may have {self.limits.max_response_tokens}, "
+                f"and this chat has {self.context}: /reset begins a new one, `retool chat --context N` gives more."
+            )
+        shown = Shown(self.fmt, self.show)
+        trajectory = await run_episode(
+            ids,
+            generate=lambda so_far, most: self.generate(so_far, most, shown.turn),
+            sandbox=None,
+            fmt=self.fmt,
+            tokenizer=self.fmt.tokenizer,
+            limits=self.limits,
+            timeout_s=self.timeout_s,
+            tools=None if self.tools is None else ShownTools(self.tools, self.show),
+        )
+        self.ids = trajectory.prompt_ids + trajectory.response_ids
+        self.answers.append((text, trajectory))
+        return trajectory
+
+    def _asked(self, text: str) -> list[int]:
+        messages = render(self.prompt, text) if self.prompt else [{"role": "user", "content": text}]
+        if self.ids:
+            following = [message for message in messages if message["role"] != "system"]
+            return self.ids + self.fmt.continuation_ids(following, ended=self.ids[-1] in self.fmt.eos_ids)
+        if self.system is not None:
+            messages = [message for message in messages if message["role"] != "system"]
+            messages = [{"role": "system", "content": self.system}, *messages]
+        return self.fmt.prompt_ids(messages, self.tools.schemas if self.tools else None)
+
+    def records(self) -> list[dict]:
+        """The answers as an evaluation keeps them (metrics/records.py); nothing is graded."""
+        where = {"sample": 0, "data_source": "chat", "ground_truth": "", "acc": 0.0, "pred": ""}
+        return [
+            trajectory.to_record() | where | {"index": index, "question": question}
+            for index, (question, trajectory) in enumerate(self.answers)
+        ]
+
+
+class Shown:
+    """The text of a turn as it grows: only whole characters, and no token that ends a turn."""
+
+    def __init__(self, fmt: Format, show: Callable[[str, str], None]):
+        self.fmt, self.show = fmt, show
+        self.count, self.text = 0, ""
+
+    def turn(self, ids: Sequence[int]) -> None:
+        """`ids`: all of the turn so far."""
+        if len(ids) < self.count:
+            self.text = ""  # another turn
+        self.count = len(ids)
+        whole = self.fmt.decode([token for token in ids if token not in self.fmt.eos_ids])
+        text = whole.rstrip("\ufffd")
+        if len(text) > len(self.text) and text.startswith(self.text):
+            self.show(text[len(self.text) :], "policy")
+            self.text = text
+
+
+class ShownTools(Toolbox):
+    """The tools of `inner`, whose replies are shown."""
+
+    def __init__(self, inner: Toolbox, show: Callable[[str, str], None]):
+        vars(self).update(vars(inner))
+        self.show = show
+
+    async def call(self, name: str, arguments: dict, *args: Any, **kwargs: Any) -> Any:
+        reply = await super().call(name, arguments, *args, **kwargs)
+        self.show(reply.text, "tool")
+        return reply
+
+
+class Screen:
+    """Text on a terminal: the policy's plain, the tools' dim and behind a bar."""
+
+    def __init__(self, file: Any = sys.stdout):
+        self.file, self.fresh = file, True
+        self.dim = ("\033[2m", "\033[0m") if file.isatty() else ("", "")
+
+    def line_end(self) -> str:
+        """What is missing for a new line to begin."""
+        return "" if self.fresh else "\n"
+
+    def show(self, text: str, kind: str) -> None:
+        if kind == "tool":
+            dim, plain = self.dim
+            lines = "\n".join(f"| {line}" for line in text.rstrip().splitlines() or ["(no output)"])
+            text = f"{self.line_end()}{dim}{lines}{plain}\n"
+        self.fresh = text.endswith("\n")
+        self.file.write(text)
+        self.file.flush()
+
+
+def summary(trajectory: Trajectory) -> str:
+    """One line on an answer: tokens, seconds, calls, and why it ended where it was cut."""
+    seconds = trajectory.generate_s + trajectory.tool_s
+    parts = [f"{sum(trajectory.response_mask)} tokens", f"{seconds:.1f} s"]
+    if count := len(trajectory.calls):
+        failed = sum(call.status != "success" for call in trajectory.calls)
+        parts.append(f"{count} call{'s' * (count > 1)}")
+        parts += [f"{failed} failed"] * bool(failed)
+    if trajectory.finish in CUT:
+        parts.append(CUT[trajectory.finish])
+    return ", ".join(parts)
+
+
+def talk(conversation: Conversation, run_dir: Path, read: Callable[[], str], screen: Screen, run: Callable) -> None:
+    """Answer what `read` gives, until it raises EOFError. run: runs a coroutine to its end, as asyncio.Runner does."""
+    while True:
+        try:
+            text = read().strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print("\n/exit or Ctrl-D ends", file=screen.file)
+            continue
+        word, _, rest = text.partition(" ")
+        if word in ("/exit", "/quit"):
+            return
+        if word == "/reset":
+            conversation.reset(conversation.system)
+        elif word == "/system":
+            conversation.reset(rest.strip() or None)
+        elif word == "/save":
+            print(save(conversation, run_dir, rest.strip() or "chat"), file=screen.file)
+        elif word.startswith("/"):
+            print(HELP, file=screen.file)
+        elif text:
+            answer(conversation, text, screen, run)
+
+
+def answer(conversation: Conversation, text: str, screen: Screen, run: Callable) -> None:
+    """Show the answer to `text`. After Ctrl-C the conversation stands as before the question."""
+    try:
+        ended = summary(run(conversation.ask(text)))
+    except KeyboardInterrupt:
+        ended = "stopped: the question and this answer are forgotten"
+    except UserError as error:
+        ended = str(error)
+    dim, plain = screen.dim
+    screen.show(f"{screen.line_end()}{dim}[{ended}]{plain}\n\n", "policy")
+
+
+def save(conversation: Conversation, run_dir: Path, name: str) -> str:
+    """Write the answers where `retool view` finds them; returns what to type."""
+    if "/" in name or not conversation.answers:
+        return (
+            "nothing is written: there is no answer yet" if not conversation.answers else "/save NAME, without a slash"
+        )
+    folder = run_dir / "eval" / name
+    if (folder / "metrics.json").exists():
+        return f"nothing is written: {folder} is an evaluation; give another name"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(record) + "\n" for record in conversation.records())
+    (folder / "trajectories.jsonl").write_text(lines)
+    config = (run_dir / "chat" / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config)  # names the policy, whose tokenizer spells the tokens
+    return f"{len(conversation.answers)} answers: retool view {run_dir} --evaluation {name}"
+
+
+def context_of(config, folder: Path) -> int:
+    """Return the conversation's tokens: --context, or a few times the trained length where the positions allow it."""
+    trained = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    described = json.loads((folder / "config.json").read_text())
+    most = described.get("text_config", described).get("max_position_embeddings") or trained
+    asked = config.chat.context or CONTEXTS * trained
+    if asked > most and config.chat.context:
+        raise UserError(f"--context {asked} is more than the {most} positions of {folder}.")
+    return min(asked, most)
+
+
+def main(config_path: str) -> None:
+    from retool_mcore.backends.vllm.engine import build_engine, streamed  # vLLM takes seconds
+    from retool_mcore.sandbox.create import create_sandbox
+    from retool_mcore.tools.toolbox import create_toolbox
+
+    with suppress(ImportError):
+        import readline  # noqa: F401  # the arrow keys of `input`
+    config = OmegaConf.load(config_path)
+    policy = Path(config.policy_path)
+    fmt, context = load_format(config, policy), context_of(config, policy)
+    config.rollout.max_prompt_tokens = context - config.rollout.max_response_tokens  # of the engine
+    limits = Limits(**{name: config.rollout[name] for name in LIMITS})
+    screen = Screen()
+    print(f"{policy}: loading", file=screen.file, flush=True)
+
+    clock = time.monotonic()
+    section, timeout_s = OmegaConf.to_container(config.toolbox, resolve=True), config.sandbox.timeout_s
+    with asyncio.Runner() as runner:
+        engine = runner.run(started(lambda: build_engine(config)))
+        sandbox = create_sandbox(config.sandbox)
+        toolbox = create_toolbox(section, sandbox=sandbox, timeout_s=timeout_s, error_lines=limits.error_lines)
+        conversation = Conversation(
+            fmt, streamed(engine, config, fmt), None if fmt.name == "none" else toolbox.for_row({}), limits,
+            timeout_s=timeout_s, context=context, prompt=None if config.chat.raw else config.data.prompt,
+            system=config.chat.system, show=screen.show,
+        )  # fmt: skip
+        print(f"ready after {time.monotonic() - clock:.0f} s, {context} tokens of context; /help lists the commands\n")
+        try:
+            talk(conversation, Path(config.run_dir), lambda: input("> "), screen, runner.run)
+        finally:
+            engine.shutdown()
+            runner.run(toolbox.close())
+            runner.run(sandbox.close())
+
+
+async def started(make: Callable[[], Any]) -> Any:
+    """The result of `make()`, which needs a running loop."""
+    return make()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
