@@ -58,7 +58,11 @@ def of_row(data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_sample(packed: str, **known: Any) -> Sample:
     """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py); `known`: its other fields."""
-    record = from_wire(packed)
+    return sample_of(from_wire(packed), **known)
+
+
+def sample_of(record: Mapping[str, Any], **known: Any) -> Sample:
+    """Return the sample of a trajectory's record (`Trajectory.to_record`); `known`: its other fields."""
     return Sample(
         **known,
         ids=record["response_ids"],
