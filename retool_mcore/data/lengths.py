@@ -32,7 +32,8 @@ def prompt_lengths(
             prompts = batch["prompt"].to_pylist()
             own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
             texts = [
-                rendered(tokenizer, prompt, its or tools, **arguments) for prompt, its in zip(prompts, own, strict=True)
+                rendered(tokenizer, prompt, (tools if its is None else its) or None, **arguments)
+                for prompt, its in zip(prompts, own, strict=True)
             ]
             lengths += map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
     return lengths

@@ -25,7 +25,7 @@ from retool_mcore.preflight.trackers import check_mlflow, check_trackers
 from retool_mcore.recipes.check import check_arguments
 from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.tools.toolbox import toolbox_of
+from retool_mcore.tools.toolbox import CODE, toolbox_of
 
 refused = refusals(__file__)
 CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
@@ -284,10 +284,12 @@ def check_tools(config: DictConfig) -> list[dict] | None:
 
     Returns the schemas that every prompt lists, None for the format's own.
     """
-    if config.rollout.format == "none":
+    if config.rollout.format == "none" and [entry.path for entry in config.toolbox.use] == [CODE]:
         return None
     toolbox = toolbox_of(config, create_sandbox(config.sandbox))
     asyncio.run(toolbox.close())
+    if toolbox.text_only or config.rollout.format == "none":
+        return None
     if not toolbox.code_only and config.rollout.format != "hermes":
         raise refused("tools", config=config)
     if TOOL_NAME in toolbox.tools:

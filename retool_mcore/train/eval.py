@@ -133,7 +133,8 @@ async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt:
 
     async def one(index: int, sample: int) -> dict:
         row = rows[index]
-        tools = None if fmt.name == "none" else toolbox.for_row(row["extra_info"])
+        called = fmt.name != "none" or row["extra_info"].get("environment")
+        tools = toolbox.for_row(row["extra_info"]) if called else None
         async with places:
             with TURNS.trajectory():
                 trajectory = await with_sandbox(
