@@ -18,7 +18,15 @@ STAGES = ("base", "prepare", "sft", "rl", "eval", "export", "doctor")
 # Each group: the files that hold its keys, first the one whose comments explain them.
 GROUPS = {
     "model": ["model/tiny", "model_base"],
-    "data": ["data/math", "data/arithmetic", "data/functions", "data/xlam", "data/repo_bugs", "data/file"],
+    "data": [
+        "data/math",
+        "data/arithmetic",
+        "data/functions",
+        "data/xlam",
+        "data/repo_bugs",
+        "data/environment",
+        "data/file",
+    ],
     "parallel": ["parallel_base", "parallel/1gpu", "parallel/2gpu", "parallel/2x8-80g", "parallel/cpu-tp2"],
     "recipe": ["recipe_base"],
     "pipeline": ["pipeline/sync", "pipeline/one_step_off"],

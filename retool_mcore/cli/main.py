@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
 from retool_mcore.cli.simulate import simulate
+from retool_mcore.cli.try_reward import try_reward
 from retool_mcore.config import Unknown, compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
@@ -219,6 +220,12 @@ def replay(
     from retool_mcore.cli import replay as again
 
     again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
+
+
+rewards = typer.Typer(name="reward", help="Rewards of one's own.")
+app.add_typer(rewards)
+
+_command("reward try", rewards)(try_reward)
 
 
 services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")

@@ -141,7 +141,7 @@ class Format:
 
         `tools` are OpenAI function schemas in place of the format's own; only format `hermes` can list them.
         """
-        if tools is not None and self.tools is None:
+        if tools and self.tools is None:
             raise UserError(f"format {self.name} cannot list tools in a prompt: set rollout.format=hermes.")
         messages, tools = self.neutral(list(messages)), self.neutral(tools)
         return self._render(messages, add_generation_prompt=True, tools=tools)
@@ -200,6 +200,19 @@ class Format:
         """The text of a policy turn that says `text` and then calls the interpreter with `code` (None: no call)."""
         return text
 
+    def user_ids(self, text: str) -> list[int]:
+        """Token ids that follow a turn's end token: the user's next turn `text`, and what lets the policy go on.
+
+        Raises UserError for a chat template that changes earlier turns then."""
+        turns = [*self._turns, {"role": "user", "content": self.plain(text)}]
+        whole = self._render(turns, add_generation_prompt=True)
+        if not whole.startswith(self._base):
+            raise UserError(
+                "The chat template changes earlier turns when the user's next one follows, so an environment that "
+                f"answers texts needs another template (it wrote {whole!r} after {self._base!r})."
+            )
+        return self.encode(self._after_eos + whole[len(self._base) :])
+
     def observation_ids(self, observations: Sequence[str]) -> list[int]:
         """Token ids that follow a turn with calls: its observations in order, and whatever lets the policy go on."""
         raise NotImplementedError("format none never calls the interpreter, so it has no observations")
@@ -253,7 +266,8 @@ class HermesFormat(Format):
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
         """As `Format.parse`. Where `tools` are given a block may also hold several calls, as Tool-N1 (a JSON list) and
         ToolRL (one object a line) write them."""
-        parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools or self.tools}
+        listed = self.tools if tools is None else tools
+        parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in listed}
         calls = []
         for block in call_blocks(turn_text):
             if block.closed:
@@ -323,7 +337,7 @@ def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCa
 
     if not isinstance(name, str) or name not in parameters:
         listed = ", ".join(parameters)[:_MAX_LISTED]
-        known = f"The only tool is {listed}" if len(parameters) == 1 else f"The tools are {listed}"
+        known = f"The only tool is {listed}" if len(parameters) == 1 else f"The tools are {listed or 'none'}"
         return malformed(f"unknown tool {str(name)[:60]!r}. {known}")
     if arguments is None:
         return malformed(f"the arguments of {name} must be a JSON object")

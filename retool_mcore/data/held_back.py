@@ -11,7 +11,7 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 
 from retool_mcore.data.records import Problem, Trace, normalise_question
-from retool_mcore.data.schema import joined, write_parquet
+from retool_mcore.data.schema import ENVIRONMENT, joined, write_parquet
 from retool_mcore.errors import UserError
 
 SPLIT = "held_back"  # in extra_info
@@ -58,6 +58,8 @@ def shared_problem(a: Iterable[Path], b: Iterable[Path]) -> str | None:
 
 
 def _problem(row: dict) -> str:
+    if row.get("ability") == ENVIRONMENT:  # many episodes begin with the same words; the seed tells them apart
+        return f"{row['data_source']} {row['extra_info']['index']}"
     place = row if "question" in row else row["extra_info"]  # of SFT, of RL
     return normalise_question(place["question"] + place.get("repository", ""))  # two repositories may have one issue
 

@@ -22,7 +22,8 @@ def prompt_lengths(path: str | Path, fmt: Format, tools: list[dict] | None = Non
         for batch in file.iter_batches(columns=["prompt", "extra_info"]):
             prompts = batch["prompt"].to_pylist()
             own = [row_tools(extra) if tools else None for extra in batch["extra_info"].to_pylist()]
-            texts = [fmt.prompt_text(prompt, its or tools) for prompt, its in zip(prompts, own, strict=True)]
+            pairs = [(prompt, tools if its is None else its) for prompt, its in zip(prompts, own, strict=True)]
+            texts = [fmt.prompt_text(prompt, listed) for prompt, listed in pairs]
             lengths += map(len, fmt.tokenizer(texts, add_special_tokens=False)["input_ids"])
     return lengths
 

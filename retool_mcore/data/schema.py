@@ -18,9 +18,12 @@ _ROW_GROUP_ROWS = 1024
 RL_SCHEMA, SFT_SCHEMA = (pa.schema(arrow_type(columns)) for columns in yaml_beside(__file__).values())
 
 # Texts that only some files have: the tools of function-calling rows and what these are known to answer
-# (data/records.py::CallProblem), and the columns that a row carries for the reward (data/kept.py), all as JSON. A
-# reader that does not know them passes over them.
-_FURTHER = ("tools", "replies", "row")
+# (data/records.py::CallProblem), the columns that a row carries for the reward (data/kept.py), all as JSON, and the
+# name of what answers its texts (environments/text.py). A reader that does not know them passes over them.
+_FURTHER = ("tools", "replies", "row", "environment")
+
+
+ENVIRONMENT = "environment"  # the column `ability` of rows that are episodes of an environment
 
 
 def with_texts(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
@@ -46,7 +49,7 @@ def rl_row(source: str, prompt: list[dict], ability: str, ground_truth: str, **e
 
 
 def write_rows(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
-    """As write_parquet, with those of the fields `tools`, `replies` and `row` that any of the rows has."""
+    """As write_parquet, with those of the further texts that any of the rows has."""
     rows = list(rows)
     further = [name for name in _FURTHER if any(name in row["extra_info"] for row in rows)]
     write_parquet(rows, with_texts(schema, further) if further else schema, path)

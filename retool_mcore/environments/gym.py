@@ -8,7 +8,7 @@ a row of the data lists the one that it belongs to (`write_rows`).
 import asyncio
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from retool_mcore.data.function_schema import function_schema
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool, load, result_of
 
-ABILITY = "environment"
+ABILITY = schema.ENVIRONMENT
 _ACTION = {"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]}
 
 
@@ -77,26 +77,37 @@ class GymEnvironment(Tool):
     async def release(self, episode: Episode) -> None:
         await _close(episode.state.pop(self.name))
 
+    def rows(
+        self, seeds: Iterable[int], split: str, prompt: Callable[[str], list[dict]], beside: Sequence[Tool] = ()
+    ) -> Iterator[dict]:
+        """An RL row (data/schema.py) for each seed; `prompt` makes messages of the first observation. See `write_rows`.
+        Not inside an event loop."""
+        listed = json.dumps([tool.schema for tool in (self, *beside) if not tool.answers_texts])
+        named = {"environment": self.name} if self.answers_texts else {}
+        for seed in seeds:
+            made, seen = asyncio.run(self.begin(seed))
+            asyncio.run(_close(made))
+            messages = prompt(seen)
+            extra = {"index": seed, "split": split, "question": messages[-1]["content"]}
+            extra |= {"tools": listed, "replies": "[]"} | named
+            yield schema.rl_row(self.name, messages, ABILITY, ABILITY, **extra)
+
 
 def write_rows(
-    environment: GymEnvironment, path: Path | str, *, seeds: Iterable[int], instructions: str,
+    environment: GymEnvironment, path: Path | str, *, seeds: Iterable[int], instructions: str = "",
     split: str = "train", beside: Sequence[Tool] = (),
 ) -> None:  # fmt: skip
     """Write an RL parquet of `environment`: a row a seed, whose prompt is `instructions` and the first observation.
 
     The data source is the tool's name, and the row lists that tool and those `beside` it, no others of the run: files
-    of several environments may be trained on together. Runs the environments; for a script, not inside an event loop.
+    of several environments may be trained on together. An environment that answers texts is named in place of listed.
+    Runs the environments; for a script, not inside an event loop.
     """
-    listed = json.dumps([tool.schema for tool in (environment, *beside)])
 
-    def row(seed: int) -> dict:
-        made, seen = asyncio.run(environment.begin(seed))
-        asyncio.run(_close(made))
-        question = f"{instructions}\n\n{seen}"
-        extra = {"index": seed, "split": split, "question": question, "tools": listed, "replies": "[]"}
-        return schema.rl_row(environment.name, [{"role": "user", "content": question}], ABILITY, ABILITY, **extra)
+    def prompt(seen: str) -> list[dict]:
+        return [{"role": "user", "content": "\n\n".join(filter(None, [instructions, seen]))}]
 
-    schema.write_rows(map(row, seeds), schema.RL_SCHEMA, Path(path))
+    schema.write_rows(environment.rows(seeds, split, prompt, beside), schema.RL_SCHEMA, Path(path))
 
 
 async def _close(environment: Any) -> None:

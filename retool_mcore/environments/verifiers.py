@@ -1,7 +1,7 @@
-"""Environments of the package verifiers (0.1): its data as rows, its tools as tools, its rubric as the reward.
+"""Environments of the package verifiers: its tasks as rows, its tools as tools, its rewards as the reward.
 
-Not installed with this project, and imported only where one is named. An environment that answers the policy's texts
-(MultiTurnEnv), or changes the arguments of calls (StatefulToolEnv), is refused: an episode here goes on after calls.
+Both interfaces of the package are known: `verifiers.v1`, the only one of 0.4 (verifiers_tasksets.py), and the
+environments of 0.1 below. Not installed with this project, and imported only where one is named.
 """
 
 import asyncio
@@ -9,14 +9,17 @@ import functools
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from retool_mcore.data.kept import COLUMN, kept_json
 from retool_mcore.data.schema import RL_SCHEMA, rl_row, write_rows
 from retool_mcore.environments.gym import ABILITY
+from retool_mcore.environments.verifiers_tasksets import TasksetEnvironment
 from retool_mcore.errors import UserError
 from retool_mcore.tools.base import Episode, Reply, Tool
 
@@ -35,47 +38,96 @@ def _no_signal_handlers() -> Iterator[None]:
 
 @functools.cache
 def _load(name: str, args_json: str) -> Any:
+    args = json.loads(args_json)
     try:
         import verifiers
 
         with _no_signal_handlers():
-            found = verifiers.load_environment(name, **json.loads(args_json))
-    except (ImportError, AttributeError, ValueError, RuntimeError) as error:
+            if hasattr(verifiers, "load_environment"):
+                return _OldEnvironment(name, verifiers, args)
+            return TasksetEnvironment(name, args)
+    except ImportError as error:
         raise UserError(f"the verifiers environment {name} cannot be loaded ({error}): install it first.") from error
-    run = verifiers.ToolEnv | verifiers.SingleTurnEnv
-    if isinstance(found, verifiers.StatefulToolEnv) or not isinstance(found, run):
-        raise UserError(
-            f"the verifiers environment {name} is a {type(found).__name__}: only SingleTurnEnv and ToolEnv are run."
-        )
-    return found
 
 
 class VerifiersTools:
-    """The tools of one environment, for `toolbox.use`. `name` and `args` are load_environment's. Raises UserError."""
+    """The tools of one environment, for `toolbox.use`.
+
+    name: of verifiers 0.4 a taskset's, of 0.1 what load_environment takes; args: its configuration. Raises UserError
+    for one that cannot be loaded, and for one that needs more than is run here.
+    """
 
     def __init__(self, name: str, args: Mapping[str, Any] | None = None):
         self.name, self.environment = name, _load(name, json.dumps(dict(args or {}), sort_keys=True))
-        self.tools = [_VerifiersTool(self.environment, schema) for schema in self.environment.oai_tools or ()]
+        self.tools: list[Tool] = self.environment.tools
 
     def write_rows(
         self, path: Path | str, *, count: int = -1, split: str = "train", beside: Sequence[Tool] = ()
     ) -> None:
-        """Write an RL parquet of the environment's training set, or its evaluation set where `split` is "test"; count:
-        rows, -1 for all. beside: tools of the run that the rows list, too. The ground truth holds as JSON what the
-        rubric asks for."""
-        data = self.environment.get_eval_dataset(count) if split == "test" else self.environment.get_dataset(count)
+        """Write an RL parquet of the environment's tasks; count: how many, -1 for all; beside: tools of the run that
+        the rows list, too. Of verifiers 0.1 split "test" is the evaluation set."""
+        numbers = None if count < 0 else range(count)
+        write_rows(self._rows(numbers, split, beside), RL_SCHEMA, Path(path))
+
+    def rows(
+        self, seeds: range, split: str, prompt: Callable[[str], list[dict]], beside: Sequence[Tool] = ()
+    ) -> Iterator[dict]:
+        """An RL row for each of these tasks, by number, whose prompts are the tasks' own. Raises UserError where there
+        are fewer."""
+        made = list(self._rows(seeds, split, beside))
+        if len(made) < len(seeds):
+            raise UserError(
+                f"the verifiers environment {self.name} has {seeds.start + len(made)} tasks, and data.episodes asks "
+                f"for {seeds.stop}: lower it."
+            )
+        yield from made
+
+    def _rows(self, numbers: range | None, split: str, beside: Sequence[Tool]) -> Iterator[dict]:
         tools = [*self.tools, *beside]
         listed = {"tools": json.dumps([tool.schema for tool in tools]), "replies": "[]"} if tools else {}
+        first = 0 if numbers is None else numbers.start
+        for index, (messages, task) in enumerate(self.environment.tasks(numbers, split), start=first):
+            extra = {"index": index, "split": split, "question": messages[-1]["content"]}
+            kept = {COLUMN: kept_json({"task": task})}
+            yield rl_row(self.name, messages, ABILITY, "", **extra, **listed, **kept)
 
-        def made(index: int, row: Mapping) -> dict:
-            extra = {"index": index, "split": split, "question": row["prompt"][-1]["content"]} | listed
-            return rl_row(self.name, row["prompt"], ABILITY, json.dumps(dict(row)), **extra)
 
-        write_rows((made(*numbered) for numbered in enumerate(data)), RL_SCHEMA, Path(path))
+class _OldEnvironment:
+    """An environment of verifiers 0.1, a SingleTurnEnv or ToolEnv."""
+
+    def __init__(self, name: str, verifiers: Any, args: Mapping[str, Any]):
+        try:
+            self.made = verifiers.load_environment(name, **args)
+        except (ImportError, AttributeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"the verifiers environment {name} cannot be loaded ({error}): install it first."
+            ) from error
+        run = verifiers.ToolEnv | verifiers.SingleTurnEnv
+        if isinstance(self.made, verifiers.StatefulToolEnv) or not isinstance(self.made, run):
+            raise UserError(
+                f"the verifiers environment {name} is a {type(self.made).__name__}: only SingleTurnEnv and ToolEnv are "
+                "run."
+            )
+        self.name = name
+        self.tools = [_OldTool(self.made, schema) for schema in self.made.oai_tools or ()]
+
+    def tasks(self, numbers: range | None, split: str) -> Iterator[tuple[list[dict], str]]:
+        """See TasksetEnvironment.tasks."""
+        count = -1 if numbers is None else numbers.stop
+        data: Iterable[Mapping] = self.made.get_eval_dataset(count) if split == "test" else self.made.get_dataset(count)
+        for row in islice(data, numbers.start if numbers else 0, None):
+            yield row["prompt"], json.dumps(dict(row))
+
+    async def score(self, task: str, completion: list[dict[str, Any]]) -> float:
+        """What the rubric gives."""
+        state = await self.made.init_state({"task": self.name} | json.loads(task), None, "")
+        state["completion"] = completion
+        await self.made.rubric.score_rollout(state)
+        return float(state["reward"])
 
 
 @dataclass(eq=False)
-class _VerifiersTool(Tool):
+class _OldTool(Tool):
     environment: Any
     schema: dict
 
@@ -84,9 +136,9 @@ class _VerifiersTool(Tool):
 
 
 def rubric(sample: Any, *, name: str, args: Mapping[str, Any] | None = None) -> float:
-    """What the environment's rubric gives a `Sample` (rewards/sample.py) whose row `write_rows` wrote, as a reward.
+    """What the environment's rewards give a `Sample` (rewards/sample.py) of one of its rows, as a reward.
 
-    The rubric reads each call and its reply as messages, then one message of all that the policy wrote outside of them.
+    They read each call and its reply as messages, then one message of all that the policy wrote outside of them.
     """
     environment = _load(name, json.dumps(dict(args or {}), sort_keys=True))
     completion: list[dict[str, Any]] = []
@@ -96,11 +148,7 @@ def rubric(sample: Any, *, name: str, args: Mapping[str, Any] | None = None) -> 
         completion.append({"role": "assistant", "content": "", "tool_calls": asked})
         completion.append({"role": "tool", "content": call.stdout or call.stderr, "tool_call_id": str(n)})
     completion.append({"role": "assistant", "content": sample.policy_text})
+    return asyncio.run(environment.score(sample.extra["task"], completion))
 
-    async def scored() -> float:
-        state = await environment.init_state({"task": name} | json.loads(sample.ground_truth), None, "")
-        state["completion"] = completion
-        await environment.rubric.score_rollout(state)
-        return float(state["reward"])
 
-    return asyncio.run(scored())
+rubric.needs_answer = False  # type: ignore[attr-defined]

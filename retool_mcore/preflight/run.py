@@ -22,9 +22,10 @@ from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.relations import check_micro_batch
 from retool_mcore.preflight.trackers import check_mlflow, check_trackers
-from retool_mcore.rewards.verdict import ENVIRONMENT, TESTS
+from retool_mcore.recipes.check import check_arguments
+from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
-from retool_mcore.tools.toolbox import toolbox_of
+from retool_mcore.tools.toolbox import CODE, toolbox_of
 
 refused = refusals(__file__)
 CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
@@ -124,15 +125,21 @@ def check_rl_stage(config: DictConfig) -> None:
 
 
 def check_eval_stage(config: DictConfig) -> None:
-    if config.answer in (TESTS, ENVIRONMENT):
+    if config.answer == TESTS:
         raise refused("environments")
+    check_arguments("reward", config.recipe.reward, given=1)
     model = read_named_policy(config)
     check_rollout(config, model)
     tools = check_tools(config)
     data.check_template(config.data.prompt, config.rollout.format)
     if config.get("prepare") and not all(map(os.path.isfile, data.listed(config.data.validation_files))):
         return  # they are read when the stage begins, and checked then (runner/launch.py)
-    check_prompt_lengths(config, model, check_prompts(config, ("validation_files",)), tools)
+    files = check_prompts(config, ("validation_files",))
+    graded = {**config.recipe, "answer": config.answer}
+    for paths in files.values():
+        data.check_ability(paths, graded)
+        data.check_answers(paths, graded)
+    check_prompt_lengths(config, model, files, tools)
 
 
 def check_chat(config: DictConfig) -> None:
@@ -284,10 +291,12 @@ def check_tools(config: DictConfig) -> list[dict] | None:
 
     Returns the schemas that every prompt lists, None for the format's own.
     """
-    if config.rollout.format == "none":
+    if config.rollout.format == "none" and [entry.path for entry in config.toolbox.use] == [CODE]:
         return None
     toolbox = toolbox_of(config, create_sandbox(config.sandbox))
     asyncio.run(toolbox.close())
+    if toolbox.text_only or config.rollout.format == "none":
+        return None
     if not toolbox.code_only and config.rollout.format != "hermes":
         raise refused("tools", config=config)
     if TOOL_NAME in toolbox.tools:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retool_mcore.data.blocks import prose
+from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.kept import read_kept
 from retool_mcore.rollout.trajectory import Call, Turn
 from retool_mcore.rollout.wire import from_wire
@@ -56,9 +58,22 @@ def of_row(data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def sample_of_text(text: str, **known: Any) -> Sample:
+    """Return the sample of a response that is only text, to try a reward without a run: one turn, no tokens, no calls
+    that were run. `known`: its other fields, as ground_truth="4" and extra={"level": 3}."""
+    said = prose(text)
+    turn = Turn(programs=0, boxed=last_boxed(said) is not None, fakes=[], generate_s=0.0)
+    rest: dict[str, Any] = {"acc": 0.0, "ground_truth": "", "finish": "answer", "step": 1, "policy_text": said}
+    return Sample(text=text, ids=[], policy_spans=[(0, 0)], turns=[turn], calls=[], **(rest | known))
+
+
 def read_sample(packed: str, **known: Any) -> Sample:
     """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py); `known`: its other fields."""
-    record = from_wire(packed)
+    return sample_of(from_wire(packed), **known)
+
+
+def sample_of(record: Mapping[str, Any], **known: Any) -> Sample:
+    """Return the sample of a trajectory's record (`Trajectory.to_record`); `known`: its other fields."""
     return Sample(
         **known,
         ids=record["response_ids"],

@@ -32,7 +32,8 @@ _MAX_FAKES = 8  # of one turn; to place one the turn is decoded a dozen times
 class Limits:
     """Bounds of an episode, in tokens except `max_turns`.
 
-    max_turns: calls in the whole trajectory, malformed ones included; 0 allows none. max_turn_tokens: one policy turn.
+    max_turns: calls in the whole trajectory, malformed ones and texts that an environment answers included; 0 allows
+    none. max_turn_tokens: one policy turn.
     max_response_tokens: the response, observations included. max_observation_tokens: the text of one observation,
     before tags or headers; a longer one keeps its head and its tail. Before that, `max_observation_chars` keeps an
     observation's first characters (None: all) and `error_lines` the last lines of an error. A turn that calls beyond
@@ -144,7 +145,12 @@ async def _turns(
         trajectory.turn_notes.append(note)
 
         if not calls and turn.ids[-1] in fmt.eos_ids:
-            trajectory.finish = "answer"
+            if tools.partner is None:
+                trajectory.finish = "answer"
+            elif len(trajectory.calls) >= limits.max_turns:
+                trajectory.finish = "max_turns"
+            else:
+                await _play(trajectory, turn.ids, turn_start, note, fmt, tokenizer, limits, tools, episode)
         elif len(turn.ids) == room:
             trajectory.finish = "length"
         elif not calls:
@@ -177,6 +183,45 @@ async def _turns(
                 _show(trajectory, observations, fmt, limits)
 
 
+async def _play(
+    trajectory: Trajectory,
+    ids: list[int],
+    turn_start: int,
+    note: Turn,
+    fmt: Format,
+    tokenizer,
+    limits: Limits,
+    tools: Toolbox,
+    episode: Episode,
+) -> None:
+    """Let the environment answer a turn that calls nothing. It counts as a call, and the last one that
+    `limits.max_turns` allows ends the trajectory: a further turn would be answered by nobody."""
+    clock = time.perf_counter()
+    reply = await tools.answer(without_thought(tokenizer.decode(ids, skip_special_tokens=True)), episode)
+    note.tool_s = time.perf_counter() - clock
+    trajectory.tool_s += note.tool_s
+    head = reply.text[: limits.max_observation_chars]
+    text, truncated = cut_observation(fmt, tokenizer, head, limits.max_observation_tokens)
+    truncated |= len(head) < len(reply.text)
+    call = ToolCall(None, None, 0, tools.partner.name if tools.partner else None)
+    trajectory.calls.append(_note(call, reply, trajectory.turns - 1, turn_start, truncated))
+    if reply.status == Status.SANDBOX:
+        trajectory.finish = str(Status.SANDBOX)
+    elif reply.ends:
+        trajectory.finish = "tool"
+    elif len(trajectory.calls) >= limits.max_turns:
+        trajectory.finish = "max_turns"
+    else:
+        ended = trajectory.response_ids[-1] == fmt.eos_id  # else with another end token: the template's own closes it
+        answer = fmt.user_ids(text)
+        _append_observation(trajectory, answer if ended else [fmt.eos_id, *answer], limits)
+
+
+def without_thought(text: str) -> str:
+    """Return what a text says behind its thoughts (`</think>`), which no environment should read for an action."""
+    return text.rpartition("</think>")[2].strip()
+
+
 async def _whole_turn(
     generate: Callable[[list[int], int], Awaitable[Generation]], ids: list[int], max_tokens: int, fmt: Format
 ) -> Generation:
@@ -206,6 +251,10 @@ def _show(trajectory: Trajectory, observations: list[str], fmt: Format, limits: 
     if fmt.turn_end is not None and trajectory.response_ids[-1] != fmt.turn_end:
         # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
         ids = [fmt.turn_end, *ids]
+    _append_observation(trajectory, ids, limits)
+
+
+def _append_observation(trajectory: Trajectory, ids: list[int], limits: Limits) -> None:
     # One token has to remain: a response must not end on a token that the loss and the reward leave out.
     if len(trajectory.response_ids) + len(ids) < limits.max_response_tokens:
         _append(trajectory, "observation", ids, None)

@@ -54,11 +54,14 @@ class Tool:
     One object serves all episodes of a process, many at once, so what belongs to an episode lives in
     `episode.state[self.name]`. `parallel`: calls of one turn may run at the same time. `own_bounds`: the tool bounds
     its own calls, in place of `toolbox.timeout_s`, and tells its failures in its replies; an exception is not caught.
+    `answers_texts`: the policy does not call it; it answers, as the user, each text that would end an episode of a row
+    that names it, with the text as the argument `action`.
     """
 
     schema: dict
     parallel = True
     own_bounds = False
+    answers_texts = False
 
     @property
     def name(self) -> str:

@@ -26,7 +26,8 @@ class Toolbox:
 
     `rows` serves tools that only a row of the data knows: an object with `tool(schema) -> Tool` and `one_turn`
     (tools/recorded.py). `first` notes by name whether a tool has worked yet; one that has not, and fails with the same
-    error in `alike` episodes, ends the run. Raises UserError for two tools of one name or a schema that is none.
+    error in `alike` episodes, ends the run. `partner` answers the texts of an episode, None: a text ends it; `partners`
+    are those that rows may name. Raises UserError for two tools of one name or a schema that is none.
     """
 
     def __init__(
@@ -41,15 +42,26 @@ class Toolbox:
         self.alike = ALIKE
         self.first = {} if first is None else first
         self.tools: dict[str, Tool] = {}
+        self.partners: dict[str, Tool] = {}
+        self.partner: Tool | None = None
         for tool in tools:
             check_schema(tool.schema)
-            if tool.name in self.tools:
+            if tool.name in self._all:
                 raise UserError(f"two tools are called {tool.name!r}: give each tool a name of its own.")
-            self.tools[tool.name] = tool
+            (self.partners if tool.answers_texts else self.tools)[tool.name] = tool
+
+    @property
+    def _all(self) -> dict[str, Tool]:
+        return self.tools | self.partners
 
     @property
     def code_only(self) -> bool:
         return self.rows is None and [tool.schema for tool in self.tools.values()] == [TOOL]
+
+    @property
+    def text_only(self) -> bool:
+        """Whether the policy has nothing to call."""
+        return self.rows is None and not self.tools
 
     @property
     def one_turn(self) -> bool:
@@ -65,13 +77,15 @@ class Toolbox:
         """The tools of a row: those that its `tools` (JSON list of function schemas) name, or all when it has none.
 
         A tool of the run stands in for the row's of the same name, so that the call is answered by what was described.
-        Raises UserError for a tool that nothing answers.
+        The row's `environment` names what answers its texts. Raises UserError for a tool or an environment that nothing
+        answers.
         """
-        schemas = row_tools(row)
-        if schemas is None:
+        schemas, environment = row_tools(row), (row or {}).get("environment")
+        if schemas is None and not environment:
             return self
-        chosen, rows = [], None
-        for schema in schemas:
+        chosen: list[Tool] = [] if schemas is not None else [*self.tools.values()]
+        rows = None if schemas is not None else self.rows
+        for schema in schemas or ():
             name = schema["function"]["name"]
             if name in self.tools:
                 chosen.append(self.tools[name])
@@ -85,7 +99,20 @@ class Toolbox:
                 )
         toolbox = Toolbox(chosen, self.timeout_s, rows, self.first)
         toolbox.alike = self.alike
+        if environment:
+            if environment not in self.partners:
+                raise UserError(
+                    f"a row of the data is an episode of the environment {environment!r}, which no entry of "
+                    "toolbox.use is: add it there, under this name."
+                )
+            toolbox.partner = self.partners[environment]
+            toolbox.partners = {environment: toolbox.partner}
         return toolbox
+
+    async def answer(self, text: str, episode: Episode) -> Reply:
+        """What the partner answers to a text of the policy, which calls nothing; errors as `call`."""
+        assert self.partner is not None, "no environment answers the texts of this episode"
+        return await self.call(self.partner.name, {"action": text}, episode)
 
     async def call(self, name: str, arguments: dict, episode: Episode) -> Reply:
         """The tool's reply to a checked call. What a tool without `own_bounds` raises becomes an error to read.
@@ -93,7 +120,7 @@ class Toolbox:
         UserError goes through: it says that the run itself is set up wrongly. A tool that has never worked, and fails
         with the same error in `alike` episodes, raises NeverWorked.
         """
-        tool = self.tools[name]
+        tool = self._all[name]
         clock = time.perf_counter()
         bound = asyncio.timeout(None if tool.own_bounds else self.timeout_s)
         first = self.first.setdefault(name, FirstErrors(self.alike))
@@ -132,10 +159,10 @@ class Toolbox:
             if not opening.done():
                 opening.cancel()
             elif not opening.cancelled() and opening.exception() is None:
-                await self.tools[name].release(episode)
+                await self._all[name].release(episode)
 
     async def close(self) -> None:
-        for tool in self.tools.values():
+        for tool in self._all.values():
             await tool.close()
 
 
@@ -155,7 +182,7 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
     tools: list[Tool] = []
     rows = None
     for entry in config["use"]:
-        made = _make(entry, run)
+        made = make(entry, run)
         if isinstance(made, Tool):
             tools.append(made)
         elif hasattr(made, "tools"):
@@ -164,7 +191,7 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
             rows = made
         else:
             raise UserError(f"{entry['path']} is no tool: give a subclass of retool_mcore.tools.base.Tool.")
-    if not tools and rows is None:
+    if not tools and rows is None:  # an environment that answers texts is a tool here
         raise UserError("toolbox.use is empty: name at least one tool, or set rollout.format=none.")
     return Toolbox(tools, config.get("timeout_s") or TIMEOUT_S, rows)
 
@@ -176,7 +203,8 @@ def toolbox_of(config: DictConfig, sandbox: Any) -> Toolbox:
     return create_toolbox(section, sandbox=sandbox, **given)
 
 
-def _make(entry: Mapping, run: Mapping[str, Any]) -> Any:
+def make(entry: Mapping, run: Mapping[str, Any]) -> Any:
+    """What an entry {path, args} of toolbox.use names, called as `create_toolbox` says. Raises UserError."""
     path, arguments = entry["path"], dict(entry.get("args") or {})
     maker = load(str(path), "tool")
     try:

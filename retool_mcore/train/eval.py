@@ -24,12 +24,14 @@ from retool_mcore.backends.vllm.engine import build_engine, sampler
 from retool_mcore.data.formats import Format
 from retool_mcore.data.policy_format import load_format
 from retool_mcore.data.schema import rows_of
+from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
 from retool_mcore.metrics.pass_k import pass_at_k
 from retool_mcore.recipes.sandbox_errors import with_sandbox
 from retool_mcore.rewards.equivalence import equivalent
-from retool_mcore.rewards.verdict import verdict
+from retool_mcore.rewards.sample import of_row, sample_of
+from retool_mcore.rewards.scoring import score_or_crash
 from retool_mcore.rollout.episode import LIMITS, Limits, run_episode
 from retool_mcore.rollout.trajectory import Trajectory, answer_text
 from retool_mcore.rollout.turn_beats import TURNS
@@ -39,7 +41,7 @@ from retool_mcore.state import heartbeat
 from retool_mcore.state.checkpoints import policy_step
 from retool_mcore.state.identity import policy_files
 from retool_mcore.tools.toolbox import create_toolbox
-from retool_mcore.train.evaluation import METRICS, TRAJECTORIES, grading, read_finished, write_finished
+from retool_mcore.train.evaluation import METRICS, TRAJECTORIES, grading, read_finished, rule, write_finished
 from retool_mcore.train.long_prompts import fitting_files
 
 
@@ -56,7 +58,7 @@ async def run_all(config, folder: Path) -> list[dict]:
     path = folder / TRAJECTORIES
     asked = {(i, s) for i in range(len(rows)) for s in range(config.k)}
     records = [record for record in read_finished(path) if (record["index"], record["sample"]) in asked]
-    records = regraded(records, rows, config, fmt.tokenizer, path)
+    records = regraded(records, rows, config, fmt, path)
     done = {(record["index"], record["sample"]) for record in records}
     todo = sorted(asked - done)
     if todo:
@@ -64,29 +66,56 @@ async def run_all(config, folder: Path) -> list[dict]:
     return sorted(records, key=lambda record: (record["index"], record["sample"]))
 
 
-def regraded(records: list[dict], rows: list[dict], config, tokenizer, path: Path) -> list[dict]:
+def regraded(records: list[dict], rows: list[dict], config, fmt: Format, path: Path) -> list[dict]:
     """The records with grades by the evaluation's rule; `path` is written anew where that changes one."""
-    rule = grading(config)
-    if all(record.get("graded_as") == rule for record in records):
-        return records
-    records = [
-        record | grade(Trajectory.from_record(record), rows[record["index"]], config, tokenizer) for record in records
-    ]
-    write_finished(path, records)
-    print(f"graded {len(records)} samples again: {rule}", flush=True)
+    wanted, first = grading(config), FirstScores(config, len(records))
+    others = [place for place, record in enumerate(records) if record.get("graded_as") != wanted]
+    for place in others:
+        record = records[place]
+        records[place] = record | grade(Trajectory.from_record(record), rows[record["index"]], config, fmt)
+        first.check(records[place])
+    if others:
+        write_finished(path, records)
+        print(f"graded {len(others)} samples again: {wanted}", flush=True)
     return records
 
 
-def grade(trajectory: Trajectory, row: Mapping, config, tokenizer) -> dict:
-    """The verdict on a trajectory as columns of its record, with the rule that it is by (`graded_as`)."""
-    outcome = verdict(
-        policy_text=answer_text(trajectory, tokenizer),
-        text=tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
-        ground_truth=row["reward_model"]["ground_truth"],
-        policy=config.answer,
-        decimals=config.decimals,
+def grade(trajectory: Trajectory, row: Mapping, config, fmt: Format) -> dict:
+    """Return the reward (`score`) and the verdict of a trajectory as columns of its record.
+
+    `graded_as` is the rule that they are by. Where scoring failed, `error` says why and the rule is marked, for the
+    next start to score the sample again.
+    """
+    sample = sample_of(
+        trajectory.to_record(),
+        acc=0.0,
+        ground_truth=str(row["reward_model"]["ground_truth"]),
+        text=fmt.tokenizer.decode(trajectory.response_ids, skip_special_tokens=True),
+        policy_text=answer_text(trajectory, fmt.tokenizer),
+        prefill=fmt.prefill(trajectory.prompt_ids),
+        step=policy_step(Path(config.policy_path)),
+        **of_row(row["data_source"], row["extra_info"]),
     )
-    return outcome | {"graded_as": grading(config)}
+    found = score_or_crash(sample, rule(config))
+    outcome = {"score": found.reward, "acc": found.acc, "pred": found.pred, "graded_by": found.graded_by}
+    by = grading(config)
+    return outcome | {"error": found.error, "graded_as": f"{by}, failed" if found.error else by}
+
+
+class FirstScores:
+    """Ends an evaluation whose reward fails for each of the first samples, up to 8 or all `total`."""
+
+    def __init__(self, config, total: int):
+        self.name, self.left = config.recipe.reward.name, min(8, total)
+
+    def check(self, record: Mapping) -> None:
+        """Raises UserError at the last of them."""
+        if not record["error"]:
+            self.left = 0
+        elif self.left > 0:
+            self.left -= 1
+            if self.left == 0:
+                raise UserError(f"the reward {self.name} fails for every sample so far: {record['error']}.")
 
 
 async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt: Format, path: Path) -> list[dict]:
@@ -104,7 +133,8 @@ async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt:
 
     async def one(index: int, sample: int) -> dict:
         row = rows[index]
-        tools = None if fmt.name == "none" else toolbox.for_row(row["extra_info"])
+        called = fmt.name != "none" or row["extra_info"].get("environment")
+        tools = toolbox.for_row(row["extra_info"]) if called else None
         async with places:
             with TURNS.trajectory():
                 trajectory = await with_sandbox(
@@ -121,16 +151,18 @@ async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt:
         where = {"index": index, "sample": sample, "data_source": row["data_source"]}
         where["ground_truth"] = row["reward_model"]["ground_truth"]
         # A long response takes a while; other episodes go on meanwhile.
-        return trajectory.to_record() | where | await asyncio.to_thread(grade, trajectory, row, config, tokenizer)
+        return trajectory.to_record() | where | await asyncio.to_thread(grade, trajectory, row, config, fmt)
 
     heartbeat.beat(heartbeat.TRAINER, heartbeat.EVALUATION, before, total, before=before)
-    records = []
+    records: list[dict] = []
+    first = FirstScores(config, len(todo))
     try:
         with open(path, "a") as file:
             for finished in asyncio.as_completed([one(*pair) for pair in todo]):
                 records.append(await finished)
                 file.write(json.dumps(records[-1]) + "\n")
                 file.flush()
+                first.check(records[-1])
                 done = before + len(records)
                 heartbeat.beat(heartbeat.TRAINER, heartbeat.EVALUATION, done, total)
                 print(f"evaluated {done} of {total}", flush=True)
@@ -142,14 +174,18 @@ async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt:
 
 
 def summarise(records: list[dict], k: int) -> dict:
-    """{"accuracy": {source: {"mean@k": ...}}, "behaviour": {source: {...}}, "k", "samples", "sandbox_errors"}."""
+    """{"accuracy": {source: {"mean@k": ...}}, "reward": {source: mean}, "behaviour": {source: {...}}, "k", "samples",
+    "sandbox_errors", "scoring_errors"}."""
     accuracy: dict[str, dict[str, float]] = {}
     for name, value in pass_at_k(records, k, same=equivalent).items():
         source, metric = name.rsplit("/", 1)
         accuracy.setdefault(source, {})[metric] = value
     figures = {source: behaviour(own) for source, own in by_source(records).items()}
     lost = sum(record["finish"] == Status.SANDBOX for record in records)
-    return {"k": k, "samples": len(records), "sandbox_errors": lost, "accuracy": accuracy, "behaviour": figures}
+    counts = {"k": k, "samples": len(records), "sandbox_errors": lost}
+    counts["scoring_errors"] = sum(bool(record.get("error")) for record in records)
+    rewards = {source: float(np.mean([r["score"] for r in own])) for source, own in by_source(records).items()}
+    return counts | {"accuracy": accuracy, "reward": rewards, "behaviour": figures}
 
 
 def main(config_path: str) -> None:
@@ -164,13 +200,19 @@ def main(config_path: str) -> None:
         for source, values in [*metrics["accuracy"].items(), *metrics["behaviour"].items()]:
             for name, value in values.items():
                 board.add_scalar(f"eval/{source}/{name}", value, metrics["step"])
+        for source, value in metrics["reward"].items():
+            board.add_scalar(f"eval/{source}/reward", value, metrics["step"])
         for source, own in by_source(records).items():
             for name, sample in histograms(own).items():
                 board.add_histogram(f"eval/{source}/{name}", np.asarray(sample, np.float64), metrics["step"])
     if lost := metrics["sandbox_errors"]:
         print(f"{lost} of {len(records)} samples count as wrong: a program of theirs failed the sandbox, which works")
+    if failed := metrics["scoring_errors"]:
+        said = next(record["error"] for record in records if record.get("error"))
+        print(f"{failed} of {len(records)} samples count as wrong: their scoring failed, first with {said}")
     for source, values in metrics["accuracy"].items():
-        print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+        shown = values | {"reward": metrics["reward"][source]}
+        print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
 
 
 if __name__ == "__main__":

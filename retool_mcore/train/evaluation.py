@@ -7,12 +7,14 @@ Files of RUN/eval/LABEL:
     earlier/DIGEST/       the same three of another evaluation under this label, which is taken up again when asked for
 """
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.data.schema import check_rl, rows_of
 from retool_mcore.files import write_atomically
+from retool_mcore.rewards.registry import ALIASES
+from retool_mcore.rewards.scoring import right_from
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.state.identity import digest, policy_files, stamps
 
@@ -28,6 +32,7 @@ TRAJECTORIES, METRICS, MADE_FROM, EARLIER = "trajectories.jsonl", "metrics.json"
 _PLACEMENT = ("workers", "concurrency", "patience_s", "hosts", "hosts_from", "url", "min_isolation")
 _ROLLOUT = ("format", "chat_template", "max_prompt_tokens", *LIMITS)
 _SETTINGS = ("seed", "temperature", "top_p", "model.dtype", "model.apply_chat_template_kwargs")
+_PLAIN = "retool"  # the reward that says no more than the verdict on the answer
 _LONG = 60  # characters of a value that a message shows
 
 
@@ -73,9 +78,38 @@ def asked_for(config: DictConfig) -> Evaluation:
     return Evaluation(samples, grading(config), problems, config.k, config.policy_path)
 
 
+def rule(config: DictConfig) -> dict[str, Any]:
+    """Return what scores a sample, as the section `recipe` has it (rewards/scoring.py)."""
+    recipe = OmegaConf.to_container(config.recipe)
+    kept = {name: recipe[name] for name in ("reward", "right_from") if name in recipe}
+    return kept | {"answer": config.answer, "decimals": config.decimals}
+
+
 def grading(config: DictConfig) -> str:
-    """The answer rule of a sample's grade, which each record keeps as `graded_as`."""
-    return f"{config.answer}, {config.decimals}"
+    """Return the rule of a sample's grade in words, which each record keeps as `graded_as`.
+
+    A reward of the user's own is named with its module's content: edited, it grades again.
+    """
+    by, reward = rule(config), config.recipe.reward
+    words = [config.answer, config.decimals]
+    if reward.name != _PLAIN or reward.args:
+        arguments = ", ".join(f"{name}={value}" for name, value in sorted(_plain(reward.args).items()))
+        words.append(f"reward {reward.name}({arguments}){_version(reward.name)}")
+    if (least := right_from(by)) is not None:
+        words.append(f"right from {least:g}")
+    return ", ".join(words)
+
+
+def _version(reward: str) -> str:
+    """Return "@" and a digest of the module that defines a reward of the user's own; "" for one of this package."""
+    module = ALIASES.get(reward, reward).rpartition(".")[0]
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    with suppress(ImportError, ValueError, OSError):
+        found = find_spec(module)
+        if found is not None and found.origin is not None:
+            return "@" + hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:8]
+    return ""
 
 
 def is_complete(asked: Evaluation, folder: Path) -> bool:
@@ -120,7 +154,7 @@ def begin(asked: Evaluation, folder: Path) -> list[str]:
     if count := _count(path):
         lines.append(f"goes on with {count} of {asked.problems * asked.k} samples")
         if old.get("grading", asked.grading) != asked.grading:
-            lines.append(f"grades them again: answer and decimals were {old['grading']}, and are {asked.grading}")
+            lines.append(f"grades them again: the rule was {old['grading']}, and is {asked.grading}")
     return lines
 
 

@@ -20,7 +20,7 @@ from retool_mcore.data.prompts import get_template
 from retool_mcore.data.sources import Source, check_location, files_of, get_source, own_problem
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.data.traces import own_trace
-from retool_mcore.environments import prepare as repositories
+from retool_mcore.environments import prepare as environments
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.rewards.registry import needs_answer
@@ -31,7 +31,7 @@ def run(config) -> None:
     if config.model.make:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
-    made |= {"calls": make_calls, "repo_bugs": repositories.make}
+    made |= {"calls": make_calls, "repo_bugs": environments.make, "environment": environments.make_episodes}
     if make := made.get(config.data.name):
         read = {GENERATED: _digests(prompt_files(config))}
         make(config)

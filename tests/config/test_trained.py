@@ -134,3 +134,14 @@ def test_eval_takes_the_recipe_and_leaves_what_trains():
 def test_every_key_is_one_of_both_stages(key):
     for stage in ("rl", "eval"):
         assert OmegaConf.select(compose(stage), key, default="absent") != "absent"
+
+
+def test_the_reward_and_what_is_right_are_the_runs(trained):
+    words = trained("rl", "recipe=torl", "recipe.reward.args.executability=-0.5", "recipe.right_from=0.5")
+    recipe = compose("eval", words).recipe
+    assert (recipe.reward.name, recipe.reward.args.executability, recipe.right_from) == ("torl", -0.5, 0.5)
+    own = compose("eval", [*words, "recipe.reward.name=mine.plan", "recipe.reward.args={}", "recipe.right_from=1"])
+    assert (own.recipe.reward, own.recipe.right_from) == ({"name": "mine.plan", "args": {}}, 1)
+    assert "recipe.right_from=1 (trained with 0.5)" in report(own)
+    other = compose("eval", [*words, "recipe=toolrl"]).recipe
+    assert other.reward.name == "toolrl" and "executability" not in other.reward.args

@@ -24,14 +24,15 @@ from retool_mcore.rollout.wire import from_wire
 from retool_mcore.tools.base import Episode
 from retool_mcore.tools.toolbox import create_toolbox
 
-PAGE = Path(__file__).parents[2] / "docs/rewards.md"
+PAGES = [Path(__file__).parents[2] / f"docs/{page}.md" for page in ("rewards", "environments")]
 PATH = "retool_mcore.environments.gym.GymEnvironment"
 
 
 @pytest.fixture(autouse=True)
 def page(tmp_path, monkeypatch):
-    """The modules that the page shows, where Python finds them; its script's text."""
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """The modules that the pages show, where Python finds them; the script's text."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     named = ("def brief(", "class Guess:", "write_rows(guess,")
     reward, environment, script = (next(block for block in blocks if name in block) for name in named)
     (tmp_path / "brief_reward.py").write_text(reward)

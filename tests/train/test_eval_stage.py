@@ -3,12 +3,15 @@
 import asyncio
 import json
 
+import own_rewards
 import pytest
+from omegaconf import OmegaConf
 
 from retool_mcore.config import compose
 from retool_mcore.data.prepare import write_problems
 from retool_mcore.data.records import Problem
 from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation
 from retool_mcore.runner.phase_line import phase_line
 from retool_mcore.state import heartbeat
@@ -58,7 +61,7 @@ def evaluated(tmp_path, monkeypatch):
 
     def run(**changes):
         for key, value in changes.items():
-            config[key] = value
+            OmegaConf.update(config, key, value)
         engines.clear()
         return asyncio.run(stage.run_all(config, folder)), [engine.asked for engine in engines]
 
@@ -85,3 +88,44 @@ def test_samples_are_taken_up_and_graded_by_the_rule_that_is_asked_for(evaluated
     assert {(record["graded_as"], record["acc"]) for record in kept} == {("answer_tag, exact", 0.0)}
     assert [record["acc"] for record in evaluated(answer="boxed")[0]] == [1.0] * 6
     assert evaluated(k=3)[1] == [3]
+
+
+def test_a_reward_of_the_users_own_grades_and_says_what_is_right(evaluated, capsys):
+    """All answers are right; the reward pays for the second problem alone, by what it sees of the row."""
+    records, asked = evaluated(**{"recipe.reward.name": "own_rewards.second"})
+    assert asked == [6] and [record["score"] for record in records] == [0.25, 0.25, 0.5, 0.5, 0.25, 0.25]
+    assert [record["acc"] for record in records] == [1.0] * 6
+    again, asked = evaluated(**{"recipe.right_from": 0.5})
+    assert asked == [] and [record["acc"] for record in again] == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    (rule,) = {record["graded_as"] for record in again}
+    assert rule.startswith("boxed, exact, reward own_rewards.second()@") and rule.endswith(", right from 0.5")
+    assert evaluated(**{"recipe.right_from": 0.25})[0][0]["acc"] == 1.0
+    figures = stage.summarise(again, 2)
+    assert figures["reward"] == {"sums": pytest.approx(1 / 3)} and figures["accuracy"]["sums"]["mean@2"] == 1 / 3
+
+
+def test_an_edited_reward_grades_again(evaluated, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited_reward.py").write_text("def f(sample):\n    return 0.5\n")
+    before = evaluated(**{"recipe.reward.name": "edited_reward.f"})[0][0]["graded_as"]
+    (tmp_path / "edited_reward.py").write_text("def f(sample):\n    return 0.75\n")
+    after, asked = evaluated()
+    assert asked == [] and after[0]["graded_as"] != before
+
+
+def test_a_reward_that_always_fails_ends_the_evaluation_and_keeps_the_samples(evaluated):
+    with pytest.raises(UserError, match=r"own_rewards\.raises fails for every sample so far: ZeroDivisionError"):
+        evaluated(**{"recipe.reward.name": "own_rewards.raises"})
+    records, asked = evaluated(**{"recipe.reward.name": "own_rewards.second"})
+    assert asked == [] and len(records) == 6 and not any(record["error"] for record in records)
+
+
+def test_a_reward_that_fails_for_some_is_told_and_scored_again_at_the_next_start(evaluated, monkeypatch):
+    records, _ = evaluated(**{"recipe.reward.name": "own_rewards.breakable"})
+    monkeypatch.setattr(own_rewards, "BROKEN", {1})
+    records, asked = evaluated(k=3)
+    assert asked == [3] and sum(bool(record["error"]) for record in records) == 1
+    assert stage.summarise(records, 3)["scoring_errors"] == 1
+    monkeypatch.setattr(own_rewards, "BROKEN", set())
+    records, asked = evaluated()
+    assert asked == [] and not any(record["error"] for record in records) and len(records) == 9

@@ -156,7 +156,7 @@ def test_another_answer_rule_grades_again_and_samples_nothing(config, tmp_path):
     config.answer, config.decimals = "final_line", "rounded"
     again = asked_for(config)
     assert not evaluation.is_complete(again, tmp_path)
-    told = "grades them again: answer and decimals were boxed, exact, and are final_line, rounded"
+    told = "grades them again: the rule was boxed, exact, and is final_line, rounded"
     assert begin(again, tmp_path) == ["goes on with 6 of 6 samples", told]
     assert writers(tmp_path) == ["before"]
 

@@ -189,7 +189,7 @@ class RetoolAgentLoop(AgentLoopBase):
         )
 
     def _tools(self, row: Mapping) -> Toolbox | None:
-        if self.format.name == "none":
+        if self.format.name == "none" and not row.get("environment"):
             return None
         sandbox: Any = _shared_sandbox(self.sandbox_json)
         toolbox = _shared_toolbox(self.toolbox_json, sandbox, self.timeout_s, self.limits.error_lines)

@@ -77,3 +77,18 @@ def partial(sample):
 
 
 partial.needs_answer = False
+
+
+def second(sample):
+    """Half a point for row 1 of the data, else a quarter."""
+    return 0.5 if (sample.index, sample.question, sample.source) == (1, "1 + 1?", "sums") else 0.25
+
+
+BROKEN = set()
+
+
+def breakable(sample):
+    """Raises for the rows of BROKEN."""
+    if sample.index in BROKEN:
+        raise KeyError(sample.index)
+    return 1.0
