@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore.config import CONFIG_DIR, compose
+from retool_mcore.config import CONFIG_DIR, compose, own_words
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.files import write_atomically
 
@@ -79,7 +79,7 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
-    from retool_mcore.preflight import machine, memory, relations
+    from retool_mcore.preflight import disk, memory, relations
 
     config, shape, card = asked(stage, words, gpu, gib)
     problem, told = problem_of(config, shape, card, run_of, mean)
@@ -90,9 +90,11 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     most = ", ".join(f"{name} {size / GIB:,.0f}" for name, size in parts)
     beside = [f"A node's memory: {needs.total / GIB:,.0f} GiB ({most})."]
     if config.train.save_every > 0:
-        kept = config.train.keep_checkpoints + (config.train.keep_best is not None)
-        size = machine.checkpoint_bytes(shape.parameters) * (1 + ("critic" in problem.beside)) / 1e9
-        beside += [f"Disk: {size * (kept + 1):,.0f} GB, {kept} checkpoints of {size:,.0f} and one that is written."]
+        beside += [f"Disk: {disk.stage_line(config, shape.parameters)}."]
+        if stage == "rl" and disk.follows_own_sft(config):
+            sft = compose("sft", own_words("sft", words, ["sft", "rl"]))
+            line = disk.chain_line({"sft": sft, "rl": config}, shape.parameters)
+            beside += [f"Disk of {line}."]
     verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 

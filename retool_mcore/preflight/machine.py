@@ -26,9 +26,7 @@ NVIDIA_SMI_TIMEOUT_S = 60.0
 # Well below that the kernel kills a worker in the middle of a step.
 MIN_CPU_MEMORY_BYTES = 6 * GIB
 
-# A Megatron checkpoint with its distributed optimizer: bf16 weight, fp32 master weight, two fp32 Adam moments.
-CHECKPOINT_BYTES_PER_PARAMETER = 2 + 4 + 4 + 4
-MIN_DISK_BYTES = 1 * GIB
+MIN_DISK_BYTES = 1 * GIB  # for logs, metrics and trajectories
 LARGE_CHECKPOINT_BYTES = 4 * GIB  # below, the time to write one needs no word
 TRIAL_BYTES, TRIAL_S = 256 * 2**20, 3.0
 MIN_SHM_BYTES = 1 * GIB
@@ -131,15 +129,6 @@ def limited() -> str:
     return f" ({found.file} allows {found.limit / GIB:.1f} GiB)" if found else ""
 
 
-def checkpoint_bytes(parameters: int) -> int:
-    return parameters * CHECKPOINT_BYTES_PER_PARAMETER
-
-
-def checkpoint_disk_bytes(*, parameters: int, keep_checkpoints: int) -> int:
-    """Room for the kept checkpoints, the one being written before the oldest goes, logs and trajectories."""
-    return checkpoint_bytes(parameters) * (keep_checkpoints + 1) + MIN_DISK_BYTES
-
-
 def tell_write_time(run_dir: str | Path, size: int) -> None:
     """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, beside the run's files.
 
@@ -171,7 +160,9 @@ def free_bytes(folder: str | Path) -> int:
     return shutil.disk_usage(existing_parent(folder)).free
 
 
-def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
+def check_disk(
+    run_dir: str | Path, *, needed_bytes: int, advice: str = "free some space or choose another runs_dir"
+) -> None:
     """`run_dir` need not exist yet: its nearest existing parent must be a writable folder with room enough."""
     parent = existing_parent(run_dir)
     if not parent.is_dir():
@@ -180,7 +171,10 @@ def check_disk(run_dir: str | Path, *, needed_bytes: int) -> None:
         raise UserError(f"run_dir {run_dir}: no permission to write in {parent}: choose another runs_dir.")
     free = free_bytes(parent)
     if free < needed_bytes:
-        raise refused("disk", run_dir=run_dir, free=free / GIB, needed=needed_bytes / GIB)
+        raise UserError(
+            f"run_dir {run_dir} has {free / GIB:.1f} GiB free and the run needs about {needed_bytes / GIB:.1f} GiB: "
+            f"{advice}."
+        )
 
 
 def check_sandbox(config: Mapping) -> str:

@@ -16,7 +16,7 @@ from retool_mcore.errors import UserError, refusals
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
-from retool_mcore.preflight import data, listeners, machine, memory, relations
+from retool_mcore.preflight import data, disk, listeners, machine, memory, relations
 from retool_mcore.preflight.architecture import check_architecture
 from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
@@ -74,7 +74,7 @@ def check_sft_stage(config: DictConfig) -> None:
     parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
     check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
-    check_checkpoints(config, model)
+    check_checkpoints("sft", config, model)
     tell_plan(config, model)
 
     from retool_mcore.data.policy_format import load_format  # for the last checks: transformers takes seconds
@@ -118,7 +118,7 @@ def check_rl_stage(config: DictConfig) -> None:
     check_micro_batch(config, longest=longest)
     shared = bool(config.pipeline.hybrid)
     check_gpu_memory(config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=shared)
-    check_checkpoints(config, model, critic)
+    check_checkpoints("rl", config, model)
     tell_plan(config, model)
     rows = check_prompt_lengths(config, model, files, check_tools(config))["data.train_files"]
     data.check_fills_a_batch("data.train_files", rows=rows, batch=train.batch)
@@ -159,7 +159,7 @@ def check_export_stage(config: DictConfig) -> None:
             f"probe.tokens={config.probe.tokens} exceeds the model's {model.max_positions} positions: lower it."
         )
     check_trainer_layout(config, model)
-    check_room(config, model, keep_checkpoints=0)
+    disk.check_export(config, model.parameters)
 
 
 def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[Path]]:
@@ -264,26 +264,13 @@ def check_bucket(config: DictConfig, model: Model) -> None:
         parallel.check_weight_bucket(config.parallel.rollout.weight_bucket_mb, largest_bytes=largest)
 
 
-def check_room(config: DictConfig, model: Model, keep_checkpoints: int, critic: bool = False) -> None:
-    parameters = saved_parameters(config, model, critic)
-    needed = machine.checkpoint_disk_bytes(parameters=parameters, keep_checkpoints=keep_checkpoints)
-    machine.check_disk(config.run_dir, needed_bytes=needed)
-
-
-def check_checkpoints(config: DictConfig, model: Model, critic: bool = False) -> None:
-    """Which checkpoints stay, and room for them; `critic`: each holds one beside the policy."""
-    train = config.train
-    check_room(config, model, train.keep_checkpoints + (train.keep_best is not None), critic)
+def check_checkpoints(stage: str, config: DictConfig, model: Model) -> None:
+    """Room on the disk for the checkpoints to come, and memory for what lies beside the GPUs."""
+    disk.check_checkpoints(stage, config, model.parameters)
     needs = memory.node_needs(config, model.folder)
     memory.check(needs, memory=resources.available_memory_bytes())
-    if train.save_every > 0:
-        machine.tell_write_time(config.run_dir, machine.checkpoint_bytes(saved_parameters(config, model, critic)))
-
-
-def saved_parameters(config: DictConfig, model: Model, critic: bool) -> int:
-    """Parameters that a checkpoint holds with Adam's state; with LoRA as many as take the room of the weights alone."""
-    share = machine.CHECKPOINT_BYTES_PER_PARAMETER // 2 if OmegaConf.select(config, "model.lora.rank") else 1
-    return model.parameters * (1 + critic) // share
+    if config.train.save_every > 0:
+        machine.tell_write_time(config.run_dir, disk.checkpoint_bytes(config, model.parameters))
 
 
 def check_tools(config: DictConfig) -> list[dict] | None:

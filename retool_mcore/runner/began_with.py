@@ -1,5 +1,5 @@
-"""Refuses to go on with a stage that began with other adapters, or whose `init_from` holds other weights than it began
-with, where they are read again."""
+"""Refuses to go on with a stage that began with other adapters, whose `init_from` holds other weights than it began
+with, where they are read again, or whose checkpoints have no optimizer any more."""
 
 from pathlib import Path
 
@@ -33,9 +33,16 @@ def check_adapters(config: DictConfig, folder: Path) -> None:
 
 
 def check(stage: str, config: DictConfig, folder: Path) -> None:
-    """Raises UserError where a stage that has a checkpoint in `folder` began with other weights. Reads them only where
-    their files have changed."""
-    if (what := lies_on(stage, config)) and checkpoints.latest(folder / "checkpoints") is not None:
+    """Raises UserError where a stage that has a checkpoint in `folder` began with other weights, or that checkpoint was
+    thinned out. Reads weights only where their files have changed."""
+    if (last := checkpoints.latest(folder / "checkpoints")) is None:
+        return
+    if checkpoints.is_thinned(last):
+        raise UserError(
+            f"{stage}: {last} has no optimizer any more (train.thin_sft of this run's RL removed it), so {stage} "
+            "cannot go on from there: add another name=."
+        )
+    if what := lies_on(stage, config):
         initial_weights.check(folder, _weights(config), what)
 
 

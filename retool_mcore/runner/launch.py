@@ -134,7 +134,7 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 def kept_values(stage: str, config: DictConfig) -> str:
     """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing. Raises UserError
-    where its checkpoints have another format than this attempt would read, or lie on other weights."""
+    where its checkpoints have another format than this attempt would read, or `began_with.check` refuses them."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:

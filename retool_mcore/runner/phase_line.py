@@ -1,7 +1,6 @@
 """One line of what a running stage does: its phase, the share done, the time left and that of the next save."""
 
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
 def bytes_saved(stage_dir: Path) -> int:
     """Of the checkpoint that is being written; 0 for none."""
     unfinished = checkpoints.unfinished(stage_dir / "checkpoints")
-    return _bytes(unfinished) if unfinished else 0
+    return checkpoints.folder_bytes(unfinished) if unfinished else 0
 
 
 def duration(seconds: float) -> str:
@@ -54,7 +53,7 @@ def _share(stage_dir: Path, beats: dict[str, dict[str, Any]]) -> float:
     trainer, rank = beats[heartbeat.TRAINER], beats.get(heartbeat.RANK)
     if trainer["phase"] == heartbeat.SAVE:
         last = checkpoints.latest(stage_dir / "checkpoints")
-        return min(bytes_saved(stage_dir) / max(_bytes(last), 1), 1.0) if last else 0.0
+        return min(bytes_saved(stage_dir) / max(checkpoints.folder_bytes(last), 1), 1.0) if last else 0.0
     if trainer["total"]:
         return min(trainer["done"] / trainer["total"], 1.0)
     if rank is None or not rank["total"] or rank["time"] < trainer["since"]:
@@ -71,11 +70,3 @@ def _rollouts(beats: dict[str, dict[str, Any]], since: float) -> str:
     # An agent whose trajectories failed before their first turn has told no speed.
     finished, live, speed = (sum(beat.get(name, 0) for beat in agents) for name in ("finished", "live", "tokens_per_s"))
     return f"{finished:,} trajectories finished, {live:,} live, {speed:,.0f} tokens/s"
-
-
-def _bytes(folder: Path) -> int:
-    sizes = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # renamed or removed meanwhile
-            sizes += path.stat().st_size
-    return sizes

@@ -24,6 +24,7 @@ SILENCES = "silences.json"  # RUN/<stage>/: the longest silence of every phase t
 FACTOR = 3.0  # as much longer than any before may a silence be
 DUMP_TIMEOUT_S = 60.0
 MAX_GAP_S = 30.0
+READING = (heartbeat.START, heartbeat.LOAD)
 TAIL_CHARACTERS = 4000  # Ray's line about a dead worker is shorter
 DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices by itself has a better error to tell
 
@@ -32,7 +33,9 @@ class Watchdog:
     """Says whether a stage stands still: no beat, and no growth of `files` (its log and metrics) or of a checkpoint.
 
     A phase that has never ended has `limit_s`. Afterwards the limit is FACTOR times its longest silence, or the longest
-    turn of the policy twice, and no less than half of `limit_s`: a machine may have a slow hour.
+    turn of the policy twice, and no less than half of `limit_s`: a machine may have a slow hour. A start and a load
+    never have less than `limit_s`: how long they were silent before says little, since a first start reads no
+    checkpoint and storage is slower at times.
     """
 
     def __init__(self, files: Iterable[Path], limit_s: float, stage_dir: Path | None = None) -> None:
@@ -51,7 +54,8 @@ class Watchdog:
         if self.phase not in self.known:
             return max(self.start_s, 2 * self.patience_s)
         longest = max(self.known[self.phase], self.longest_s)
-        return max(self.start_s / 2, FACTOR * longest, 2 * self.patience_s)
+        least = self.start_s if self.phase in READING else self.start_s / 2
+        return max(least, FACTOR * longest, 2 * self.patience_s)
 
     def hangs(self) -> bool:
         """To be called often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the

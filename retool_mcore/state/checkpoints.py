@@ -16,6 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from retool_mcore.files import sync_tree, write_atomically
 from retool_mcore.state.progress import metric, read_steps
 
 MARK = "COMPLETE"
+THINNED = "THINNED"  # in a whole checkpoint whose optimizer was removed: no training goes on from it
 BEST = "best.json"
 LORA = "adapter/lora.json"  # in the policy's folder of a checkpoint with adapters (backends/megatron/adapters.py)
 TRACKER = "latest_checkpointed_iteration.txt"  # verl/utils/checkpoint/checkpoint_manager.py:255
@@ -73,7 +75,21 @@ def latest(root: Path) -> Path | None:
 
 def unfinished(root: Path) -> Path | None:
     """The checkpoint that is being written, or that a killed trainer left behind; None when every one is whole."""
-    return max((path for path in _folders(root) if not _is_whole(path)), key=step_of, default=None)
+    return max(unfinished_ones(root), key=step_of, default=None)
+
+
+def unfinished_ones(root: Path) -> list[Path]:
+    """All checkpoints that are not whole. `repair` removes them."""
+    return [path for path in _folders(root) if not _is_whole(path)]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    sizes = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # renamed or removed meanwhile
+            sizes += path.stat().st_size if path.is_file() else 0
+    return sizes
 
 
 def repair(root: Path) -> Path | None:
@@ -82,9 +98,8 @@ def repair(root: Path) -> Path | None:
     To be called before a trainer starts, while nothing writes.
     """
     last = latest(root)
-    for path in _folders(root):
-        if not _is_whole(path):
-            shutil.rmtree(path)
+    for path in unfinished_ones(root):
+        shutil.rmtree(path)
     if last is not None:
         write_atomically(root / TRACKER, str(step_of(last)))
         link_policy(root.parent)  # a kill between a checkpoint's mark and its link left the link behind
@@ -101,10 +116,17 @@ def best(root: Path) -> dict | None:
 
 def rotation(train: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `rotate` in a configuration's section `train`."""
-    return {"keep_last": train["keep_checkpoints"], "keep_best": train["keep_best"], "best_is": train["best_is"]}
+    found = {"keep_last": train["keep_checkpoints"], "keep_best": train["keep_best"], "best_is": train["best_is"]}
+    return found | ({"thin_sft": True} if train.get("thin_sft") else {})
 
 
-def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_is: str = "highest") -> None:
+def rotate(
+    stage_dir: Path,
+    keep_last: int,
+    keep_best: str | None = None,
+    best_is: str = "highest",
+    thin_sft: bool = False,
+) -> None:
     """Find the best checkpoint, then remove all but it and the last ones. Checkpoints in the making are not touched.
 
     The best is taken from the stage's own metrics files at the very steps of the checkpoints, the recorded best
@@ -117,9 +139,12 @@ def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_i
         keep_last: how many of the newest stay, 1 or more.
         keep_best: name of a metric, as `progress.metric` finds it; None: no best.
         best_is: "highest" or "lowest".
+        thin_sft: also `thin_out` the run's SFT, once this stage has a whole checkpoint.
     """
     root = stage_dir / "checkpoints"
     whole = complete(root)
+    if thin_sft and whole:
+        thin_out(stage_dir.parent / "sft")
     link_policy(stage_dir)  # before the checkpoint that it may still name goes
     stay = set(whole[-keep_last:])
     if keep_best is not None and (found := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
@@ -132,6 +157,43 @@ def rotate(stage_dir: Path, keep_last: int, keep_best: str | None = None, best_i
         if path not in stay:
             (path / MARK).unlink()  # first: killed in the middle, it is none that counts
             shutil.rmtree(path)
+
+
+def thin_out(stage_dir: Path) -> None:
+    """Remove from the checkpoints of a stage that has come to its end what only a resumed training reads.
+
+    The policy's Hugging Face folder of each stays, so evaluations, exports and later stages find what they did.
+    """
+    if not (stage_dir / MARK).is_file():
+        return
+    for checkpoint in complete(stage_dir / "checkpoints"):
+        if superfluous := _superfluous(checkpoint):
+            write_atomically(checkpoint / THINNED, "")  # first: killed in the middle, it is none to go on from
+            for path in superfluous:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def superfluous_bytes(stage_dir: Path) -> int:
+    """Bytes that `thin_out` would free."""
+    if not (stage_dir / MARK).is_file():
+        return 0
+    paths = [path for whole in complete(stage_dir / "checkpoints") for path in _superfluous(whole)]
+    return sum(folder_bytes(path) if path.is_dir() else path.stat().st_size for path in paths)
+
+
+def is_thinned(checkpoint: Path) -> bool:
+    return (checkpoint / THINNED).is_file()
+
+
+def _superfluous(checkpoint: Path) -> list[Path]:
+    """The files and folders of a whole checkpoint that are neither its policy's nor its marks."""
+    policy = policy_folder(checkpoint)
+    found, level = [], checkpoint
+    while level != policy:
+        below = level / policy.relative_to(level).parts[0]
+        found += [path for path in level.iterdir() if path != below and path.name not in (MARK, THINNED)]
+        level = below
+    return found
 
 
 def policy_folder(checkpoint: Path) -> Path:

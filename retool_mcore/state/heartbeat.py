@@ -1,9 +1,9 @@
 """What a running stage does, told by the processes that do it: RUN/<stage>/heartbeat/WRITER.json, one file a writer.
 
 The trainer names the phase; rank 0 counts micro-batches, the agent loops turns. To be called where work has ended,
-never by a timer or from a thread of its own: the watchdog takes every beat for progress. A rank that stands still needs
-no file of its own: the others wait for it at the next collective, as a phase waits at its end for an agent loop. Where
-the folder is not named in the environment, as in tests and tools, nothing is written.
+never by a timer (reading.py asks what was read meanwhile): the watchdog takes every beat for progress. A rank that
+stands still needs no file of its own: the others wait for it at the next collective, as a phase waits at its end for an
+agent loop. Where the folder is not named in the environment, as in tests and tools, nothing is written.
 """
 
 import json
@@ -18,6 +18,7 @@ FOLDER = "heartbeat"
 EVERY_S = 2.0  # between two writes of one writer in one phase
 TRAINER, RANK = "trainer", "rank0"
 START = "start"  # the phase before the first beat
+LOAD = "load"  # of the checkpoint that a stage goes on from
 GENERATION, UPDATE, SAVE, PUSH, VALIDATION = "generation", "update", "save", "push", "validation"
 EVALUATION = "evaluation"  # the one phase of `retool eval`, once its engine is up
 SAMPLING = (GENERATION, VALIDATION, EVALUATION)  # phases in which trajectories are sampled

@@ -267,6 +267,7 @@ def main(config_path: str) -> None:
     start_ray(verl)
     engines = Engines(verl, total_updates=cfg.steps * cfg.updates)
     if last:
+        heartbeat.beat(heartbeat.TRAINER, heartbeat.LOAD)
         engines.load(last)
     run = Run(cfg, verl.retool, loggers(verl), start, PolicyIdentity(verl, start) if cfg.save_every > 0 else None)
     try:

@@ -216,8 +216,6 @@ def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     seen = []
     monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [80 * machine.GIB])
     monkeypatch.setattr(memory, "check_update", lambda *args, **kwargs: seen.append(kwargs))
-    room = []
-    monkeypatch.setattr(machine, "checkpoint_disk_bytes", lambda **sizes: room.append(sizes["parameters"]) or 0)
     gpu = ["parallel.device=cuda", "model.dtype=bfloat16"]
     STAGES["rl"](config("rl", prepared, *gpu, "recipe.advantage=gae"))
     monkeypatch.setattr(machine, "gpu_memory_bytes", lambda: [80 * machine.GIB] * 3)
@@ -225,7 +223,6 @@ def test_the_models_beside_the_policy_are_counted(prepared, monkeypatch):
     STAGES["rl"](config("rl", prepared, *gpu, *ahead, "recipe.kl_loss=true"))
     wanted = [(kwargs["critic"], kwargs["reference"], kwargs["engine"]) for kwargs in seen]
     assert wanted == [(True, False, True), (False, True, False)]
-    assert room[0] == 2 * room[1] > 0, "a checkpoint holds the critic too"
 
 
 def test_an_a100_is_refused_before_it_is_taken_and_a_plan_is_told(prepared, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from retool_mcore.runner import watchdog
 from retool_mcore.runner.launch import Paused, StageFailed, run_attempt
 from retool_mcore.runner.processes import Process
 from retool_mcore.runner.watchdog import DeadWorker, Watchdog, dump_stacks
-from retool_mcore.state import stop
+from retool_mcore.state import heartbeat, stop
 
 PATIENCE_S = 60.0
 PYTHON = sys.executable
@@ -190,3 +190,49 @@ def test_a_stage_that_waits_for_a_dead_worker_of_ray_is_told(tmp_path):
     assert worker.found() == "Ray's Actor on 10.0.0.2 (pid 7) was killed or crashed"
     worker.patience_s = 600.0
     assert worker.found() == ""
+
+
+def resumed(tmp_path, monkeypatch, silences: dict, limit_s: float = 1800.0):
+    """A watchdog of a stage that starts again, and a function that lets seconds pass and looks as often as it does."""
+    clock = [100.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock[0])
+    (tmp_path / "silences.json").write_text(json.dumps(silences))
+    heartbeat.prepare(tmp_path)
+    dog = Watchdog([tmp_path / "log.txt"], limit_s, tmp_path)
+
+    def after(seconds: float) -> bool:
+        for _ in range(round(seconds / 10)):
+            clock[0] += 10.0
+            if dog.hangs():
+                return True
+        return False
+
+    return dog, after
+
+
+def beat(tmp_path, name: str, phase: str, beats: int) -> None:
+    record = {"phase": phase, "beats": beats, "time": time.time()}
+    (tmp_path / "heartbeat" / f"{name}.json").write_text(json.dumps(record))
+
+
+def test_a_start_that_reads_a_checkpoint_has_the_whole_time(tmp_path, monkeypatch):
+    """The first start has none to read: its silence says nothing about a later one."""
+    dog, after = resumed(tmp_path, monkeypatch, {"start": 300.0})
+    assert not after(1200) and dog.phase == heartbeat.START
+    assert after(600), "and no longer than that"
+
+
+def test_a_load_is_a_phase_that_lives_as_long_as_a_rank_reads(tmp_path, monkeypatch):
+    dog, after = resumed(tmp_path, monkeypatch, {"start": 300.0, "load": 5.0})
+    beat(tmp_path, "trainer", heartbeat.LOAD, 1)
+    assert not after(1200) and dog.phase == heartbeat.LOAD, "one rank may wait for another's file"
+    for count in range(12):
+        beat(tmp_path, "load-3", heartbeat.LOAD, count)
+        assert not after(600)
+    assert after(3 * 1200 + 10), "no rank reads any more"
+
+
+def test_other_phases_keep_their_own_limits(tmp_path, monkeypatch):
+    _, after = resumed(tmp_path, monkeypatch, {"update": 100.0})
+    beat(tmp_path, "trainer", heartbeat.UPDATE, 1)
+    assert not after(890) and after(30)

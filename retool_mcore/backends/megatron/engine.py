@@ -39,6 +39,7 @@ from retool_mcore.backends.megatron import (  # noqa: F401  bridges registers
 from retool_mcore.backends.megatron.adapters import AdapterCheckpoints
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
+from retool_mcore.state import reading
 
 
 class _Packs(GuardedUpdate):
@@ -47,6 +48,10 @@ class _Packs(GuardedUpdate):
     @functools.cached_property
     def _beats(self):
         return beats.MicroBatches()
+
+    def initialize(self):
+        with reading.beating():  # the weights that the policy begins with
+            super().initialize()
 
     def _build_tf_config(self):
         if not self.engine_config.vanilla_mbridge:
@@ -77,7 +82,8 @@ class _Packs(GuardedUpdate):
                     pp, tp = next(iter(saved.values())).global_shape
                     told = f"{local_path} is of TP{tp} PP{pp}, and this run is not"
                     print(f"{told}: random states start anew.", flush=True)
-        super().load_checkpoint(local_path, *arguments, **named)
+        with reading.beating():
+            super().load_checkpoint(local_path, *arguments, **named)
 
     def _switch(self, name: str) -> bool | str | float:
         return (self.engine_config.override_mcore_model_config or {}).get(name, False)

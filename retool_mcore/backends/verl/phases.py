@@ -6,6 +6,7 @@ from retool_mcore.state import heartbeat
 
 # By method of verl's trainer (trainer/ppo/v1/trainer_base.py, release 0.9.1): the phase that its call begins.
 PHASES = {
+    "_load_checkpoint": heartbeat.LOAD,
     "on_init_end": heartbeat.PUSH,
     "on_sample_begin": heartbeat.GENERATION,
     "on_sample_end": "rows",

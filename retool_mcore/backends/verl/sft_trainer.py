@@ -50,6 +50,11 @@ class MarkingHandler(CheckpointHandler):
             checkpoints.rotate(Path(self.default_local_dir).parent, **self.rotation)
         self.save_seconds += time.monotonic() - start
 
+    def load_checkpoint(self):
+        if self.rank == 0:
+            heartbeat.beat(heartbeat.TRAINER, heartbeat.LOAD)
+        return super().load_checkpoint()
+
     def _load_dataloader_state(self, checkpoint_path):
         # At the end of an epoch the loader's state is "nothing left", and verl would pass that off as the next epoch.
         if self.resume_global_step % len(self.train_dataloader):
