@@ -96,17 +96,17 @@ def read(folder: Path, total: int | None = None, now_s: float | None = None) -> 
     source = Steps(folder)
     done = source.read()
     starts = _starts(folder, source.attempts)
-    lost: dict[str, float] = {}
-    for start, later in zip(starts, [*starts[1:], None], strict=False):
+    worked, lost = _that_worked(starts), dict[str, float]()
+    for start, later in zip(worked, [*worked[1:], None], strict=False):
         if start.why in COSTLY and start.began is not None and start.ended is not None:
             wait = max(later.began - start.ended, 0.0) if later and later.began is not None else 0.0
             cost = max(start.ended - start.began - start.kept_s, 0.0) + wait
             lost[start.why] = lost.get(start.why, 0.0) + cost
-    chain = Chain(starts, lost, _avoided(starts))
-    if starts and not starts[-1].why:
+    chain = Chain(starts, lost, _avoided(worked))
+    if worked and not worked[-1].why:
         beat = heartbeat.read(folder).get(heartbeat.TRAINER, {})
         chain.next_save = beat.get("next_save")
-        chain.complete_at = _forecast(starts, done, total, now_s)
+        chain.complete_at = _forecast(worked, done, total, now_s)
     return chain
 
 
@@ -116,7 +116,7 @@ def _starts(folder: Path, attempts: Mapping[int, Mapping[int, Mapping]]) -> list
         lines.setdefault(line.get("start", ""), {}).update(line)
     records = {one["attempt"]: one for one in read_json_lines(folder / "attempts.jsonl") if "attempt" in one}
     # A start that ended before its attempt began has the number of the next one's.
-    last = {line.get("attempt"): mark for mark, line in lines.items()}
+    last = {line.get("attempt"): mark for mark, line in lines.items() if line.get("why") != OTHER_JOB}
     of_jobs = {number for number, mark in last.items() if mark}
     starts = []
     for mark, line in lines.items():
@@ -135,11 +135,17 @@ def _starts(folder: Path, attempts: Mapping[int, Mapping[int, Mapping]]) -> list
         _add_steps(start, number, attempts)
         starts.append(start)
     starts.sort(key=lambda start: start.began or 0.0)
-    for start, later in zip(starts, starts[1:], strict=False):
+    worked = _that_worked(starts)
+    for start, later in zip(worked, worked[1:], strict=False):
         if not start.why:  # killed with its node, or without Slurm outright
             start.why, start.text = FAULT, "it ended without a word"
             start.ended = start.ended or later.began
     return starts
+
+
+def _that_worked(starts: Sequence[Start]) -> list[Start]:
+    """Without those that were sent away for the sake of another job, which was at work before and after."""
+    return [start for start in starts if start.why != OTHER_JOB]
 
 
 def _add_steps(start: Start, attempt: int | None, attempts: Mapping[int, Mapping[int, Mapping]]) -> None:

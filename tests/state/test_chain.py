@@ -1,5 +1,7 @@
 """The chain of a stage's starts, from recorded run folders."""
 
+import json
+
 import pytest
 from made_chain import BEGIN, HOUR, at, began, ended, make_chain, record
 
@@ -40,6 +42,20 @@ def test_another_job_has_its_own_nodes_to_keep_off(long_run):
     chain.begin(long_run, "9-0", ["n1", "n2"])
     found = chain.read(long_run)
     assert found.avoided == [] and found.starts[-1].job == "9" and found.starts[-2].why == chain.FAULT
+
+
+@pytest.mark.parametrize("attempt", [3, 4])
+def test_a_second_submission_that_was_refused_changes_nothing_but_the_list(long_run, attempt):
+    """attempt: it came before or after the first job's own attempt had begun."""
+    before = chain.read(long_run, total=10, now_s=BEGIN + 14 * HOUR)
+    lines = [began("8-0", 9.5, attempt), ended("8-0", 9.6, chain.OTHER_JOB, "rl of this run is at work in job 7")]
+    with (long_run / chain.FILE).open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    found = chain.read(long_run, total=10, now_s=BEGIN + 14 * HOUR)
+    assert found.starts[:4] == before.starts and found.starts[4].why == chain.OTHER_JOB
+    assert found.starts[4].steps is None
+    assert (found.lost_s, found.avoided, found.next_save) == (before.lost_s, ["n2"], before.next_save)
+    assert found.complete_at == before.complete_at
 
 
 def test_a_start_that_could_not_speak_ended_when_the_next_began(tmp_path):
