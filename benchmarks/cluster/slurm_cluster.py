@@ -96,6 +96,10 @@ class Cluster:
     def start_slurmd(self, node: str) -> None:
         self.on(node, "slurmd", "-N", node)
 
+    def stop_controller(self) -> None:
+        """Ends slurmctld as for a restart: it writes its state, which slurm_here.start_controller reads. Jobs go on."""
+        end(int(Path(self.folder, "slurmctld.pid").read_text()), signal.SIGTERM)
+
     def lose(self, node: str) -> None:
         """Ends the node as a power cut does: all its processes, its memory and its network. slurm_here.start_node
         brings it back."""
@@ -129,11 +133,12 @@ def search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def end(pid: int) -> None:
-    """SIGKILL, and returns when the process is gone: our daemons keep nothing that is needed after them."""
+def end(pid: int, signum: int = signal.SIGKILL) -> None:
+    """Sends the signal, and returns when the process is gone. But for slurmctld's state, our daemons keep nothing that
+    is needed after them."""
     deadline = time.monotonic() + 10
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signum)
         while time.monotonic() < deadline and Path(f"/proc/{pid}/cmdline").read_bytes():
             time.sleep(0.02)
         os.waitpid(pid, os.WNOHANG)

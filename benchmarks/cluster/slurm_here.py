@@ -62,6 +62,7 @@ SlurmdTimeout=20
 CompleteWait=0
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+{more}
 """
 
 # The first process of a node. It stays, so that the node's namespaces outlive a killed slurmd, and reaps what others
@@ -102,9 +103,9 @@ def why_not() -> str | None:
     return None
 
 
-def up(folder: Path, timeout_s: float = 60, nodes: Sequence[str] = NODES) -> Cluster:
+def up(folder: Path, timeout_s: float = 60, nodes: Sequence[str] = NODES, more: str = "") -> Cluster:
     """Starts a cluster whose files lie in `folder` (made if missing) and returns when all of `nodes` (n1, n2, ...) are
-    idle.
+    idle. `more`: further lines of slurm.conf.
 
     Raises:
         CannotStart
@@ -119,20 +120,30 @@ def up(folder: Path, timeout_s: float = 60, nodes: Sequence[str] = NODES) -> Clu
     net, bridge = _make_bridge()
     cluster = Cluster(str(folder), bridge, munged, {}, {})
     try:
-        _write_files(folder, net, nodes)
+        _write_files(folder, net, nodes, more)
         for node in nodes:
             start_node(cluster, node)
-        # Slurm's controller insists on running on a host of the name in its configuration.
-        controller = f"hostname ctl; mount --bind {folder}/hosts /etc/hosts; exec slurmctld"
-        with (folder / "slurmctld.out").open("w") as out:
-            subprocess.run(
-                ["unshare", "--uts", "--mount", "bash", "-c", controller], env=env, stdout=out, stderr=out, timeout=30
-            )
+        start_controller(cluster)
         _wait_idle(cluster, time.monotonic() + timeout_s)
     except BaseException:
         cluster.down()
         raise
     return cluster
+
+
+def start_controller(cluster: Cluster) -> None:
+    """Starts slurmctld, or starts it again after Cluster.stop_controller."""
+    folder = cluster.folder
+    # Slurm's controller insists on running on a host of the name in its configuration.
+    controller = f"hostname ctl; mount --bind {folder}/hosts /etc/hosts; exec slurmctld"
+    with Path(folder, "slurmctld.out").open("w") as out:
+        subprocess.run(
+            ["unshare", "--uts", "--mount", "bash", "-c", controller],
+            env=cluster.env(),
+            stdout=out,
+            stderr=out,
+            timeout=30,
+        )
 
 
 def _make_bridge() -> tuple[str, str]:
@@ -154,13 +165,13 @@ def _make_bridge() -> tuple[str, str]:
     raise CannotStart("254 clusters run here already; take some down, or remove their retool* network devices.")
 
 
-def _write_files(folder: Path, net: str, nodes: Sequence[str]) -> None:
+def _write_files(folder: Path, net: str, nodes: Sequence[str], more: str) -> None:
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     size = f"CPUs=16 Sockets=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=100000 Gres=gpu:{GPUS} State=UNKNOWN"
     listed = [f"NodeName={node} NodeAddr={net}.{node[1:]} NodeHostname={node} Port=6818 {size}" for node in nodes]
-    conf = SLURM_CONF.format(folder=folder, net=net, port=port, nodes="\n".join(listed))
+    conf = SLURM_CONF.format(folder=folder, net=net, port=port, nodes="\n".join(listed), more=more)
     (folder / "slurm.conf").write_text(conf)
     # Nothing here uses control groups, but slurmd wants a plug-in; "disabled" exists since 23.02.
     version = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
@@ -228,7 +239,9 @@ def start_node(cluster: Cluster, node: str) -> None:
 def _wait_idle(cluster: Cluster, deadline: float) -> None:
     said = ""
     while time.monotonic() < deadline:
-        done = subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], env=cluster.env(), capture_output=True, text=True)
+        done = subprocess.run(
+            ["sinfo", "-h", "-N", "-p", "all", "-o", "%t"], env=cluster.env(), capture_output=True, text=True
+        )
         if done.stdout.split() == ["idle"] * len(cluster.inits):
             return
         said = done.stdout + done.stderr

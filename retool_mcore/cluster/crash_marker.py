@@ -1,21 +1,49 @@
 """Notices a start of a job that ended without a word: with the job's first node all goes that could have said why.
 
-RUN/<stage>/running.json names the start that is at work. Only a process of that start, or the job's next start, removes
-it: another job of the same stage has to leave it, and itself, alone.
+RUN/<stage>/running.json names the start that is at work, and keeps other jobs out of the stage. A process of that start
+removes it; a later start replaces it when that job is not at work any more.
 """
 
 import json
+import os
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from retool_mcore.files import write_atomically
+from retool_mcore.cluster import slurm
 
 FILE = "running.json"
 
 
-def begin(folder: Path, mark: str, node: str) -> None:
-    """`mark`: the job's number and that of its start (from 0), JOB-START; `node`: the first of the job's nodes."""
-    write_atomically(folder / FILE, json.dumps({"mark": mark, "node": node}))
+def begin(folder: Path, mark: str, node: str) -> str | None:
+    """Mark a start as at work. The mark of a job that no longer is gets replaced; of two starts that try at one moment,
+    one succeeds.
+
+    Args:
+        mark: the job's number and that of its start (from 0), JOB-START.
+        node: the first of the job's nodes.
+
+    Returns:
+        The other job that is at work; None when the mark is set.
+    """
+    part = folder / f".{FILE}.{mark}"
+    part.write_text(json.dumps({"mark": mark, "node": node}))
+    try:
+        while True:
+            try:
+                os.link(part, folder / FILE)
+                return None
+            except FileExistsError:
+                found = _read(folder).get("mark", "")
+            except OSError:  # a file system without hard links keeps nobody out
+                os.replace(part, folder / FILE)
+                return None
+            other = _job(found)
+            if other not in ("", _job(mark)) and slurm.at_work(other):
+                return other
+            _remove(folder, found)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def end(folder: Path, mark: str) -> bool:
@@ -30,24 +58,34 @@ def end(folder: Path, mark: str) -> bool:
     return False
 
 
-def other_job(folder: Path, job: str) -> str | None:
-    """The job, other than this one, whose start is marked as at work; it may have been killed since."""
-    marked = _read(folder).get("mark", "").partition("-")[0]
-    return marked if marked not in ("", job) else None
-
-
 def unreported_crash(folder: Path, job: str) -> tuple[str, str] | None:
     """A start of this job that ended without a word: its mark and a sentence about it; None when there is none."""
     found = _read(folder)
     mark = found.get("mark", "")
-    marked, _, start = mark.partition("-")
-    if marked != job:
+    if _job(mark) != job:
         return None
-    node = found["node"]
+    node, start = found["node"], mark.partition("-")[2]
     return mark, (
         f"start {int(start) + 1} of this job ended without a word, because its first node, {node}, was lost or "
         f"restarted, or all of the job was killed: 'scontrol show node {node}' and slurmctld's log tell more"
     )
+
+
+def _job(mark: str) -> str:
+    return mark.partition("-")[0]
+
+
+def _remove(folder: Path, mark: str) -> None:
+    """Remove `mark`, unless another start has replaced it since it was read."""
+    aside = folder / f".{FILE}.{uuid.uuid4().hex}"
+    try:
+        os.rename(folder / FILE, aside)
+    except FileNotFoundError:
+        return
+    if json.loads(aside.read_text())["mark"] != mark:
+        with suppress(FileExistsError):
+            os.link(aside, folder / FILE)
+    aside.unlink()
 
 
 def _read(folder: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import TOO_SHORT, judge, recorded_bytes
 from retool_mcore.runner import processes
+from retool_mcore.state import chain
 
 POLL_S = 0.3
 KILLED = "the job's own process was killed, often for lack of memory"
@@ -68,7 +69,8 @@ def main(given: str) -> int:
     if not watch(processes.Process(options.pid, options.started), asked):
         if slurm.timed_out(options.job):
             # The job's own process is ending its stage, and may be killed before it can judge.
-            judged = crash_marker.end(options.folder, options.mark)
+            if judged := crash_marker.end(options.folder, options.mark):
+                chain.end(options.folder, options.mark, chain.TIME_LIMIT)
             too_short = judged and recorded_bytes(options.folder) == options.recorded
             if not too_short or judge(options.folder, TOO_SHORT, options.max_attempts).requeue:
                 slurm.requeue(options.job)
@@ -81,8 +83,10 @@ def main(given: str) -> int:
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
     if slurm.preempted(options.job):
+        chain.end(options.folder, options.mark, chain.PREEMPTION)
         slurm.requeue(options.job)
         return 0
+    chain.end(options.folder, options.mark, chain.FAULT, KILLED)
     decision = judge(options.folder, KILLED, options.max_attempts)
     said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:

@@ -29,6 +29,7 @@ from retool_mcore.backends.env import RAY_CLUSTERS, stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.allocation import Allocation, configure, read_allocation
 from retool_mcore.cluster.guard import guarded
+from retool_mcore.cluster.job_end import after_failure, back_to_queue, finish
 from retool_mcore.cluster.job_signals import Signals
 from retool_mcore.cluster.node import FOREIGN, node_command, ray_service_ports
 from retool_mcore.cluster.node_check import NodesBroken, check_nodes, faulty_nodes
@@ -50,13 +51,12 @@ from retool_mcore.runner.launch import (
     run_attempt,
     stage_dir,
 )
-from retool_mcore.state import stop
+from retool_mcore.state import chain, stop
 
 say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
-CANCELLED = 128 + signal.SIGTERM
 PREEMPTED = "{stage}: the job was preempted, which counts as no failure; work since the last checkpoint is done again"
 DUMP_NODES_TIMEOUT_S = 120.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
@@ -77,20 +77,23 @@ def run(stage: str, overrides: Sequence[str]) -> int:
     signals.watch_end(allocation.slurm_id, Path(config.run_dir) / "slurm" / f"{allocation.job_id}-end")
     record(stage, config, allocation.slurm_id, allocation.log)
     say(f"{stage}: job {allocation.job_id}, start {allocation.restart + 1}, on {', '.join(allocation.nodes)}")
-    if (other := crash_marker.other_job(folder, allocation.slurm_id)) and slurm.at_work(other):
-        error = f"{stage} of this run is at work in job {other}: wait for it, or give this run another name="
-        if not allocation.restart:
-            raise UserError(f"{error}.")
-        return after_failure(stage, allocation, site, signals, folder, error)
+    chain.begin(folder, allocation.mark, allocation.nodes)
     if silent := crash_marker.unreported_crash(folder, allocation.slurm_id):
         mark, sentence = silent
         say(f"retool: {sentence}")
+        chain.end(folder, mark, chain.FAULT, sentence)
         decision = judge(folder, sentence, site.max_attempts)
-        say(f"{stage}: {decision.why}")
         if not decision.requeue:
             crash_marker.end(folder, mark)
-            return 1
-    crash_marker.begin(folder, allocation.mark, allocation.nodes[0])
+            return finish(signals, chain.FAULT, f"{stage}: {decision.why}", 1)
+        say(f"{stage}: {decision.why}")
+    if other := crash_marker.begin(folder, allocation.mark, allocation.nodes[0]):
+        error = f"{stage} of this run is at work in job {other}"
+        if not allocation.restart:
+            error = f"{error}: wait for it, or give this run another name=."
+            chain.end(folder, allocation.mark, chain.OTHER_JOB, error)
+            raise UserError(error)
+        return back_to_queue(allocation, signals, chain.OTHER_JOB, error, 1, after=other)
     with guarded(
         partial(step, site),
         job=allocation.slurm_id,
@@ -121,34 +124,42 @@ def run_attempt_on_nodes(
             sweep(allocation, site)
     except Paused as paused:
         if paused.why == stop.REQUEST:
-            return finish(f"{paused}: it was asked to (retool stop, or STOP in its folder).", stop.EXIT_CODE)
-        return back(f"{stage}: stopped after step {paused.step} for the time limit", stop.EXIT_CODE)
+            why = f"{paused}: it was asked to (retool stop, or STOP in its folder)."
+            return finish(signals, chain.REQUEST, why, stop.EXIT_CODE)
+        text = f"{stage}: stopped after step {paused.step} for the time limit"
+        return back(chain.TIME_LIMIT, text, stop.EXIT_CODE)
     except launch.WentBack as error:
-        return back(str(error), stop.EXIT_CODE)
+        return back(chain.ALARM, str(error), stop.EXIT_CODE)
     except launch.AlarmStop as error:
-        return finish(f"retool: {error}\n{stage}: not started again: another start would meet the alarm again.", 1)
+        say(f"retool: {error}")
+        return finish(signals, chain.ALARM, f"{stage}: not started again: another start would meet the alarm again.", 1)
     except Stopped as stopped:
         if stopped.signum == signal.SIGUSR1 or (stopped.signum == signal.SIGTERM and slurm.timed_out(job)):
             if not signals.judges:  # the guard has, and put the job back if it was to
-                return finish(f"{stage}: stopped for the time limit", stop.EXIT_CODE)
+                return finish(signals, chain.TIME_LIMIT, f"{stage}: stopped for the time limit", stop.EXIT_CODE)
             if recorded_bytes(folder) == recorded:
                 return after_failure(stage, allocation, site, signals, folder, TOO_SHORT)
-            return back(f"{stage}: stopped for the time limit", stop.EXIT_CODE)
+            return back(chain.TIME_LIMIT, f"{stage}: stopped for the time limit", stop.EXIT_CODE)
         if stopped.signum == signal.SIGHUP:
-            return back(f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
+            return back(chain.FAULT, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
         if stopped.signum == signal.SIGTERM and slurm.preempted(job):
-            return back(PREEMPTED.format(stage=stage), stop.EXIT_CODE)
-        say(f"{stage}: {stopped}; another start goes on from the last complete checkpoint.")
-        return 128 + stopped.signum
+            return back(chain.PREEMPTION, PREEMPTED.format(stage=stage), stop.EXIT_CODE)
+        text = f"{stage}: {stopped}; another start goes on from the last complete checkpoint."
+        return finish(signals, chain.CANCELLED, text, 128 + stopped.signum)
     except AlreadyRunning as error:  # at a requeue: of a lost node whose lock the file server still keeps
         if not allocation.restart:
+            chain.end(folder, allocation.mark, chain.OTHER_JOB, str(error))
             raise
         return after_failure(stage, allocation, site, signals, folder, str(error))
     except (NodesBroken, StageFailed, ClusterFailed) as error:
         if slurm.preempted(job):  # Slurm signals the steps first: the stage loses a part, and nothing is at fault
-            return back(PREEMPTED.format(stage=stage), stop.EXIT_CODE)
+            return back(chain.PREEMPTION, PREEMPTED.format(stage=stage), stop.EXIT_CODE)
         bad = error.nodes if isinstance(error, NodesBroken) else faulty(allocation, config, site)
         return after_failure(stage, allocation, site, signals, folder, str(error), bad)
+    except UserError as error:
+        chain.end(folder, allocation.mark, chain.WRONG_INPUT, str(error))
+        raise
+    chain.end(folder, allocation.mark, chain.COMPLETE)
     shutil.rmtree(ray_log(folder.parent, allocation).with_suffix(""), ignore_errors=True)
     return 0
 
@@ -159,22 +170,6 @@ def faulty(allocation: Allocation, config: DictConfig, site: Site) -> list[str]:
         return []
     path = configuration_file(config, allocation)
     return faulty_nodes(allocation.nodes, config, path, partial(step, site)) if path.exists() else []
-
-
-def after_failure(
-    stage: str,
-    allocation: Allocation,
-    site: Site,
-    signals: Signals,
-    folder: Path,
-    error: str,
-    bad: Sequence[str] = (),
-) -> int:
-    """Back to the queue, without the `bad` nodes, if the stage deserves another attempt; the exit code."""
-    say(f"retool: {error}")
-    decision = judge(folder, error, site.max_attempts, bad)
-    why = f"{stage}: {decision.why}".removesuffix(".")
-    return back_to_queue(allocation, signals, why, 1, bad) if decision.requeue else finish(f"{why}.", 1)
 
 
 def run_on_nodes(stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals) -> None:
@@ -325,29 +320,6 @@ def _on_every_node(allocation: Allocation, srun: Callable, command: list[str], t
         subprocess.run(srun(options, command), timeout=timeout_s, stdin=subprocess.DEVNULL, capture_output=True)
     except subprocess.TimeoutExpired:
         say(f"not every node was done within {timeout_s:.0f} s with {command[-2]}")
-
-
-def back_to_queue(allocation: Allocation, signals: Signals, why: str, otherwise: int, bad: Sequence[str] = ()) -> int:
-    """Puts the job back into the queue, for other nodes than the `bad` ones where there are enough of them.
-
-    Returns:
-        The job's exit code: `otherwise` when Slurm refuses, that of a cancelled job when scancel came meanwhile.
-    """
-    job = allocation.slurm_id
-    if signals.cancelled(job):
-        return finish(f"{why}; job {job} was cancelled meanwhile and does not go back to the queue.", CANCELLED)
-    refusal = slurm.requeue(job)
-    if refusal is None:
-        # Again where Slurm's SIGTERM to all of the job's processes, which comes now, ended one that asks Slurm.
-        elsewhere = bool(bad) and any(slurm.avoid(job, bad, len(allocation.nodes)) for _ in range(3))
-        keeps_off = f" and keeps off {', '.join(bad)}" if elsewhere else ""
-        return finish(f"{why}; job {job} is back in the queue{keeps_off}.", 0)
-    return finish(f"{why}; Slurm does not requeue job {job}: {refusal}", otherwise)
-
-
-def finish(text: str, code: int) -> int:
-    say(text)
-    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -48,7 +48,7 @@ class Signals:
     def _follow_end(self, job: str, path: Path, end: float) -> None:
         while self.armed and (left := end - LAST_CALL_S - time.time()) > 0:
             time.sleep(min(left, ASK_S))
-            if (now := slurm.end_time(job)) is None or now == end:  # also without an answer
+            if not self.armed or (now := slurm.end_time(job)) is None or now == end:  # None: also without an answer
                 continue
             with suppress(OSError):
                 stop.write_job_end(path, now)

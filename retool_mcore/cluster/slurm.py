@@ -29,6 +29,7 @@ NO_CONTROLLER = re.compile(
 )
 # What `scontrol requeue` prints when asking again cannot help.
 REFUSED = re.compile("disabled|denied|permission|not permitted|invalid (job|user)|no such", re.IGNORECASE)
+AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")  # with nodes
 ACTIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
 
 
@@ -111,10 +112,13 @@ def state(job: str, patience_s: float = ANSWER_S) -> JobState | None:
     return _queued([job], lines).get(job)
 
 
-def at_work(job: str) -> bool:
-    """Whether Slurm says that the job runs; False where it does not answer."""
-    found = states([job]).get(job)
-    return found is not None and found.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
+def at_work(job: str, patience_s: float = REQUEUE_S) -> bool:
+    """Whether Slurm has given nodes to the job; True as well where the controller does not answer for `patience_s`."""
+    try:
+        found = state(job, patience_s)
+    except NoAnswer:
+        return True
+    return found is not None and found.state in AT_WORK
 
 
 def end_time(job: str) -> float | None:
@@ -177,6 +181,12 @@ def avoid(job: str, nodes: Sequence[str], needed: int) -> bool:
     if len(others) < needed or facts.get("ReqNodeList", "(null)") != "(null)":
         return False
     change = [program("scontrol"), "update", f"JobId={job}", f"ExcNodeList={','.join(avoided)}"]
+    return subprocess.run(change, capture_output=True).returncode == 0
+
+
+def start_after(job: str, other: str) -> bool:
+    """Has a job that waits in the queue start once `other` has ended, however it ends; whether Slurm agrees."""
+    change = [program("scontrol"), "update", f"JobId={job}", f"Dependency=afterany:{other}"]
     return subprocess.run(change, capture_output=True).returncode == 0
 
 

@@ -8,14 +8,15 @@ import statistics
 import time
 from collections import namedtuple
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from retool_mcore.cluster import slurm
+from retool_mcore.cluster.chain_report import print_chain
 from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError, no_run
@@ -23,12 +24,13 @@ from retool_mcore.files import read_json_lines
 from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
 from retool_mcore.runner.stage_log import last_error
-from retool_mcore.state import alarms, checkpoints, heartbeat
+from retool_mcore.state import alarms, chain, checkpoints, heartbeat
 from retool_mcore.state import stop as stop_request
-from retool_mcore.state.progress import attempt_files, metric, read_steps
+from retool_mcore.state.progress import attempt_files, metric, read_steps, total_steps
 
 RECENT_STEPS = 10  # over which speeds are taken
 ERROR_LENGTH = 200  # characters of a failure in the table
+NO_CHAIN = chain.Chain([], {}, [])
 PIPED_WIDTH = 160  # columns when the output is no terminal
 # One stage as strings, in the order of TITLES; "-" for what there is not.
 Row = namedtuple("Row", "stage state step last step_s tokens_per_s checkpoint attempt now")
@@ -60,6 +62,10 @@ def print_table(run: Path, console: Console | None = None) -> None:
         paths = [str(path) for pattern in own + jobs for path in sorted(run.glob(pattern))]
         if paths and row.state != "complete":
             console.print(f"{row.stage}: read {', '.join(paths)}", markup=False, soft_wrap=True)
+    for row in found:
+        print_chain(
+            row.stage, _quietly(partial(chain.read, run / row.stage, total_steps(run / row.stage)), NO_CHAIN), console
+        )
     if said := _quietly(lambda: alarms.count(run / "rl"), ""):
         console.print(f"rl: {said}")
 
@@ -76,8 +82,12 @@ def rows(run: Path, now_s: float | None = None) -> list[Row]:
     if not run.is_dir():
         raise no_run(run)
     now_s = time.time() if now_s is None else now_s
-    jobs = {job["folder"]: job for job in read_jobs(run) if job["stage"] in STAGES}  # the newest of each stage
-    states = slurm.states([job["job"] for job in jobs.values()])
+    submitted = [job for job in read_jobs(run) if job["stage"] in STAGES]
+    states = slurm.states([job["job"] for job in submitted])
+    jobs = {job["folder"]: job for job in submitted}  # the newest of each stage, but one that is at work before all
+    for job in submitted:
+        if (state := states.get(job["job"])) is not None and state.state in slurm.AT_WORK:
+            jobs[job["folder"]] = job
     evals = sorted(path.name for path in (run / "eval").glob("*/"))
     order = ["prepare", "sft", "rl", *(f"eval/{label}" for label in evals), "export"]
     order += [folder for folder in jobs if folder not in order]
@@ -129,7 +139,7 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
         now = f"job {job['job']}: {now}"
 
     recent = list(steps.values())[-RECENT_STEPS:]
-    total = _total(folder / "config.yaml")
+    total = total_steps(folder)
     step_s = _median(recent, _step_s, "{:.1f}")
     if state == "running" and total and step_s != "-":
         now += f"; {duration((total - max(steps)) * float(step_s))} left of the stage"
@@ -219,15 +229,6 @@ def _checkpoint(root: Path, now_s: float) -> str:
     return f"step {checkpoints.step_of(last)}, {duration(now_s - (last / checkpoints.MARK).stat().st_mtime)} ago" + (
         f", best: step {best['step']} ({best['metric']} {best['value']:.4g}{error})" if best else ""
     )
-
-
-def _total(config: Path) -> int | None:
-    """Steps of the whole stage; None where the configuration does not say."""
-    try:
-        total = yaml.load(config.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return int(total["verl"]["trainer"]["total_training_steps"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return None
 
 
 def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:

@@ -5,6 +5,7 @@ Files of a stage under RUN/<stage>/ (an evaluation's under RUN/eval/<label>/):
     log.txt                     everything the stage printed, all attempts
     metrics/attempt_NNN.jsonl   one line a step, written by verl
     attempts.jsonl              one line an attempt: when, how long, exit code
+    starts.jsonl                of jobs: each start's nodes, when it began and ended, and why (state/chain.py)
     COMPLETE                    digest of what the stage was carried to its end with (inputs.py)
     STOP, STOPPED               created by whoever wants it to stop at a step, and the step when it did (stop.py)
     heartbeat/WRITER.json       what the stage's processes do, of the newest attempt (heartbeat.py)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TextIO
 
+import yaml
 from tqdm import tqdm
 
 from retool_mcore.tables import yaml_beside
@@ -56,6 +57,15 @@ class Steps:
             if fresh:
                 steps = {step: data for step, data in steps.items() if step < min(fresh)} | fresh
         return dict(sorted(steps.items()))
+
+
+def total_steps(folder: Path) -> int | None:
+    """Steps of the whole stage in `folder`; None where its configuration does not say."""
+    try:
+        total = yaml.load((folder / "config.yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return int(total["verl"]["trainer"]["total_training_steps"])
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return None
 
 
 def parse_added(path: Path, position: int) -> tuple[list[tuple[int, dict[str, float]]], int]:

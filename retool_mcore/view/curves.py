@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from retool_mcore.files import read_json_lines
 from retool_mcore.metrics.charts import TEXT
-from retool_mcore.state import alarms
-from retool_mcore.state.progress import Steps
+from retool_mcore.state import alarms, chain
+from retool_mcore.state.progress import Steps, total_steps
 
 STAGES = ("sft", "rl")
 # What two seeds of one configuration differ in, in RUN/STAGE/config.yaml.
@@ -32,6 +33,12 @@ class Curves:
             "evaluations": dict(sorted(results.items())),
             "configuration": configuration(self.run),
         }
+
+
+def starts(run: Path) -> dict[str, dict]:
+    """{stage: state/chain.py's Chain as a dictionary} of the stages that were started."""
+    found = {stage: chain.read(run / stage, total_steps(run / stage)) for stage in STAGES}
+    return {stage: asdict(one) for stage, one in found.items() if one.starts}
 
 
 def _stage(source: Steps) -> dict | None:

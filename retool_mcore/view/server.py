@@ -18,13 +18,26 @@ from aiohttp import web
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.charts import TEXT
 from retool_mcore.ports import bare, host_of, host_port
-from retool_mcore.view.curves import Curves
+from retool_mcore.view.curves import Curves, starts
 from retool_mcore.view.query import by_error, entries, select
 from retool_mcore.view.source import Source, parts
 
 PAGE = Path(__file__).with_name("page")
 # Run in this order, as one.
-SCRIPTS = ["katex", "maths", "base", "charts", "overview", "list", "changes", "time", "trajectory", "compare", "main"]
+SCRIPTS = [
+    "katex",
+    "maths",
+    "base",
+    "charts",
+    "overview",
+    "list",
+    "changes",
+    "starts",
+    "time",
+    "trajectory",
+    "compare",
+    "main",
+]
 MOST = 10_000  # trajectories in one answer
 SOON_S = 0.02  # for new step files, where somebody waits for the first rows of a page
 # The page is on this machine and loads nothing from elsewhere; what a policy wrote must not be able to change that. The
@@ -49,7 +62,7 @@ def page() -> str:
 def application(
     folders: Sequence[Path], token: str | None = None, host: str = "127.0.0.1", default: str = "rl"
 ) -> web.Application:
-    """The routes: /, /api/runs, /api/overview, /api/list, /api/trace/STEP and /api/trajectory/STEP/ROW.
+    """The routes: /, /api/runs, /api/overview, /api/starts, /api/list, /api/trace/STEP and /api/trajectory/STEP/ROW.
 
     Queries: `run`, the number of one of `folders`; `part` (view/source.py), else `default`; of the list the filters of
     view/query.py, `first` and `count`, or `near`=STEP/ROW instead of `first`. Raises UserError when there is
@@ -93,6 +106,9 @@ def application(
     async def overview(request: web.Request) -> web.Response:
         return _json(curves[source_of(request).run].read())
 
+    async def started(request: web.Request) -> web.Response:
+        return _json(starts(source_of(request).run))
+
     async def listed(request: web.Request) -> web.Response:
         source, query = source_of(request), dict(request.query)
         budget = {"budget_s": SOON_S} if query.pop("soon", "") else {}
@@ -130,6 +146,7 @@ def application(
     app.router.add_get("/", show_page)
     app.router.add_get("/api/runs", names)
     app.router.add_get("/api/overview", overview)
+    app.router.add_get("/api/starts", started)
     app.router.add_get("/api/list", listed)
     app.router.add_get(r"/api/trace/{step:\d+}", trace)
     app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)

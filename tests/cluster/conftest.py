@@ -1,14 +1,15 @@
 """One Slurm for all cluster tests; each test must leave it as it found it."""
 
 import os
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slurm_clusters import await_idle
 
 from benchmarks.cluster import slurm_here
-from benchmarks.cluster.slurm_cluster import NODES, Cluster
+from benchmarks.cluster.slurm_cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +26,18 @@ def slurm(tmp_path_factory) -> Iterator[Cluster]:
 def cluster(slurm) -> Iterator[Cluster]:
     """The running cluster. After the test no job may be left, no process on any node, and both nodes must be idle."""
     yield slurm
-    slurm.run("scancel", "--user=root")
-    deadline = time.monotonic() + 60
-    while (states := slurm.run("sinfo", "-h", "-N", "-o", "%t").split()) != ["idle"] * len(NODES) or slurm.orphans():
-        assert time.monotonic() < deadline, f"left behind: nodes {states}, processes {slurm.orphans()}"
-        time.sleep(0.2)
+    await_idle(slurm)
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Restores the handlers that a test's job has set."""
+    before = {
+        signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+    }
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture

@@ -95,11 +95,12 @@ from retool_mcore.cluster import job, slurm
 from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.site import Site
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-number = int(os.environ["SLURM_JOB_ID"])
+number = slurm.own_id()
 print("left", round(slurm.end_time(number) - time.time(), -1), flush=True)
 with guarded(
-    lambda *words: job.step(Site("default"), *words), job_id=number, pid=os.getpid(), stage="sft", max_attempts=3,
-    folder=Path({str(tmp_path)!r}), mark="m", node=os.environ["SLURMD_NODENAME"], log={str(tmp_path / "guard.txt")!r},
+    lambda *words: job.step(Site("default"), *words), job=number, pid=os.getpid(), stage="sft", max_attempts=3,
+    recorded=0, folder=Path({str(tmp_path)!r}), mark="m", node=os.environ["SLURMD_NODENAME"],
+    log={str(tmp_path / "guard.txt")!r},
 ):
     time.sleep(300)
 """

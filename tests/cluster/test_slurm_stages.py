@@ -117,6 +117,20 @@ def test_scancel_ends_every_process_and_another_submission_goes_on(cluster, fres
     assert wrong_steps(second.attempts(), undisturbed, "sft") == ([], [])
 
 
+@pytest.mark.nightly
+def test_scancel_while_a_stage_that_failed_is_being_ended_wins(cluster, fresh):
+    job = submit(cluster, "sft", fresh)
+    job.wait_for_step(attempt=1, step=2)
+    slurm_faults.kill("rank", "n2")(job)
+    time.sleep(2.0)
+    slurm_faults.scancel(job)
+    cluster.wait(job.id, "CANCELLED")
+    assert not slurm_faults.left(cluster)
+    state = job.state()
+    assert state["JobState"] == "CANCELLED" and state["Restarts"] == "0", job.output()
+    assert "back in the queue" not in job.output()
+
+
 def test_a_wrong_path_is_refused_with_its_sentence(cluster, fresh):
     job = submit(cluster, "sft", fresh, "init_from=/no/such/model")
     ended = cluster.wait(job.id, "FAILED", timeout_s=120)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 import yaml
+from made_chain import make_chain
 from rich.console import Console
 
 from retool_mcore.cli import main
@@ -261,3 +262,29 @@ def test_a_run_that_does_not_train_is_not_asked_to_stop(tmp_path, slurm, capsys)
     make_stage(run, "rl", steps=[[1, 2]], attempts=["failed"])
     assert main.main(["stop", str(run)]) == 2
     assert "nothing of" in capsys.readouterr().err and not stop.requested(run / "rl")
+
+
+def test_a_chain_of_starts_is_listed_with_what_it_lost_and_when_it_ends(tmp_path, slurm):
+    """Also where a second submission, which was refused, is the newest job of the stage."""
+    run = tmp_path / "r"
+    make_chain(run / "rl")
+    submitted(run, ("7", "rl", None), ("8", "rl", None))
+    (slurm / "queue").write_text("7|RUNNING|None\n8|FAILED|NonZeroExitCode\n")
+    out = io.StringIO()
+    print_table(run, Console(file=out, width=200))
+    text = out.getvalue()
+    assert "job 7: step 8 since" in text and "job 8" not in text
+    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if ", start " in line]
+    assert [[cells[place] for place in (0, 1, 2, 4, 5, 6)] for cells in shown[:3]] == [
+        ["1", "7, start 1", "n1, n2", "4 h", "1-4", "time limit"],
+        ["2", "7, start 2", "n1, n2", "3 h", "5-6", "fault: rl failed: NCCL error"],
+        ["3", "7, start 3", "n1, n2", "6 min", "-", "fault: node n2, GPUs: 7, 8 needed"],
+    ]
+    assert shown[3][2] == "n1, n3" and shown[3][6] == "no end yet"
+    assert "rl: 4 starts of job 7; lost to faults: 4.0 h; keeps off n2; next save in 0 s; complete about " in text
+
+
+def test_a_stage_that_was_started_once_has_no_list_of_starts(tmp_path, capsys):
+    make_stage(tmp_path / "r", "rl", [[1, 2]], ["complete"])
+    print_table(tmp_path / "r")
+    assert "starts" not in capsys.readouterr().out

@@ -1,11 +1,11 @@
 // Addresses and keys.
 const KEYS = [
-  ["o", "overview"], ["l", "list, as it was filtered"], ["e", "failures by their error"], ["c", "changes of the same problems"], ["/", "search in the problems"],
+  ["o", "overview"], ["l", "list, as it was filtered"], ["e", "failures by their error"], ["t", "starts of the stages"], ["c", "changes of the same problems"], ["/", "search in the problems"],
   ["j k", "next and previous trajectory; in the list, the row below and above"], ["Enter", "open the row, or the step of a curve"],
   ["g", "compare with the next of the group"], ["d", "next difference"], ["r", "raw text"], ["m", "formulas"], ["s", "next shade"], ["← →", "along a curve that has the focus"], ["?", "this"],
 ];
 
-const PAGES = { "": showOverview, list: showList, p: showList, errors: showErrors, changes: showChanges };
+const PAGES = { "": showOverview, list: showList, p: showList, errors: showErrors, changes: showChanges, starts: showStarts };
 
 // One page is drawn after another, and of those that wait the last alone: an older answer would lie over a newer one.
 let drawn = Promise.resolve(), asked = 0;
@@ -52,7 +52,7 @@ function navigation(page, query) {
   const run = runOf(query), kept = page === "" ? {} : query;
   $("name").textContent = `retool view · ${visible(state.runs.length > 1 && page === "" ? `${state.runs.length} runs` : run.name)}`;
   const to = (name, text, address) => element("a", { href: address, class: page === name ? "here" : null }, text);
-  $("pages").replaceChildren(...(embedded ? [] : [to("", "overview", "#/"), to("list", "trajectories", link("list", kept)), to("errors", "failures", link("errors", { ...kept, error: "" })), to("changes", "changes", link("changes", whose(kept))),
+  $("pages").replaceChildren(...(embedded ? [] : [to("", "overview", "#/"), to("list", "trajectories", link("list", kept)), to("errors", "failures", link("errors", { ...kept, error: "" })), to("changes", "changes", link("changes", whose(kept))), to("starts", "starts", link("starts", kept.run ? { run: kept.run } : {})),
     element("button", { title: "keys (?)", onclick: () => $("keys").showModal() }, "?")]));
 }
 
@@ -76,6 +76,7 @@ const ACTIONS = {
   r: () => $("raw")?.click(),
   m: () => $("maths")?.click(),
   c: () => { location.hash = link("changes", whose(state.query)); },
+  t: () => { location.hash = link("starts", state.query.run ? { run: state.query.run } : {}); },
   s: () => {
     const place = SHADES.findIndex(([name]) => name === state.shade);
     $(`shade-${SHADES[(place + 1) % SHADES.length][0]}`)?.click();
@@ -91,7 +92,7 @@ const ACTIONS = {
 function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const action = ACTIONS[{ ArrowDown: "j", ArrowUp: "k" }[event.key] && document.activeElement?.closest(".row") ? { ArrowDown: "j", ArrowUp: "k" }[event.key] : event.key];
-  if (!action || (embedded && "olecj/k".includes(event.key))) return;
+  if (!action || (embedded && "olectj/k".includes(event.key))) return;
   event.preventDefault();
   action();
 }
