@@ -157,7 +157,8 @@ def _same_trees(left: Parsed, right: Parsed) -> bool | None:
             return False
     elif places and (verdict := _rounded(left, right, symbols)) is not None:
         return verdict
-    return None if doubtful else numeric.compare(left.tree, right.tree, symbols)
+    verdict = numeric.compare(left.tree, right.tree, symbols)
+    return None if doubtful and not verdict else verdict
 
 
 def _scaled(text: str, factor: Fraction) -> str:
