@@ -96,7 +96,10 @@ def main() -> None:
         for name, verdicts in columns.items()
     }
     sizes = Counter((kind, same) for _, _, same, kind in cases)
-    rows = [[kind, sizes[kind, True], sizes[kind, False], *([f[kind, s] for s in (True, False)] for f in failed.values())] for kind in KINDS]
+    rows = [
+        [kind, sizes[kind, True], sizes[kind, False], *([f[kind, True], f[kind, False]] for f in failed.values())]
+        for kind in KINDS
+    ]
     print(f"| kind | right | wrong | {' | '.join(failed)} |\n|---|---|---|{'---|' * len(failed)}")
     for kind, right, wrong, *cells in rows:
         print(f"| {kind} | {right} | {wrong} | {' | '.join(f'{a}, {b}' for a, b in cells)} |")
@@ -104,7 +107,8 @@ def main() -> None:
         if verdict is not same:
             print(json.dumps({"kind": kind, "truth": truth, "answer": answer, "same": same}))
     times.sort()
-    figures = {"p50_ms": round(times[len(times) // 2], 3), "p99_ms": round(times[int(len(times) * 0.99)], 2), "max_ms": round(times[-1], 1)}
+    middle, high = (times[int(len(times) * share)] for share in (0.5, 0.99))
+    figures = {"p50_ms": round(middle, 3), "p99_ms": round(high, 2), "max_ms": round(times[-1], 1)}
     print(json.dumps(figures))
     if str(args.out) != "-":
         print(provenance.write(args.out, head, {"columns": list(failed), "rows": rows} | figures))

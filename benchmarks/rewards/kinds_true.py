@@ -6,61 +6,22 @@ Each generator takes a seeded `random.Random` and yields (answer, truth, same), 
 from collections.abc import Iterator
 from random import Random
 
-Case = tuple[str, str, bool]
-
-OPTIONS = [
-    "Newton", "Mitochondria", "Not in the list", "It is heavier than water.", "None of the above", "All of the above",
-    "The rate doubles.", "An increase in blood pressure", "To protect the cell from the outside", "1 and 2 only",
-    "It has no effect on demand", "Neither I nor II", "Both A. thaliana and yeast", "The mean is greater than the median.",
-    "Refer the patient to a specialist", "Only the second argument is valid", "Because it is at rest", "Paris, France",
-    "Increase in pH, decrease in temperature", "3.5 m/s", "$12", "x^2 + 1", "Vitamin C deficiency", "Is not necessary",
-    "Some students are not athletes", "If it rains, then the ground is wet.", "Do nothing", "5 years or more", "Yes, always",
-    "Either a fine or a warning", "more than 40%", "Aspirin and a beta blocker", "The law of large numbers", "Hepatitis B",
-    "cannot be determined", "Less than 2 mg", "He would be liable, because he was negligent.", "I, II and III",
-]  # fmt: skip
-
-
-def choices(r: Random) -> Iterator[Case]:
-    """Multiple choice: letter and text together, text that contains words such as `is`, `not` and `to`."""
-    letter, other = r.sample("ABCDE", 2)
-    text, wrong = r.sample(OPTIONS, 2)
-    forms = [
-        r"\text{{({}) {}}}", r"\text{{{}. {}}}", "{}. {}", "({}) {}", r"\textbf{{({})}} {}", r"\textbf{{({})}}\ {}",
-        r"\text{{{}: {}}}", "{}) {}", r"\textbf{{{}. {}}}", r"\text{{{}}}. {}", r"\text{{{}) {}}}", "**{}. {}**",
-        r"\mathrm{{{}. {}}}", r"\text{{({})}} \text{{ {}}}", "Option {}: {}", r"\text{{Option {}: {}}}",
-    ]  # fmt: skip
-    for form in r.sample(forms, 5):
-        yield form.format(letter, text), letter, True
-        yield form.format(other, text), letter, False
-    form = r.choice(forms)
-    yield form.format(letter, text), f"({letter})", True
-    yield form.format(letter, text), rf"\textbf{{({letter})}}", True
-    for truth in (f"{letter}. {text}", f"({letter}) {text}", f"{letter}) {text}", rf"\text{{({letter}) {text}}}"):
-        yield letter, truth, True
-        yield f"({letter})", truth, True
-        yield rf"\text{{{letter}}}", truth, True
-        yield r.choice(forms).format(letter, text), truth, True
-        yield other, truth, False
-        yield f"({other})", truth, False
-        yield r.choice(forms).format(other, wrong), truth, False
-    for said in (f"{letter} or {other}", f"{letter} and {other}", f"not {letter}", f"{letter}. or {other}.",
-                 rf"\text{{{letter} or {other}}}", f"({letter}) or ({other})", f"{letter}. {text} or {other}. {wrong}",
-                 f"{letter}, {other}", f"({letter}) {text} ({other}) {wrong}", f"{letter}. no, {other}",
-                 rf"\text{{({letter}) {text} or ({other}) {wrong}}}"):  # fmt: skip
-        yield said, letter, False
+from benchmarks.rewards.kinds_words import Case, choices, nothing
 
 
 def constants(r: Random) -> Iterator[Case]:
     """Antiderivatives with other names for their constant."""
     v, n, a, b = r.choice("xtuy"), r.randint(2, 6), r.randint(2, 9), r.randint(2, 9)
-    body, plain = r.choice([
-        (rf"{a}{v}^{{{n}}}", f"{a}*{v}**{n}"),
-        (rf"{a}{v}^{n}+{b}{v}", f"{a}*{v}**{n} + {b}*{v}"),
-        (rf"\frac{{{v}^{n}}}{{{n}}}-{a}\cos {v}", f"{v}**{n}/{n} - {a}*cos({v})"),
-        (rf"{a}\ln|{v}|+{b}{v}", f"{b}*{v} + {a}*log({v})"),
-        (rf"{a}e^{{{b}{v}}}", f"{a}*exp({b}*{v})"),
-        (rf"{a}\sin({b}{v})", f"{a}*sin({b}*{v})"),
-    ])  # fmt: skip
+    body, plain = r.choice(
+        [
+            (rf"{a}{v}^{{{n}}}", f"{a}*{v}**{n}"),
+            (rf"{a}{v}^{n}+{b}{v}", f"{a}*{v}**{n} + {b}*{v}"),
+            (rf"\frac{{{v}^{n}}}{{{n}}}-{a}\cos {v}", f"{v}**{n}/{n} - {a}*cos({v})"),
+            (rf"{a}\ln|{v}|+{b}{v}", f"{b}*{v} + {a}*log({v})"),
+            (rf"{a}e^{{{b}{v}}}", f"{a}*exp({b}*{v})"),
+            (rf"{a}\sin({b}{v})", f"{a}*sin({b}*{v})"),
+        ]
+    )
     truth = f"{plain} + C"
     for letter in ("C", "c", "K", "k", r"\text{constant}", "C_1"):
         yield f"{body} + {letter}", truth, True
@@ -78,28 +39,6 @@ def constants(r: Random) -> Iterator[Case]:
     yield f"({body}) C", truth, False
     yield f"a+b+k+{a}", f"a+b+c+{a}", False
     yield f"{a}A+B+K", f"{a}A+B+C", False
-
-
-def nothing(r: Random) -> Iterator[Case]:
-    """Truths that say in words that there is nothing, and counts in words."""
-    adjective = r.choice(["integer", "real", "prime", "rational", "positive", "negative", "such", "even", "common", "real or complex"])
-    noun = r.choice(["roots", "solutions", "numbers", "values", "integers", "zeros", "intercepts", "factors", "points"])
-    other = r.choice(["cubes", "squares", "primes", "triangles"])
-    for truth in (f"No {adjective} {noun}", f"There are no {adjective} {noun}", rf"\text{{No {adjective} {noun}}}"):
-        for answer in (r"\emptyset", "none", "None", r"\text{no solution}", f"no {adjective} {noun}", r"\varnothing",
-                       f"There are no {adjective} {noun}", rf"\text{{No {adjective} {noun}.}}", r"\{\}"):  # fmt: skip
-            yield answer, truth, True
-        for answer in ("1", "2", f"2 {adjective} {noun}", r"\{0\}", f"one {adjective} {noun}", f"no {adjective} {other}",
-                       f"There are {adjective} {noun}", "x=0", r"\text{infinitely many}", "no idea"):  # fmt: skip
-            yield answer, truth, False
-    yield "none", "No", False
-    yield "no", "none", False
-    yield r"\emptyset", "No", False
-    n, word = r.choice([(1, "one"), (2, "two"), (3, "three"), (4, "four"), (5, "five")])
-    yield f"{n}", f"Exactly {word}", True
-    yield f"exactly {n}", f"{n}", True
-    yield f"{n + 1}", f"Exactly {word}", False
-    yield f"at least {n}", f"Exactly {word}", False
 
 
 def points(r: Random) -> Iterator[Case]:
@@ -131,11 +70,22 @@ def points(r: Random) -> Iterator[Case]:
 
 def bases(r: Random) -> Iterator[Case]:
     """Bases in words."""
-    base, word = r.choice([(2, "two"), (3, "three"), (4, "four"), (5, "five"), (6, "six"), (7, "seven"), (8, "eight"), (9, "nine")])
+    base, word = r.choice(
+        [(2, "two"), (3, "three"), (4, "four"), (5, "five"), (6, "six"), (7, "seven"), (8, "eight"), (9, "nine")]
+    )
     n = "".join([str(r.randint(1, base - 1)), *(str(r.randrange(base)) for _ in range(r.randint(1, 4)))])
-    wrong = "".join(str(int(c) % (base - 1) + 1) if base > 2 and i == 0 else c for i, c in enumerate(n)) + ("1" if base == 2 else "")
+    wrong = "".join(str(int(c) % (base - 1) + 1) if base > 2 and i == 0 else c for i, c in enumerate(n)) + (
+        "1" if base == 2 else ""
+    )
     truth = r.choice([f"{n}_{{{base}}}", f"{n}_{base}"])
-    forms = [r"{}\text{{ (base {})}}", "{} (base {})", "{} in base {}", r"{}\text{{ base }}{}", "{} base {}", r"{}_{{\text{{base }}{}}}"]
+    forms = [
+        r"{}\text{{ (base {})}}",
+        "{} (base {})",
+        "{} in base {}",
+        r"{}\text{{ base }}{}",
+        "{} base {}",
+        r"{}_{{\text{{base }}{}}}",
+    ]
     for form in r.sample(forms, 4):
         yield form.format(n, base), truth, True
         yield form.format(wrong, base), truth, False
@@ -200,15 +150,31 @@ def units(r: Random) -> Iterator[Case]:
     v = "cm" if u != "cm" else "mm"
     for number in (f"{n}", rf"{n}\pi", rf"{n}\sqrt{{2}}"):
         truth = rf"{number}\text{{ {u}}}^2"
-        for answer in (rf"{number} \, \mathrm{{{u}^2}}", rf"{number} \text{{ {u}²}}", rf"{number}\text{{ {u}}}^{{2}}",
-                       rf"{number}\ \text{{{u}}}^2", rf"{number} \text{{ {u}^2}}", rf"{number}\mathrm{{~{u}}}^2"):  # fmt: skip
+        for answer in (
+            rf"{number} \, \mathrm{{{u}^2}}",
+            rf"{number} \text{{ {u}²}}",
+            rf"{number}\text{{ {u}}}^{{2}}",
+            rf"{number}\ \text{{{u}}}^2",
+            rf"{number} \text{{ {u}^2}}",
+            rf"{number}\mathrm{{~{u}}}^2",
+        ):
             yield answer, truth, True
         yield rf"{number} \, \mathrm{{{u}^3}}", truth, False
         yield rf"{number} \, \mathrm{{{v}^2}}", truth, False
         yield rf"{number}\text{{ {u}}}", truth, False
         yield rf"{number} \, \mathrm{{{u}^2}}", number, True
-    s, name, other = r.choice([("J", "joules", "N"), ("N", "newtons", "J"), ("W", "watts", "V"), ("V", "volts", "W"),
-                               ("Hz", "hertz", "J"), ("Pa", "pascals", "N"), ("g", "grams", "s"), ("kJ", "kilojoules", "kN")])  # fmt: skip
+    s, name, other = r.choice(
+        [
+            ("J", "joules", "N"),
+            ("N", "newtons", "J"),
+            ("W", "watts", "V"),
+            ("V", "volts", "W"),
+            ("Hz", "hertz", "J"),
+            ("Pa", "pascals", "N"),
+            ("g", "grams", "s"),
+            ("kJ", "kilojoules", "kN"),
+        ]
+    )
     for answer in (rf"{n}\text{{ {s}}}", f"{n} {name}", rf"{n}\,\mathrm{{{s}}}", rf"{n} \text{{ {name}}}"):
         yield answer, f"{n} {s}", True
         yield f"{n} {s}" if s != "g" else f"{n} grams", answer, True
@@ -229,7 +195,20 @@ def units(r: Random) -> Iterator[Case]:
     yield f"{n} times 2", f"{n}", False
 
 
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 
 
 def others(r: Random) -> Iterator[Case]:
@@ -252,13 +231,21 @@ def others(r: Random) -> Iterator[Case]:
     yield rf"f(x)=\left\{{\begin{{array}}{{ll}} {rows}\end{{array}}\right.", cases, True
     yield rf"\left\{{\begin{{array}}{{ll}} {bad}\end{{array}}\right.", cases, False
     reals = rf"(-\infty,{a})\cup({a},{b})\cup({b},\infty)"
-    for said in (f"all real numbers except {a} and {b}", rf"\text{{all real numbers except }} {a} \text{{ and }} {b}",
-                 rf"\text{{All real numbers except {a} and {b}}}", rf"\mathbb{{R}} \setminus \{{{a},{b}\}}"):  # fmt: skip
+    for said in (
+        f"all real numbers except {a} and {b}",
+        rf"\text{{all real numbers except }} {a} \text{{ and }} {b}",
+        rf"\text{{All real numbers except {a} and {b}}}",
+        rf"\mathbb{{R}} \setminus \{{{a},{b}\}}",
+    ):
         yield said, reals, True
         yield said.replace(str(b), str(b + 1)), reals, False
     yield f"all real numbers except {a}", reals, False
     m = r.randint(b + 1, 12)
-    for said in (rf"x \equiv {a} \text{{ (mod }} {m})", rf"x \equiv {a} \text{{ (mod {m})}}", rf"x \equiv {a} (\text{{mod }} {m})"):
+    for said in (
+        rf"x \equiv {a} \text{{ (mod }} {m})",
+        rf"x \equiv {a} \text{{ (mod {m})}}",
+        rf"x \equiv {a} (\text{{mod }} {m})",
+    ):
         yield said, rf"x \equiv {a} \pmod {m}", True
         yield said, rf"x \equiv {a} \pmod {{{m + 1}}}", False
         yield said.replace(f"equiv {a}", f"equiv {b}"), rf"x \equiv {a} \pmod {m}", False
@@ -269,7 +256,11 @@ def others(r: Random) -> Iterator[Case]:
     yield f"{year}-{month:02}-{day % 28 + 1:02}", truth, False
     yield f"{year}-{month % 12 + 1:02}-{day:02}", truth, False
     yield f"{year + 1}-{month:02}-{day:02}", truth, False
-    yield r.choice([r"\text{minus infinity}", r"\text{negative infinity}", "-infinity", "negative infinity"]), r"-\infty", True
+    yield (
+        r.choice([r"\text{minus infinity}", r"\text{negative infinity}", "-infinity", "negative infinity"]),
+        r"-\infty",
+        True,
+    )
     yield r.choice(["infinity", r"\text{positive infinity}"]), r"-\infty", False
     yield f"⌊x/{a + 1}⌋", rf"\lfloor x/{a + 1} \rfloor", True
     yield f"⌈x/{a + 1}⌉", rf"\lceil x/{a + 1} \rceil", True

@@ -4,6 +4,7 @@ import cmath
 import math
 import operator
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import mpmath
 
@@ -178,6 +179,19 @@ def compare(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
     return verdict
 
 
+def differ_by_a_constant(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
+    """Whether answer `a` less truth `b` is the same number wherever the truth has a value."""
+    for _, at in points(symbols):
+        try:
+            gap = value(a, at, long=True) - value(b, at, long=True)
+        except NoValue:
+            continue
+        if abs(gap.imag) < 1e-40:
+            shift = ("num", Fraction(_MP.nstr(gap.real, 58)), None)
+            return compare(a, ("add", b, shift), symbols)
+    return None
+
+
 def real_value(tree: tuple, at: dict[str, float]) -> float | None:
     """The value of a tree in real numbers alone, None where it has none."""
     try:
@@ -189,7 +203,7 @@ def real_value(tree: tuple, at: dict[str, float]) -> float | None:
 
 def _rounds_integers(branches: pieces.Branches, names: list[str]) -> bool:
     """Whether a floor or ceiling of whole letters would do nothing, so that they are meant as real numbers."""
-    points = [{name: n * step + 3 for n, name in enumerate(names, 1)} for step in (1, 4, 7, 10, 29)]
+    points = [{name: float(n * step + 3) for n, name in enumerate(names, 1)} for step in (1, 4, 7, 10, 29)]
     for tree, rounds in branches.kinks:
         values = [real_value(tree, at) for at in points] if rounds else [0.5]
         if all(v is None or abs(v - round(v)) < 1e-9 for v in values):
@@ -236,8 +250,11 @@ def _equal_in_many_digits(a: tuple, b: tuple, at: dict[str, float]) -> bool:
 
 
 def _generic(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
-    """Compare where there are no branches. True: equal to 50 digits at the first positive and the first other point where both have a value, and as floats
-    at all. False: clearly different at a positive point. Else None."""
+    """The verdict where there are no branches.
+
+    True: equal to 50 digits at the first positive and the first other point where both have a value, and as floats at
+    all. False: clearly different at a positive point. Else None.
+    """
     proved: set[bool] = set()
     for positive, at in points(symbols):
         try:

@@ -183,7 +183,11 @@ def _root(value: Callable, a: float, left: float, b: float, right: float, level:
 def _least(value: Callable, a: float, b: float, c: float) -> float:
     """Where the absolute value is least between a and c, by golden sections."""
     ratio = (math.sqrt(5) - 1) / 2
-    size = lambda at: math.inf if (y := value(at)) is None else abs(y)  # noqa: E731
+
+    def size(at: float) -> float:
+        y = value(at)
+        return math.inf if y is None else abs(y)
+
     left, right = c - ratio * (c - a), a + ratio * (c - a)
     low, high = size(left), size(right)
     for _ in range(45):
@@ -219,9 +223,7 @@ def integer_points(
         row: Point = {names[0]: 1}
         for at in _along(names[0], row, kinks, real):
             if abs(at) < 1e12:
-                yield from ({names[0]: math.floor(at) + n} for n in (-1, 0, 1, 2))
+                yield from ({names[0]: float(math.floor(at) + n)} for n in (-1, 0, 1, 2))
         return
     for _ in range(120):
-        yield {
-            name: random.choice(_WHOLE) if name in whole else random.choice(_GRID[3:-3]) for name in names
-        }
+        yield {name: random.choice(_WHOLE) if name in whole else random.choice(_GRID[3:-3]) for name in names}
