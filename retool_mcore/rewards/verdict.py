@@ -11,18 +11,21 @@ CALLS = "calls"
 TESTS = "tests"
 ENVIRONMENT = "environment"
 DECIMALS = ("exact", "rounded")
+COPIES = ("wrong", "right")
 ANSWERS = (*POLICIES, CALLS, TESTS, ENVIRONMENT)
 CRASHED = "crashed"  # `graded_by` of a response that made the scoring raise
 
 
 def verdict(
-    *, policy_text: str, text: str, ground_truth: str, policy: str, decimals: str = "exact", tested: float | None = None
-) -> dict:
+    *, policy_text: str, text: str, ground_truth: str, policy: str, decimals: str = "exact",
+    tested: float | None = None, question: str = "",
+) -> dict:  # fmt: skip
     """{"score", "acc", "pred", "graded_by"} of one response, as `math.score` and `tool_calls.judge`.
 
     policy: where the answer stands, one of ANSWERS. policy_text: what the policy wrote, without code and observations;
     text: the decoded response; decimals: one of DECIMALS, whether a decimal stands for the exact value; tested: what
-    the trajectory's environment said, 1.0 iff its tests pass, or iff its reward is 1 or more. Raises UserError for a
+    the trajectory's environment said, 1.0 iff its tests pass, or iff its reward is 1 or more; question: the row's,
+    where an answer that only hands its formula back is wrong (`recipe.copied_answers`), else "". Raises UserError for a
     ground truth that no answer could meet, and for tests where there was no environment. A `tested` that is not a
     number says that running them raised.
     """
@@ -33,4 +36,4 @@ def verdict(
         return {"score": passed, "acc": passed, "pred": "", "graded_by": by}
     if policy == CALLS:
         return judge(text, ground_truth)
-    return score(policy_text, ground_truth, policy, rounded=decimals == "rounded")
+    return score(policy_text, ground_truth, policy, rounded=decimals == "rounded", question=question)

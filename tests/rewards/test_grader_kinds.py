@@ -1,4 +1,4 @@
-"""Kinds of answers that real data showed to be misjudged: generated pairs of each, and the corners that they leave out."""
+"""Kinds of answers that real data showed to be misjudged: generated pairs of each, and corners that they leave out."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def compute_score(
         acc      1.0 or 0.0, the grader's verdict; pred: the answer that it read
         overlong the punishment alone, in [-1, 0]
         drop     why the sample is left out of the loss, "" when it is not
-        graded_by    what decided (`equivalence.decide_once`), "" where nothing was compared, "crashed" where scoring
+        graded_by    what decided (`rewards/math.py::score`), "" where nothing was compared, "crashed" where scoring
                      raised
         error    what scoring raised and where (errors.py::describe), "" where it did not
 
@@ -50,6 +50,8 @@ def compute_score(
     said = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
     sample = read_sample(extra_info["trajectory"], **said, acc=0.0, ground_truth=truth, step=step)
     known = {"ground_truth": ground_truth, "policy": recipe["answer"], "decimals": recipe["decimals"]}
+    if recipe["copied_answers"] == "wrong":
+        known["question"] = str(extra_info.get("question") or "")
     error, overlong = str(extra_info.get("scoring_error", "")), 0.0
     try:
         tested = extra_info.get("verdict")
