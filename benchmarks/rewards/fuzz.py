@@ -23,12 +23,12 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks import provenance
 from benchmarks.rewards import metamorphic, statements
-from retool_mcore.rewards.grader import canonical, nodes, scalar, text
+from retool_mcore.rewards.grader import canonical, nodes, text, values
 from retool_mcore.rewards.grader.structure import decide
 from retool_mcore.rewards.grader.text import normal_form
 
 FOUND = Path(__file__).with_name("fuzzed.json")
-MODULES = (canonical, nodes, scalar, text)
+MODULES = (canonical, nodes, text, values)
 REMEMBERS = [of for module in MODULES for of in vars(module).values() if hasattr(of, "cache_clear")]
 SLOW_S = 0.1
 ROUND = 2000

@@ -39,8 +39,9 @@ def _runs(records: Sequence[dict]) -> list[dict]:
     return [call for record in records for call in record["calls"] if call["code"] is not None]
 
 
-# rewards/equivalence.py::decide_once; backends/verl/reward_fn.py: scoring itself raised.
-PARTS = ("front", "memo", "undecided", "crashed")
+# rewards/equivalence.py::decide_once; rewards/math.py: the question handed back; backends/verl/reward_fn.py: scoring
+# itself raised.
+PARTS = ("front", "memo", "undecided", "copied", "crashed")
 
 
 def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:

@@ -18,7 +18,7 @@ class Scored(NamedTuple):
     """What scoring came to.
 
     sample: with the final verdict as `acc`; reward: finite; pred: the answer that was read, "" without one; graded_by:
-    what decided (`equivalence.decide_once`), "" where nothing was compared, "crashed" where scoring raised; error: what
+    what decided (`rewards/math.py::score`), "" where nothing was compared, "crashed" where scoring raised; error: what
     it raised and where, "" where it did not.
     """
 
@@ -59,6 +59,7 @@ def score(sample: Sample, recipe: Mapping, tested: float | None = None) -> Score
         decimals=recipe["decimals"],
         tested=tests,
         compared=least is None or bool(sample.ground_truth),
+        question=sample.question if recipe.get("copied_answers") == "wrong" else "",
     )
     graded = replace(sample, acc=judged["acc"])
     reward = reward_of(graded, recipe)

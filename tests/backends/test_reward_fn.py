@@ -57,6 +57,20 @@ def test_each_recipe_scores_by_its_own_reward():
     assert outcome("artist", right, statuses=("success", "error"))["score"] == 2 + 0.25 + 0.25 + 0.5
 
 
+def test_an_answer_copied_from_the_question_counts_only_where_the_recipe_says_so():
+    def scored(*overrides):
+        extra = {
+            "trajectory": to_wire(trajectory_of(40, (), "answer").to_record()),
+            "question": "Compute $6 \\cdot 7$.",
+        }
+        extra |= {"policy_text": r"\boxed{6*7}", "response_length": 40, "training_step": 1}
+        recipe = composed("recipe=retool", *overrides)
+        return compute_score("math", "decoded", "42", extra, recipe=recipe, max_response_tokens=160)
+
+    assert (scored()["acc"], scored()["graded_by"]) == (0.0, "copied")
+    assert scored("recipe.copied_answers=right")["acc"] == 1.0
+
+
 def test_function_calls_are_graded_by_the_calls():
     """Right calls are right however they are written; the reward is stricter about the paper's own format."""
     truth = [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]

@@ -243,5 +243,6 @@ def test_choices_are_those_of_the_code():
         if get_args(kind)
     }
     assert choices["recipe.answer"] == verdict.ANSWERS and choices["recipe.decimals"] == verdict.DECIMALS
+    assert choices["recipe.copied_answers"] == verdict.COPIES
     assert choices["sandbox.min_isolation"] == LEVELS
     assert {key.split(".")[1] for key in choices if re.match(r"alarms\.\w+\.answer", key)} == set(alarms.CHECKS)

@@ -126,6 +126,8 @@ def test_same(answer, truth):
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
         (r"(-\infty,1)\cup(2,\infty)", r"(-\infty,1)\cup[2,\infty)"),
         (r"\frac{1}{10^{60}}", "0"),
+        ("|x|", "x"),
+        (r"\sqrt{x^2}", "x"),
     ],
 )
 def test_different(answer, truth):
@@ -135,8 +137,6 @@ def test_different(answer, truth):
 @pytest.mark.parametrize(
     ("answer", "truth"),
     [
-        ("|x|", "x"),
-        (r"\sqrt{x^2}", "x"),
         ("9^{9^{9^{9}}}", "5"),
         ("\u0665", "5"),  # a digit of another script
         (r"\frac{5}{8} & 0", r"\frac58"),

@@ -33,7 +33,7 @@ def compute_score(
         acc      1.0 or 0.0, whether it counts as right (rewards/scoring.py); pred: the answer that was read
         overlong the punishment alone, in [-1, 0]
         drop     why the sample is left out of the loss, "" when it is not
-        graded_by    what decided (`equivalence.decide_once`), "" where nothing was compared, "crashed" where scoring
+        graded_by    what decided (`rewards/math.py::score`), "" where nothing was compared, "crashed" where scoring
                      raised
         error    what scoring raised and where (errors.py::describe), "" where it did not
 

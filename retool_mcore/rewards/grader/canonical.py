@@ -245,7 +245,8 @@ def _power(base: Form, exponent: Form) -> Form:
         return _integer_power(base, int(value))
     rational = base.rational()
     if value is not None:
-        if abs(value.numerator) > 64 or value.denominator > 64:
+        single = len(base.top) == 1 and set(base.bottom) == {ONE} and set(base.top.values()) == {1}
+        if (abs(value.numerator) > 64 and not single) or abs(value.numerator) > MAX_BITS or value.denominator > 64:
             raise TooHard("exponent too large")
         if rational is not None:
             return _root_of_rational(rational, value)

@@ -1,4 +1,4 @@
-"""English number words as figures: cardinals up to a million and beyond, and fractions (`two and three quarters`)."""
+"""Repeating decimals, and English number words as figures: cardinals beyond a million, `two and three quarters`."""
 
 import re
 from fractions import Fraction
@@ -26,6 +26,10 @@ _CARDINAL = (
 _NUMBER = re.compile(
     rf"(?P<sign>minus |negative )?(?:(?P<whole>{_CARDINAL}) and )?(?P<top>{_CARDINAL}|a) (?P<bottom>{_any(_PARTS)})\b"
     rf"|(?P<minus>minus |negative )?(?P<cardinal>{_CARDINAL})\b"
+)
+REPEATING = re.compile(
+    r"([0-9]{0,9})\.([0-9]{0,40}) ?(?:\\(?:overline|bar|dot)\{([0-9]{1,40})\}|\\(?:bar|dot) ?([0-9])|\(([0-9]{1,40})\))"
+    r"(?:([0-9]{0,40})\\dot(?:\{([0-9])\}| ?([0-9])))?"
 )
 _WORDS_ONLY = re.compile(r"[A-Za-z][A-Za-z ,-]{2,120}\.?")
 
@@ -62,3 +66,16 @@ def numeral(text: str, opens: str, closes: str) -> str:
     rest = words[match.end() :].strip()
     figure = str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
     return sign + figure + (f"{opens}{rest}{closes}" if rest else "")
+
+
+def repeating(match: re.Match) -> Fraction | None:
+    r"""The value of a match of REPEATING; None where dots stand anywhere but on the ends of the period.
+
+    `0.1\overline{6}`, `0.1(6)`, `0.1\dot6`, `0.\dot{1}42\dot{8}`.
+    """
+    whole, fixed, *first, between, last, bare_last = match.groups()
+    period = next(filter(None, first)) + (between or "") + (last or bare_last or "")
+    if (last or bare_last) and r"\dot" not in match[0][: max(map(match.start, (3, 4, 5))) - match.start()]:
+        return None
+    scale = 10 ** len(fixed)
+    return Fraction(int(whole + fixed or "0"), scale) + Fraction(int(period), scale * (10 ** len(period) - 1))

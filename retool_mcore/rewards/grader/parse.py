@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from retool_mcore.rewards.grader.numerals import REPEATING, repeating
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, FUNCTION_NAMES, GREEK_NAMES, OPEN_TEXT
 
 MAX_DEPTH = 40
@@ -18,11 +19,9 @@ _NUMBER = re.compile(r"(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE]
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _NAME = re.compile(r"[A-Za-z]+")
 _SUBSCRIPT = re.compile(r"_(?:\{([0-9A-Za-z,+\-]{1,20})\}|([0-9A-Za-z]))")
+_BRACKET = re.compile(r" *\{? *\(")
+_PREFIX = re.compile("0[A-Za-z][0-9A-Za-z]")
 _MARKS = re.compile(r"(?: *!)+")
-_REPEATING = re.compile(
-    r"([0-9]{0,9})\.([0-9]{0,40}) ?(?:\\(?:overline|bar|dot)\{([0-9]{1,40})\}|\\(?:bar|dot) ?([0-9])|\(([0-9]{1,40})\))"
-    r"(?:([0-9]{0,40})\\dot(?:\{([0-9])\}| ?([0-9])))?"
-)
 _CALL = re.compile(r"([fghO]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
 _GREEK = frozenset(GREEK_NAMES) - {"pi"} | {"ell", "hbar", "infty", "emptyset"}
 _PLAIN_NAMES = {"pi": ("sym", "pi"), "inf": ("sym", "infty"), "infinity": ("sym", "infty"), "oo": ("sym", "infty")}
@@ -184,8 +183,11 @@ class _Parser:
         self.atoms += 1
         if self.atoms > MAX_ATOMS:
             raise ParseError("too long")
-        if match := _REPEATING.match(self.text, self.at):
-            return self.repeating(match)
+        if match := REPEATING.match(self.text, self.at):
+            self.at = match.end()
+            if (value := repeating(match)) is None:
+                raise ParseError("dots")
+            return ("num", value, None)
         if match := _NUMBER.match(self.text, self.at):
             return self.number(match)
         if token in _CLOSING:
@@ -208,20 +210,10 @@ class _Parser:
             return self.name(match[0])
         raise ParseError(f"unexpected {token!r}")
 
-    def repeating(self, match: re.Match) -> tuple:
-        r"""`0.1\overline{6}`, `0.1(6)`, `0.1\dot6`, `0.\dot{1}42\dot{8}`: dots stand on the ends of the period."""
-        whole, fixed, *first, between, last, bare_last = match.groups()
-        period = next(filter(None, first)) + (between or "") + (last or bare_last or "")
-        if (last or bare_last) and r"\dot" not in self.text[match.start() : max(map(match.start, (3, 4, 5)))]:
-            raise ParseError("dots")
-        self.at = match.end()
-        scale = 10 ** len(fixed)
-        value = Fraction(int(whole + fixed or "0"), scale) + Fraction(int(period), scale * (10 ** len(period) - 1))
-        return ("num", value, None)
-
     def number(self, match: re.Match) -> tuple:
+        base = _PREFIX.match(self.text, self.at)
         self.at = match.end()
-        if self.text[self.at : self.at + 1] == "_":  # a number in another base
+        if base or self.text[self.at : self.at + 1] == "_":  # a number in another base
             raise ParseError("base")
         mantissa = re.split("[eE]", match[0])[0]
         if "." in mantissa:
@@ -353,11 +345,15 @@ class _Parser:
             name, power = _INVERSE[name], None
         self.in_function += 1
         if self.peek() in ("(", "{", "|"):
+            bracket = _BRACKET.match(self.text, self.at)
             inner = self.atom("")
             if self.peek() == "^" and not self.text.startswith(r"^\circ", self.at):
-                self.doubtful = True
                 self.expect("^")
-                inner = ("pow", inner, self.exponent())
+                if bracket:  # `cos(x)^2` is a power of the cosine, as sympy prints it
+                    power = self.exponent() if power is None else ("mul", power, self.exponent())
+                else:
+                    self.doubtful = True
+                    inner = ("pow", inner, self.exponent())
         else:
             inner = ("neg", self.power("|")) if self.take("-") else self.power("|")
             while (token := self.peek()) and self.starts_factor(token, "|") and not self.at_function():

@@ -5,9 +5,11 @@ import re
 
 from retool_mcore.rewards.grader import canonical, numeric
 from retool_mcore.rewards.grader.nodes import Node
-from retool_mcore.rewards.grader.scalar import form, parsed, same_scalar
+from retool_mcore.rewards.grader.parse import Parsed
+from retool_mcore.rewards.grader.scalar import same_scalar
 from retool_mcore.rewards.grader.text import CLAIM_WORDS, CLOSE_TEXT, OPEN_TEXT, phrase
 from retool_mcore.rewards.grader.units import split
+from retool_mcore.rewards.grader.values import form, parsed
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne", "=": "="}
 ORDER = frozenset(["<", ">", r"\le", r"\ge"])
@@ -17,6 +19,7 @@ CALL = re.compile(r"(\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\^\{-1\})?)\((.*)\)", re.DO
 
 _DECIMAL = re.compile(r"\.[0-9]+")
 _SAID = re.compile(r"(?<![\\A-Za-z])(?![A-Z]{2}(?![A-Za-z]))[A-Za-z]{2,}")  # `NO` is a line between two points
+_INTEGRAL = re.compile(r"\\int(?![A-Za-z]).*[^A-Za-z]d ?(?:[a-z]|\\theta)", re.DOTALL)
 _CAPITAL = re.compile(f"{OPEN_TEXT}?[A-Z]{CLOSE_TEXT}?")
 # A left side that is no expression: names of points, figures and quantities, in letters, words, accents and indices.
 _QUANTITY = re.compile(
@@ -80,7 +83,10 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     valued = [
         text
         for text, tree in numbers
-        if tree and tree.tree[0] != "call" and (tree.symbols <= {"e", "i"} or tree.symbols == letters != {text})
+        if tree
+        and tree.tree[0] != "call"
+        and text not in ("e", "i")  # an unknown may be called so
+        and (tree.symbols <= {"e", "i"} or tree.symbols == letters != {text})
     ]
     verdicts = [same_scalar(text, last.text) for text in valued if last.kind == "scalar"]
     if False in verdicts:
@@ -90,6 +96,8 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if left.kind == "bracket":
         return last if all((tree := parsed(item.text)) and tree.tree[0] == "sym" for item in left.items) else None
     tree = parsed(left.text)
+    if tree is None and _INTEGRAL.fullmatch(left.text):
+        return last
     if tree is None:
         return last if _QUANTITY.fullmatch(left.text) else None
     if tree.tree[0] in ("sym", "call", "fn"):
@@ -103,7 +111,18 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if is_truth:
         return None
     # An answer may repeat what was asked for, `m + n = 5`; with one unknown it is an equation left unsolved.
-    return last if True in verdicts or len(tree.symbols) > 1 or value is None or not value.decisive else None
+    return last if True in verdicts or _is_asked(tree, value, last) or value is None or not value.decisive else None
+
+
+def _is_asked(side: Parsed, value: canonical.Form | None, right: Node) -> bool:
+    """Whether a left side with several letters is a quantity that a question asks for, and no equation of a curve."""
+    zero = form(right.text)
+    if len(side.symbols) < 2 or value is None or set(value.bottom) != {canonical.ONE} or zero is None:
+        return len(side.symbols) > 1 and value is None
+    if zero.rational() == 0 or canonical.ONE in value.top:  # `3x+4y-1=0`
+        return False
+    bare = all(abs(factor) == 1 and {power for _, power in mono} == {1} for mono, factor in value.top.items())
+    return bare or side.tree[0] in ("pow", "mul", "div") or not side.symbols <= set("xyz")
 
 
 def _is_product_of_symbols(tree: tuple) -> bool:

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterable
-from string import ascii_lowercase
 
-from retool_mcore.rewards.grader import reals, relations, solutions, units
+from retool_mcore.rewards.grader import named, reals, relations, solutions, units
+from retool_mcore.rewards.grader.choices import choice
 from retool_mcore.rewards.grader.nodes import Node, Unreadable, build
-from retool_mcore.rewards.grader.scalar import ROUNDED, choice, parsed, same_scalar
+from retool_mcore.rewards.grader.scalar import same_scalar
 from retool_mcore.rewards.grader.text import CLOSE_TEXT, MAX_CHARS, OPEN_TEXT, normal_form, phrase
+from retool_mcore.rewards.grader.values import ROUNDED, parsed
 
 _GROUPED = re.compile(r"[+-]?[$€£¥₹]? ?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,]).{0,40}", re.DOTALL)
 _ASSIGNED = re.compile(r"([^,]*=\s*)([+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?)")
+_THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 
 
@@ -29,7 +31,7 @@ def _same_texts(answer: str, truth: str) -> bool | None:
     answer, truth = solutions.family(answer, truth)
     if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
         return True
-    if (verdict := choice(answer, truth)) is not None:
+    if (verdict := choice(answer, truth, same_scalar)) is not None:
         return verdict
     # A comma between digits may group thousands, set off decimals, or separate two numbers.
     for text, other, swap in ((answer, truth, False), (truth, answer, True)):
@@ -47,12 +49,25 @@ def _same_texts(answer: str, truth: str) -> bool | None:
             return same_scalar(f"{match[1]}.{match[2]}", other)
     if _GROUPED.fullmatch(answer) and _GROUPED.fullmatch(truth) and same_scalar(answer, truth):
         return True
-    if phrase(answer) is not None and phrase(truth) is not None:
+    empty = [text.replace(" ", "") in (r"\emptyset", r"\{\}") for text in (answer, truth)]
+    if all(empty):
+        return True
+    if all(nothing or phrase(text) is not None for nothing, text in zip(empty, (answer, truth), strict=True)):
         return same_scalar(answer, truth)
     try:
-        return _same_nodes(build(answer), build(truth))
+        verdict = _same_nodes(build(answer), build(truth))
     except Unreadable:
-        return None
+        verdict = None
+    plain = _joined_groups(answer), _joined_groups(truth)
+    return verdict if verdict or plain == (answer, truth) else _same_texts(*plain)
+
+
+def _joined_groups(text: str) -> str:
+    """`1,200 and 3,400` without its commas, where each groups thousands and words set the values apart."""
+    if "," not in text or not re.search("and|or|;", text):
+        return text
+    plain = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    return text if "," in plain else plain
 
 
 def _is_scalar(text: str) -> bool:
@@ -108,6 +123,9 @@ def _with_scalar(a: Node, t: Node) -> bool | None:
 
 
 def _sequences(a: Node, t: Node) -> bool | None:
+    if a.kind == t.kind == "list" and named.differ_in_names(a, t):
+        return False
+    a, t = named.points(a), named.points(t)
     kinds = {a.kind, t.kind}
     if kinds == {"bracket"}:
         return a.brackets == t.brackets and _ordered(a.items, t.items)
@@ -115,33 +133,27 @@ def _sequences(a: Node, t: Node) -> bool | None:
         single, other = (a, t) if a.kind == "set" else (t, a)
         pair = len(single.items) == 1 and single.items[0].kind == "bracket" and other.brackets == "()"
         return _same_nodes(*((single.items[0], t) if single is a else (a, single.items[0]))) if pair else False
+    if kinds == {"set", "list"}:
+        single, other = (a, t) if a.kind == "set" else (t, a)
+        if [item.kind for item in single.items] == ["bracket"] and named.distinct_names(other):
+            return _sequences(*((single.items[0], t) if single is a else (a, single.items[0])))
     if kinds == {"list", "bracket"}:
         bracket, other = (a, t) if a.kind == "bracket" else (t, a)
         if bracket.brackets == "()" or (bracket.brackets == "[]" and len(bracket.items) > 2):
-            return _ordered(_values(a, True), _values(t, True))
+            return _ordered(named.values(a, True), named.values(t, True))
         # A truth of two values in square brackets may have been an interval.
         return False if len(bracket.items) == 2 or len(bracket.items) != len(other.items) else None
     if kinds == {"list"} and (_inequalities(a) or _inequalities(t)):
         # Joined by "or" they are a union, by "and" an intersection.
         return _unordered(a.items, t.items) if (a.join == "or") == (t.join == "or") else False
-    names, others = ({re.split("[_(]", name)[0] for item in side.items if (name := _name(item))} for side in (a, t))
+    names, others = (named.names_of(side) for side in (a, t))
     if names and others and names != others:
         return False
     if kinds == {"list"} and len(names) == len(others) == 1:  # `x = 1, 2` and `x_1 = 2, x_2 = 1`
-        return _unordered(_values(a), _values(t))
-    if "list" in kinds and _order_counts(a, t):
-        return _ordered(_values(a), _values(t))
+        return _unordered(named.values(a), named.values(t))
+    if "list" in kinds and named.order_counts(a, t):
+        return _ordered(named.values(a), named.values(t))
     return _unordered(_distinct(a), _distinct(t))
-
-
-def _order_counts(a: Node, t: Node) -> bool:
-    """Names on one side only: `x = 1, y = 2` is `1, 2` and not `2, 1`. Roots of one name come in any order."""
-    names = [[_name(item) for item in side.items] for side in (a, t)]
-    named = [sum(name is not None for name in side) for side in names]
-    if not any(named) or all(n == len(side) for n, side in zip(named, names, strict=True)):
-        return False
-    full = names[0] if named[0] else names[1]
-    return None not in full and len({name.split("_")[0] for name in full}) == len(full)
 
 
 def _ordered(a: tuple[Node, ...], t: tuple[Node, ...]) -> bool | None:
@@ -214,6 +226,8 @@ def _relations(a: Node, t: Node) -> bool | None:
     if a.kind == t.kind == "relation":
         return _two_relations(a, t)
     relation, other = (a, t) if a.kind == "relation" else (t, a)
+    if other.kind == "bracket" and other.brackets == "()" and (values := named.chain(relation)):
+        return _ordered(values, other.items) if relation is a else _ordered(other.items, values)
     if set(relation.operators) == {"="}:
         value = relations.assigned(relation, is_truth=relation is t)
         if value is None:
@@ -277,40 +291,24 @@ def _holds_value(node: Node) -> bool:
     return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
 
 
-def _values(node: Node, in_order: bool = False) -> tuple[Node, ...]:
-    """The items without names; in_order: as their names come in the alphabet, where those are `x` and `y`, or so."""
-    names = [_name(item) for item in node.items]
-
-    def value(item: Node) -> Node:
-        equation = item.kind == "relation" and set(item.operators) == {"="}
-        return (relations.assigned(item, is_truth=True) if equation else None) or item
-
-    told = in_order and None not in names and "".join(sorted(names)) in ascii_lowercase
-    return tuple(value(item) for item in (sorted(node.items, key=_name) if told else node.items))
-
-
 def _distinct(node: Node) -> tuple[Node, ...]:
     items = node.items
     if node.kind == "set":
         items = tuple({item.text: item for item in items}.values())
-    return tuple(_group(item) for item in items)
-
-
-def _group(node: Node) -> Node:
-    """`p = 5, q = 2` inside a list of such groups is the pair (5, 2)."""
-    if node.kind == "list" and all(_name(item) for item in node.items):
-        return Node("bracket", node.text, _values(node), brackets="()")
-    return node
+    return tuple(named.group(item) for item in items)
 
 
 def _inequalities(node: Node) -> bool:
     return any(item.kind == "relation" and set(item.operators) & relations.ORDER for item in node.items)
 
 
-def _name(node: Node) -> str | None:
-    if node.kind == "relation" and set(node.operators) == {"="} and relations.assigned(node, is_truth=True) is not None:
-        return node.items[0].text
-    return None
+def _rows(text: str) -> list[int] | None:
+    """The number of entries in each line of a grid in plain text; None for any other text."""
+    lines = [words for line in text.splitlines() if (words := line.strip(" `$").split())]
+    if len(lines) < 2 or "\\" in text or len({len(words) for words in lines}) > 1:
+        return None
+    digits = len(lines[0]) > 1 or (len({len(words[0]) for words in lines}) == 1 and len(lines[0][0]) > 2)
+    return [len(words) for words in lines] if digits else None
 
 
 def decide(answer: str, truth: str, rounded: bool = False) -> bool | None:
@@ -325,6 +323,8 @@ def decide(answer: str, truth: str, rounded: bool = False) -> bool | None:
         return True
     if max(len(answer), len(truth)) > MAX_CHARS:
         return False
+    if (rows := _rows(truth)) and rows != _rows(answer):
+        return False  # line breaks are a grid's form
     left, right = units.joined(normal_form(answer)), units.joined(normal_form(truth))
     if left.startswith(r"\approx"):
         if not relations.approximates(right):

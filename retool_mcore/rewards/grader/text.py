@@ -26,6 +26,17 @@ _STYLE = re.compile(rf"{_STYLED}(?=\{{)|\\(?:text)?color\s*\{{[A-Za-z0-9!]*\}}|\
 _MULTIPLE = re.compile(rf"(?<=[0-9])\s*({OPEN_TEXT}?)\s*({'|'.join(TABLES['multiples'])})\b\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\s*\{\s*,\s*\}\s*|,\s*\\!\s*|\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})")
 _BASE = re.compile(rf"_\{{? ?{OPEN_TEXT}([a-z]+){CLOSE_TEXT} ?\}}?")
+_BASE_WORD = re.compile(
+    rf"(?<=[0-9A-F)]) ?[{OPEN_TEXT}(]* ?(?:in )?{OPEN_TEXT}?\(? ?base[- ]"
+    rf"(two|three|four|five|six|seven|eight|nine|ten)[){CLOSE_TEXT}]*$"
+)
+_UNIT_POWER = re.compile(r"\s*([A-Za-z]+(?:/[A-Za-z]+)?)\s*\^\s*(?:\{\s*(-?[0-9])\s*\}|(-?[0-9]))\s*")
+_RAISED = re.compile(rf"({_STYLED}\{{[^{{}}]*?)\^\{{([0-9])\}}(?=[^{{}}]*\}})")
+_AREA = re.compile(r"(?<=[0-9)}]) ?(mm|cm|dm|km|m|ft|in|yd|mi)(?=[²³](?![\w^]))")
+_BASE_NAMED = re.compile(rf"_\{{ ?{OPEN_TEXT} ?base ?{CLOSE_TEXT} ?")
+_DATE = re.compile(rf"{OPEN_TEXT}?([12][0-9]{{3}})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01]){CLOSE_TEXT}?")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_UNITS = frozenset(name for units in TABLES["units"].values() for names in units for name in names.split())
 _SPELLINGS = [
     (needle, re.compile(old), new)
     for needle, old, new in (
@@ -83,6 +94,10 @@ def _words(match: re.Match) -> str:
     name = _RENAMED.get(words, f"\\{words}")
     if name[1:] in FUNCTION_NAMES and not (words == "sec" and match.string[: match.start()].rstrip(" ").endswith("/")):
         return f"{name} "
+    power = _UNIT_POWER.fullmatch(words)  # `\mathrm{m^2}` behind a number
+    before = match.string[: match.start()].rstrip("~ {")[-1:]
+    if power and _UNITS.issuperset(power[1].split("/")) and before not in ("", "+", "-", "="):
+        return f"{OPEN_TEXT}{power[1]}{CLOSE_TEXT}^{power[2] or power[3]}"
     # Mathematics: without letters, with signs of its own (its words then stand in the open), i and e, a variable.
     single = len(words) == 1 and (words in "ije" or r"\math" in match[1] and "mathrm" not in match[1])
     if "box" in match[1] and "m" not in match[1] or "ensure" in match[1] or "underline" in match[1]:
@@ -128,6 +143,7 @@ def normal_form(text: str) -> str:
     if len(text) > MAX_CHARS:
         return text
     if not text.isascii():
+        text = _AREA.sub(r"\\text{\1} ", text)
         text = "".join(_plain(c) for c in text.translate(_CHARACTERS)).replace("}^{", "").replace("}_{", "")
     else:
         text = "".join(c for c in text if c.isprintable() or c in "\n\t\r")
@@ -139,15 +155,19 @@ def normal_form(text: str) -> str:
     if len(_DOLLAR.findall(text)) % 2 == 0:  # an odd one is money
         text = _DOLLAR.sub(" ", text)
     text = _DELIMITER.sub(" ", text)
-    text = _STYLE.sub("", _WORDS.sub(_words, text))
+    text = _STYLE.sub("", _WORDS.sub(_words, _RAISED.sub(r"\1^\2", text)))
     text = _MULTIPLE.sub(lambda m: rf"\cdot {TABLES['multiples'][m[2].lower()]}{m[1]}", text)
     text = text.replace(OPEN_TEXT + CLOSE_TEXT, "")
     text = _COMMAND.sub(lambda m: _RENAMED.get(m[1], m[0]), text)
+    text = _BASE_NAMED.sub("_{", text)
+    text = _BASE_WORD.sub(rf"_{OPEN_TEXT}\1{CLOSE_TEXT}", text)
     text = _BASE.sub(lambda m: f"_{{{numeral(m[1], OPEN_TEXT, CLOSE_TEXT)}}}", text)
     text = _strip_wrappers(text).removeprefix("=").strip()
     for needle, pattern, spelling in _SPELLINGS:
         if needle in text:
             text = pattern.sub(spelling, text)
+    if date := _DATE.fullmatch(text):  # as the days of the table
+        text = f"{OPEN_TEXT}{int(date[3])} {_MONTHS[int(date[2]) - 1]} {date[1]}{CLOSE_TEXT}"
     text = text.replace(r"\$", "$ ").replace(r"\%", "%").replace(r"\|", "|")
     text = (
         _UNEQUAL.sub(r"\\ne ", text).replace("**", "^").replace("$", "$ ").replace("<=", r"\le ").replace(">=", r"\ge ")

@@ -1,7 +1,7 @@
 """Splitting a quantity into number and unit, and comparing units."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from retool_mcore.rewards.grader import TABLES
@@ -30,12 +30,20 @@ _POWERS = re.compile(
     rf"{_NUMBER_END}[ {{]*((?:[A-Za-z]{{1,3}}(?:\^\{{?-?[0-9]\}}?)? )+[A-Za-z]{{1,3}}\^\{{-[0-9]\}})\}}?$"
 )
 _PART = re.compile(r"(?<![0-9.])([0-9]{1,12}(?:\.[0-9]{1,12})?) *([A-Za-z]+)(?: and(?= ))?(?![A-Za-z])")
-_LETTER = re.compile(rf"{_NUMBER_END}\s*([mgshlL])(\^\{{?[23]\}}?)?$")
+_LETTER = re.compile(rf"(?:{_NUMBER_END}|(?<=\\pi))\s*([mgshlLJNWV])(\^\{{?[23]\}}?)?$")
 _PERCENT = re.compile(rf"(?:%|{OPEN_TEXT}?\s*(?:percent|percentage|pct|%)\s*{CLOSE_TEXT}?)$", re.IGNORECASE)
 _DEGREE = re.compile(
-    rf"(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\s*{CLOSE_TEXT}?)\s*{OPEN_TEXT}?[CF]?{CLOSE_TEXT}?$",
+    rf"(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\s*{CLOSE_TEXT}?)$",
     re.IGNORECASE,
 )
+_TEMPERATURE = re.compile(
+    rf"(?:(?:(?:\^\{{?\\circ\}}?|\\circ|{OPEN_TEXT}?\s*(?:degrees?|deg)\b\s*{CLOSE_TEXT}?)"
+    rf"\s*{OPEN_TEXT}?\s*([CFK])"
+    rf"|(?:\^\{{?\\circ\}}?|\\circ)?\s*{OPEN_TEXT}?\s*(?:degrees?|deg)?\s*{CLOSE_TEXT}?\s*{OPEN_TEXT}?\s*"
+    rf"((?i:celsius|centigrade|fahrenheit|kelvins?)))\s*|\s*{OPEN_TEXT}\s*(K)\s*){CLOSE_TEXT}?$"
+)
+# Kelvin of a degree, and of 0 degrees.
+SCALES = {"C": ("1", "273.15"), "F": ("5/9", "459.67*5/9"), "K": ("1", "0")}
 _FUNCTION = re.compile(r"(?:sin|cos|tan|cot|sec|csc|cis)(?![a-z])")
 _CURRENCY_FRONT = re.compile(r"^([+-]?)\s*([$€£¥₹])\s*(?=[0-9.\\({+-])")
 _CURRENCY_BACK = re.compile(rf"{_NUMBER_END}\s*([$€£¥₹¢])$")
@@ -43,7 +51,10 @@ _CURRENCY_BACK = re.compile(rf"{_NUMBER_END}\s*([$€£¥₹¢])$")
 
 @dataclass(frozen=True)
 class Unit:
-    """dimensions: sorted (name, power), () for a noun such as apples. scale: in base units. words: of a noun."""
+    """A unit, a noun that is counted, or both (`grams of salt`).
+
+    dimensions: sorted (name, power), () for a noun such as apples. scale: in base units. words: of the noun.
+    """
 
     dimensions: tuple = ()
     scale: Fraction = Fraction(1)
@@ -56,16 +67,23 @@ class Unit:
 
     def counts(self, number: str) -> bool:
         """Whether so many of them can be meant: a unit, or a noun in the plural. `5 lie` counts nothing."""
-        return not self.words or number == "1" or self.head in _PLURALS or bool(re.search("[^sui]s$", self.head))
+        return (
+            bool(self.dimensions)
+            or not self.words
+            or number == "1"
+            or self.head in _PLURALS
+            or bool(re.search("[^sui]s$", self.head))
+        )
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """number: text without its unit. kind: "", "percent", "degree" or "unit"."""
+    """number: text without its unit. kind: "", "percent", "degree", "temperature" or "unit". scale: "C", "F" or "K"."""
 
     number: str
     kind: str = ""
     unit: Unit | None = None
+    scale: str = ""
 
 
 def _lookup(name: str) -> tuple[str, int, Fraction] | None:
@@ -99,7 +117,10 @@ def parse_unit(text: str) -> Unit | None:
                 return None
             elif name.lower() not in _GENERIC:
                 nouns.append(name.lower())
-    if nouns:  # "5 miles of road" is a noun phrase, whatever else it holds
+    measure, _, stuff = plain.strip().partition(" of ")
+    if dims and nouns and stuff and "/" not in stuff and (unit := parse_unit(measure)) and unit.dimensions:
+        return replace(unit, words=frozenset(noun.removesuffix("s") for noun in nouns))  # "5 grams of salt"
+    if nouns:  # "5 mile runs" is a noun phrase, whatever else it holds
         head = re.split(r" (?:of|in|per|each) |/", plain.lower().strip())[0].split()[-1].strip(".")
         return Unit(words=frozenset(noun.removesuffix("s") for noun in nouns), head=head)
     if dims:
@@ -115,6 +136,9 @@ def split(text: str) -> Quantity:
             return Quantity(rest.number, "unit", rest.unit or parse_unit(match[2]))
     if match := _CURRENCY_BACK.search(text):
         return Quantity(text[: match.start()], "unit", parse_unit(match[1]))
+    if (match := _TEMPERATURE.search(text)) and match.start() and re.search(r"[0-9})\]] *$", text[: match.start()]):
+        scale = {"c": "C", "f": "F", "k": "K"}[next(filter(None, match.groups()))[0].lower()]
+        return Quantity(text[: match.start()].rstrip(), "temperature", scale=scale)
     for pattern, kind in ((_PERCENT, "percent"), (_DEGREE, "degree")):
         if (match := pattern.search(text)) and match.start() and not _FUNCTION.search(text):
             return Quantity(text[: match.start()].rstrip(), kind)
@@ -159,6 +183,8 @@ def same_unit(a: Unit, b: Unit) -> Fraction | None:
     """The factor from a's numbers to b's; None when the two measure different things."""
     if a.generic or b.generic:
         return Fraction(1)
-    if a.words or b.words:
+    if a.dimensions and b.dimensions and a.words and b.words and not a.words & b.words:
+        return None  # grams of salt, grams of sugar
+    if not (a.dimensions and b.dimensions) and (a.words or b.words):
         return Fraction(1) if a.words & b.words else None
     return a.scale / b.scale if a.dimensions == b.dimensions else None
