@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 HEADINGS = "GPUs|sequences|step\ns|tokens/s\na GPU|speed|gene-\nration %|tools\n%|train-\ning %|push\n%|save\n%"
 HEADINGS += "|sent again,\ncomputed %|staleness\nmean, most|ETTR"
 COLUMNS = ["prompt_ids", "spans", "calls"]
+# Means of exponential distributions where no run is given; the number of calls is cut at the run's max_turns.
+CALLS = 3.0
+TOOL_S = 1.0  # measured: 0.004 s for short programs (docs/measured/rollout.md), at most 30 s
 
 
 def simulate(
@@ -23,8 +26,8 @@ def simulate(
     scale_batch: bool = False,
     lengths_of: Path | None = None,
     mean_length: int | None = None,
-    calls: float = 3.0,
-    tool_seconds: float = 1.0,
+    calls: float = CALLS,
+    tool_seconds: float = TOOL_S,
     steps: int = 2,
     seed: int = 1,
     gpu: str | None = None,
