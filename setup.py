@@ -13,7 +13,7 @@ setup(
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.environments": ["*.yaml"],
-        "retool_mcore.metrics": ["*.json", "*.yaml"],
+        "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
         "retool_mcore.preflight": ["*.yaml"],
         "retool_mcore.recipes": ["*.yaml"],
