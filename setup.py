@@ -21,7 +21,6 @@ setup(
         "retool_mcore.runner": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.sandbox.local": ["*.txt"],
-        "retool_mcore.state": ["*.yaml"],
         "retool_mcore.train": ["card.md"],
         "retool_mcore.view": ["page/*"],
         "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja", "site/network/*.yaml"],
