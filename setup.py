@@ -16,7 +16,6 @@ setup(
         "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
         "retool_mcore.preflight": ["*.yaml"],
-        "retool_mcore.recipes": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.runner": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
