@@ -17,7 +17,6 @@ setup(
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
         "retool_mcore.preflight": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
-        "retool_mcore.runner": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.sandbox.local": ["*.txt"],
         "retool_mcore.train": ["card.md"],
