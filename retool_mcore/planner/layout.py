@@ -84,8 +84,8 @@ class Batch:
         """
         if sequences < 1 or longest < 1 or not 0 < mean <= longest:
             raise UserError(
-                f"{sequences} sequences of at most {longest} and on average {mean} tokens are no batch: expected at "
-                "least 1 of each, and a mean of at most the longest."
+                f"a batch of {sequences} sequences of at most {longest} tokens and a mean of {mean} is impossible: "
+                "expected at least 1 sequence and 1 token, and a mean above 0 and at most the longest."
             )
         power = longest / mean - 1
         quantiles = ((index + 0.5) / sequences for index in range(sequences))
