@@ -5,8 +5,8 @@
 Rows are in benchmarks/results (rl_step*, live), but for whole steps of stock verl on four GPUs, which stand here with
 their source. The first step of a run compiles kernels and is left out. Trajectories are drawn as the scripted policy
 draws them (benchmarks/rollout/scripted_policy.py), as many tokens as were measured. Two constants of
-retool_mcore/planner/scale.yaml are fitted, to the rows marked so: `log_probs` to the passes of stock verl on 4 x H200,
-`rest_s` to what is left of one step.
+retool_mcore/planner/scale.py are fitted, to the rows marked so: `LOG_PROBS_FACTOR` to the passes of stock verl on
+4 x H200, `REST_S` to what is left of one step.
 """
 
 import argparse
@@ -102,8 +102,8 @@ def played(shape: Shape, layout: dict, gpus: int, turns: list[scale.Turns], tp: 
     problem = Problem(shape, 1, machine.__class__(**{**machine.__dict__, "gpus_per_node": gpus}), batch)
     parts = Layout(**layout)
     plan = planned(problem, parts, memory(shape, parts, batch), rollout.engine(shape, machine, tp, 0.4))
-    log_probs = scale.ASSUMED["log_probs"] * plan.seconds["log-probs"]
-    order = Order(1, 16, log_probs + plan.seconds["update"] + scale.ASSUMED["rest_s"])
+    log_probs = scale.LOG_PROBS_FACTOR * plan.seconds["log-probs"]
+    order = Order(1, 16, log_probs + plan.seconds["update"] + scale.REST_S)
     groups = ([Trajectory(*trajectory)] for trajectory in turns)
     step = Simulation(problem, plan, order, gpus // tp, groups).step()
     return step.seconds, {"generation": step.waited, "log-probs": log_probs, "update": plan.seconds["update"]}

@@ -46,8 +46,8 @@ def played(trace: Trace, kind: str, gpu: str = "H100-80", steps: int = PLAYED) -
     problem = Problem(SHAPE, 1, machine, batch)
     engine = rollout.engine(SHAPE, machine, 1, 0.4, 512)
     plan = planned(problem, parts, memory(SHAPE, parts, batch), engine)
-    log_probs = 0.0 if bypass else scale.ASSUMED["log_probs"] * plan.seconds["log-probs"]
-    train = log_probs + plan.seconds["update"] + scale.ASSUMED["rest_s"]
+    log_probs = 0.0 if bypass else scale.LOG_PROBS_FACTOR * plan.seconds["log-probs"]
+    train = log_probs + plan.seconds["update"] + scale.REST_S
     apart = kind.startswith(APART)
     order = Order(GROUP, SLOTS, train, 0.5, ahead=ahead, colocated=not apart)
     draw = random.Random(2)

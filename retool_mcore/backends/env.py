@@ -14,13 +14,56 @@ from retool_mcore.backends.cpu import CPU_THREADS
 from retool_mcore.backends.forked_python import SOCKET
 from retool_mcore.files import own_folder
 from retool_mcore.recipes.pipeline import beside
-from retool_mcore.tables import yaml_beside
 
-_SECTIONS = yaml_beside(__file__)
-COMMON, ONE_NODE, GPU, CPU = (_SECTIONS[name] for name in ("common", "one_node", "gpu", "cpu"))
-RAY_CLUSTERS = (
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray keeps to this machine, as on systems that it has no clusters for
-)
+# On every machine: no telemetry, no download behind the user's back, tokenizers quiet after a fork.
+COMMON = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_DEDUP_LOGS": "0",
+    # Ray would start a worker for each processor in advance. None of them has a run's environment, so none is used.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_enable_metrics_collection": "false",  # polls every process for a dashboard that is not started
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONUNBUFFERED": "1",
+    "TQDM_MININTERVAL": "10",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]:",  # torchrun's prefix, which runner/stage_log.py reads
+}
+# Servers listen on this machine's loopback: Ray, and TransferQueue and vLLM, which take Ray's address.
+ONE_NODE = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for it; a Slurm job, whose Ray has a token, sets it to 1
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+GPU = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron: communication kernels must start in order under TP + SP
+    # An import must start no threads and ask for no devices: such a process cannot be forked.
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+CPU = {
+    "VERL_PLATFORM": "cpu",
+    # A process with threads cannot be forked; trainer and engine take parallel.threads later (cpu/torch_cpu.py).
+    "OMP_NUM_THREADS": "1",
+    # Spinning threads take the core of the thread they wait for: on a busy machine two took twice the time of one.
+    "OMP_WAIT_POLICY": "passive",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_memory_usage_threshold": "0.98",
+    "RAY_worker_niceness": "0",  # Ray's default 15 starves the workers next to any other process
+    "TQ_NUM_THREADS": "2",
+    # Each engine and trainer would compile a sum or a count for seconds; enforce_eager=false removes this.
+    "TORCH_COMPILE_DISABLE": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else each engine compiles and starts a program to learn what /proc/cpuinfo says
+}
+# 0: Ray keeps to this machine, as on systems that it has no clusters for.
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 JOB_SECRET = "RAY_AUTH_TOKEN"
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's name for the path of its dumps, to which it adds the rank

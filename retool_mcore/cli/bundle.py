@@ -13,13 +13,45 @@ from retool_mcore import resources
 from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import tail
 from retool_mcore.preflight import machine
-from retool_mcore.tables import yaml_beside
 
-_TABLES = yaml_beside(__file__)
-KEPT: list[str] = _TABLES["kept"]
+# Files below the run's folder: of stages, of evaluations, and of the jobs that Slurm ran.
+KEPT = (
+    "*/config*.yaml",
+    "*/agent_loop.yaml",
+    "*/attempts.jsonl",
+    "*/failures.jsonl",
+    "*/silences.json",
+    "*/heartbeat/*.json",
+    "*/metrics/*.jsonl",
+    "*/log.txt",
+    "*/stacks/**/*",
+    "*/COMPLETE",
+    "*/STOPPED",
+    "*/checkpoints/*/COMPLETE",
+    "eval/*/config*.yaml",
+    "eval/*/log.txt",
+    "eval/*/*.json",
+    "slurm/*.out",
+    "slurm/*.yaml",
+    "slurm/*.log",
+    "slurm/*-ray/**/*",
+)
 MOST = 4 << 20  # bytes of one file, its last
-_VARIABLE = re.compile(rf"({_TABLES['names']})(_|$)", re.IGNORECASE)
-_SHOWN = [[text.replace("NAMES", _TABLES["names"]).encode() for text in pair] for pair in _TABLES["shown"]]
+_NAMES = "key|token|secret|password|passwd|credentials?|authorization"  # words in the names of secrets
+_VARIABLE = re.compile(rf"({_NAMES})(_|$)", re.IGNORECASE)
+# Patterns of secrets, and what replaces each: values that are called a secret, bearers, a URL's credentials, and tokens
+# that are known by their beginning.
+_SECRETS = (
+    (
+        re.compile(
+            rf"""(?i)\b(\w*(?:{_NAMES})["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;)\]}}]{{6,}}""".encode()
+        ),
+        rb"\1***",
+    ),
+    (re.compile(rb"(?i)\b(bearer\s+)[\w.~+/=-]{6,}"), rb"\1***"),
+    (re.compile(rb"""://[^/\s@"']{1,200}@"""), b"://***@"),
+    (re.compile(rb"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA)[\w-]{12,}"), b"***"),
+)
 
 
 def masked(text: bytes) -> bytes:
@@ -27,8 +59,8 @@ def masked(text: bytes) -> bytes:
     for name, value in os.environ.items():
         if _VARIABLE.search(name) and len(value) >= 6:
             text = text.replace(value.encode(), b"***")
-    for pattern, instead in _SHOWN:
-        text = re.sub(pattern, instead, text)
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
     return text
 
 

@@ -4,38 +4,40 @@ Only composes a configuration and hands it to launch.py; nothing here imports to
 """
 
 import asyncio
-import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from omegaconf import OmegaConf
 from typer import Argument, Option
 from typer.exceptions import TyperException
 
-from retool_mcore.cli.plan import plan
+from retool_mcore.cli import stages  # noqa: F401 - registers the first commands of the list
+from retool_mcore.cli.app import (
+    DryRun,
+    Gpu,
+    GpuMemory,
+    Host,
+    LengthsOf,
+    MeanLength,
+    Overrides,
+    Run,
+    RunOverrides,
+    Runs,
+    app,
+    command,
+)
 from retool_mcore.cli.simulate import simulate
 from retool_mcore.cli.try_reward import try_reward
-from retool_mcore.config import Unknown, compose, own_words
+from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.files import allow_open_files, private_files
-from retool_mcore.runner.launch import Paused, StageFailed, Stopped, launch, stage_dir
+from retool_mcore.runner.launch import Paused, StageFailed, Stopped
 from retool_mcore.state.stop import EXIT_CODE
-from retool_mcore.tables import yaml_beside
-
-app = typer.Typer(
-    name="retool",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Tool-integrated reinforcement learning after ReTool: data, cold-start SFT, RL, evaluation, export.",
-    epilog="Start with `retool prepare`, then sft, rl and eval; each says more with --help.",
-)
-_COMMANDS = yaml_beside(__file__, "commands.yaml")
 
 
 def _tell_version(asked: bool) -> None:
@@ -53,54 +55,8 @@ def options(
     pass
 
 
-def _command(words: str, group: typer.Typer = app, **settings: Any) -> Callable[[Callable], Callable]:
-    """Makes a function `retool WORDS`, with its examples below the help."""
-    examples = "\n".join(f"  {example}" for example in _COMMANDS["examples"][words])
-    make = group.command(words.split()[-1], epilog=f"\b\nExamples:\n{examples}", **settings)
-    return lambda function: make(_described(function, words))
-
-
-def _described(function: Callable, words: str) -> Callable:
-    """The function of the command `words`, whose parameters are what commands.yaml says of them."""
-    for kind, info in (("arguments", Argument), ("options", Option)):
-        table = _COMMANDS[kind]
-        for name, said in (table["any"] | table.get(words, {})).items():
-            if name in function.__annotations__:
-                flags = [said["flag"]] if "flag" in said else []
-                given = {key: value for key, value in said.items() if key != "flag"}
-                function.__annotations__[name] = Annotated[function.__annotations__[name], info(*flags, **given)]
-    return function
-
-
-def _runner(stage: str) -> Callable:
-    """What `retool STAGE` does: compose a configuration, and tell of it or carry it out."""
-
-    def run(overrides: list[str] | None = None, dry_run: bool = False, full: bool = False) -> None:
-        words = overrides or []
-        try:
-            config = compose(stage, words)
-        except Unknown:  # RETOOL_STAGES: of launch/quickstart.sh and sweep.sh
-            config = compose(stage, own_words(stage, words, os.environ.get("RETOOL_STAGES", stage).split()))
-        if dry_run or full:
-            from retool_mcore.cli.dry_run import lines, whole
-
-            print(whole(stage, config) if full else "\n".join(lines(stage, config)))
-        else:
-            launch(stage, config)
-            if stage == "eval":
-                from retool_mcore.cli.summary import print_evaluation
-
-                print_evaluation(stage_dir(stage, config))
-
-    return run
-
-
-for _stage, _about in _COMMANDS["stages"].items():
-    _command(_stage, help=_about)(_runner(_stage))
-
-
-@_command("doctor")
-def doctor(overrides: list[str] | None = None, dry_run: bool = False) -> int:
+@command("doctor", "retool doctor", "retool doctor sandbox=fusion parallel=2x8-80g")
+def doctor(overrides: Overrides = None, dry_run: DryRun = False) -> int:
     """Report what this machine has and what is missing: versions, devices, adapters, sandbox isolation, memory, disk.
     Exits with 1 when something is missing that a run needs."""
     from retool_mcore.cli import doctor as examination
@@ -113,8 +69,8 @@ def doctor(overrides: list[str] | None = None, dry_run: bool = False) -> int:
     return examination.run(config)
 
 
-@_command("summary")
-def summary(run: Path) -> None:
+@command("summary", "retool summary runs/quickstart", "retool summary runs/mine")
+def summary(run: Run) -> None:
     """Show a run in one table: accuracy before SFT, after SFT and after RL, code ratio, response length, steps,
     minutes."""
     from retool_mcore.cli import summary as report
@@ -122,8 +78,11 @@ def summary(run: Path) -> None:
     report.print_table(run)
 
 
-@_command("figures")
-def figures(runs: list[Path], out: Path | None = None) -> None:
+@command("figures", "retool figures runs/quickstart", "retool figures runs/tool runs/text --out compared")
+def figures(
+    runs: Runs,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="Default: figures in the first run.")] = None,
+) -> None:
     """Draw a paper's figures, runs over each other: loss, reward and accuracy over the steps, ReTool's six behaviour
     metrics, the places of calls; as PNG, SVG and the numbers as CSV."""
     from retool_mcore.cli import figures as drawing
@@ -131,12 +90,71 @@ def figures(runs: list[Path], out: Path | None = None) -> None:
     print("\n".join(map(str, drawing.draw(runs, out or runs[0] / "figures"))))
 
 
-_command("plan")(plan)
-_command("simulate")(simulate)
+@command(
+    "plan",
+    "retool plan model=qwen2.5-32b parallel=2x8-80g data=math recipe=dapo",
+    "retool plan --model /models/mine --gpus 4 --gpu-memory 141 --max-length 16384 --sft "
+    "--write configs/parallel/mine.yaml",
+)
+def plan(
+    overrides: RunOverrides = None,
+    model: Annotated[
+        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
+    ] = None,
+    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
+    gpu_memory: GpuMemory = None,
+    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
+    gpu: Gpu = None,
+    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
+    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
+    mean_length: MeanLength = None,
+    lengths_of: LengthsOf = None,
+    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
+    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
+    write: Annotated[
+        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
+    ] = None,
+) -> None:
+    """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
+    --model and --gpus, rank all layouts of a model on a cluster."""
+    from retool_mcore.cli import plan as planning
+
+    planning.plan(
+        overrides, model, gpus=gpus, gpu_memory=gpu_memory, max_length=max_length, gpu=gpu, sequences=sequences,
+        updates=updates, mean_length=mean_length, lengths_of=lengths_of, sft=sft, top=top, write=write,
+    )  # fmt: skip
 
 
-@_command("submit")
-def submit(words: list[str], after: str | None = None, site: str | None = None, dry_run: bool = False) -> None:
+command(
+    "simulate",
+    "retool simulate model=qwen2.5-32b parallel=2x8-80g data=math --gpus 16,64,256,1024",
+    "retool simulate model=qwen2.5-32b parallel=2x8-80g data=math --gpus 16,128 "
+    "--lengths-of runs/r32 --json r32.json --plot r32",
+)(simulate)
+
+
+@command(
+    "submit",
+    "retool submit sft rl eval name=r32 model=qwen2.5-32b parallel=2x8-80g data=math",
+    "retool submit rl name=r32 --after sft --site mycluster --dry-run",
+)
+def submit(
+    words: Annotated[
+        list[str],
+        Argument(
+            metavar="STAGE... [KEY=VALUE]...",
+            help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
+            "Overrides go to every stage.",
+        ),
+    ],
+    after: Annotated[
+        str | None, Option(metavar="STAGE|JOBID", help="What the first stage waits for, submitted before.")
+    ] = None,
+    site: Annotated[
+        str | None, Option(metavar="NAME", help="File of configs/site/; default: RETOOL_SITE, else default.")
+    ] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the sbatch commands; submit nothing.")] = False,
+) -> None:
     """Submit stages to Slurm, after a check of the configuration. A job that comes near its time limit, or fails, goes
     back to the queue and on from its last whole checkpoint."""
     from retool_mcore.cluster import submit as submission
@@ -144,8 +162,8 @@ def submit(words: list[str], after: str | None = None, site: str | None = None, 
     submission.submit(words, after=after, site_name=site, dry_run=dry_run)
 
 
-@_command("status")
-def status(run: Path) -> None:
+@command("status", "retool status runs/quickstart", "watch -n 10 retool status runs/r32")
+def status(run: Run) -> None:
     """Show where each stage of a run is: step, reward or loss, speed, last whole checkpoint, attempt, and what it waits
     for. Reads files, and asks Slurm about jobs that `retool submit` sent."""
     from retool_mcore.cluster import status as report
@@ -153,8 +171,8 @@ def status(run: Path) -> None:
     report.print_table(run)
 
 
-@_command("stop")
-def stop_stage(run: Path) -> None:
+@command("stop", "retool stop runs/r32")
+def stop_stage(run: Run) -> None:
     """Have the stage of a run that trains end its step, save and stop; a Slurm job of it ends then, and does not go
     back to the queue. The same command that started the stage goes on from there."""
     from retool_mcore.cluster import status as report
@@ -162,8 +180,10 @@ def stop_stage(run: Path) -> None:
     print(f"{report.stop(run)}: it ends its step, saves and stops. `retool status {run}` shows when it has.")
 
 
-@_command("bundle")
-def bundle(run: Path, out: Path | None = None) -> None:
+@command("bundle", "retool bundle runs/quickstart", "retool bundle runs/r32 --out report.tar.gz")
+def bundle(
+    run: Run, out: Annotated[Path | None, Option(metavar="FILE", help="Default: bundle-RUN.tar.gz, here.")] = None
+) -> None:
     """Pack what a report of a bug needs: configurations, logs, metrics, stacks and versions, with secrets masked; no
     weights, data or trajectories."""
     from retool_mcore.cli import bundle as pack
@@ -171,13 +191,15 @@ def bundle(run: Path, out: Path | None = None) -> None:
     pack.write(run, out)
 
 
-@_command("view")
+@command("view", "retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010")
 def view(
-    runs: list[Path],
-    host: str = "127.0.0.1",
-    port: int = 8008,
-    evaluation: str | None = None,
-    audit: bool = False,
+    runs: Runs,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(metavar="PORT", help="TCP port.", min=1, max=65535)] = 8008,
+    evaluation: Annotated[
+        str | None, Option("--eval", metavar="LABEL", help="An evaluation's trajectories, of RUN/eval/LABEL.")
+    ] = None,
+    audit: Annotated[bool, Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
 ) -> None:
     """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
     tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
@@ -187,18 +209,19 @@ def view(
     server.serve(runs, host=host, port=port, part=part)
 
 
-@app.command(
-    "chat",
-    epilog="\b\nExamples:\n  retool chat runs/quickstart\n  retool chat /models/Qwen2.5-1.5B-Instruct parallel=1gpu",
-)
+@command("chat", "retool chat runs/quickstart", "retool chat /models/Qwen2.5-1.5B-Instruct parallel=1gpu")
 def chat(
-    target: Annotated[Path, Argument(help="A run, whose newest policy answers, or the folder of a model.")],
+    target: Annotated[
+        Path, Argument(metavar="RUN|FOLDER", help="A run, whose newest policy answers, or a model's folder.")
+    ],
     overrides: Annotated[
-        list[str] | None, Argument(help="KEY=VALUE, as for retool eval: policy=sft, top_p=0.7.")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As for retool eval: policy=sft, top_p=0.7.")
     ] = None,
-    system: Annotated[str | None, Option(help="The system message, in place of the prompt template's.")] = None,
+    system: Annotated[
+        str | None, Option(metavar="TEXT", help="System message, in place of the prompt template's.")
+    ] = None,
     raw: Annotated[bool, Option("--raw", help="Ask without the prompt template (data.prompt).")] = False,
-    context: Annotated[int | None, Option(help="Tokens of a conversation.")] = None,
+    context: Annotated[int | None, Option(metavar="TOKENS", help="Of a conversation.", min=1)] = None,
 ) -> None:
     """Talk to a policy in the terminal: its text as it comes, its programs, and what they print."""
     from retool_mcore.cli import chat as conversation
@@ -206,14 +229,25 @@ def chat(
     conversation.run(target, overrides or (), system=system, raw=raw, context=context)
 
 
-@_command("replay")
+@command(
+    "replay",
+    "retool replay runs/quickstart --step 30",
+    "retool replay runs/quickstart --step 30 --rollout",
+    "retool replay runs/r32 --step 101 verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32768",
+)
 def replay(
-    run: Path,
-    step: int,
-    overrides: list[str] | None = None,
-    rollout: bool = False,
-    policy_step: int | None = None,
-    dry_run: bool = False,
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run in which `retool rl` has ended a step.")],
+    step: Annotated[int, Option(metavar="N", help="Which step.", min=1)],
+    overrides: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Changes to the run's own rl/config.yaml.")
+    ] = None,
+    rollout: Annotated[
+        bool, Option("--rollout", help="The step's prompts through the rollout engine, without a trainer.")
+    ] = False,
+    policy_step: Annotated[
+        int | None, Option(metavar="K", help="Policy to begin with; default: that of step N-1.", min=0)
+    ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
     recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
@@ -225,22 +259,39 @@ def replay(
 rewards = typer.Typer(name="reward", help="Rewards of one's own.")
 app.add_typer(rewards)
 
-_command("reward try", rewards)(try_reward)
+command(
+    "try",
+    "retool reward try runs/mine --text answer.txt --row 3",
+    "retool reward try runs/mine/data/train/my/train.parquet --text answers.jsonl recipe.reward.name=mine.brief",
+    group=rewards,
+)(try_reward)
 
 
 services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")
 app.add_typer(services)
 
 
-@_command("sandbox serve", services)
+@command(
+    "serve",
+    "retool sandbox serve",
+    "retool sandbox serve --host 0.0.0.0 --workers 128 --register runs/sandbox-hosts sandbox.memory_mb=2048",
+    group=services,
+)
 def serve(
-    overrides: list[str] | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    workers: int | None = None,
-    queue: int = 1024,
-    register: Path | None = None,
-    advertise: str | None = None,
+    overrides: Overrides = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(metavar="PORT", help="TCP port; 0: a free one.", min=0, max=65535)] = 8080,
+    workers: Annotated[
+        int | None,
+        Option(metavar="N", help="Programs at once; default: sandbox.workers, or 64 and one a core.", min=1),
+    ] = None,
+    queue: Annotated[int, Option(metavar="N", help="Runs that may wait; more are told to come back.", min=0)] = 1024,
+    register: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
+    ] = None,
+    advertise: Annotated[
+        str | None, Option(metavar="NAME", help="This machine's name in that address; default: its host name.")
+    ] = None,
 ) -> None:
     """Run programs for whoever asks, as SandboxFusion's /run_code does, in the sandbox of this machine. Other
     machines need the token in the address that --register writes. SIGTERM lets what runs finish first."""
@@ -251,8 +302,10 @@ def serve(
     asyncio.run(service.serve(config, host=host, port=port, max_waiting=queue, register=register, advertise=advertise))
 
 
-@_command("sandbox probe", services)
-def probe_service(url: str) -> None:
+@command("probe", "retool sandbox probe http://node1:8080", group=services)
+def probe_service(
+    url: Annotated[str, Argument(metavar="URL", help="Address of a sandbox service or of a SandboxFusion.")],
+) -> None:
     """Run a program in a service and show how it is: isolation, programs that run and wait, time to answer."""
     from retool_mcore.sandbox.service.serve import probe_url
 
@@ -261,10 +314,20 @@ def probe_service(url: str) -> None:
 
 coldstart = typer.Typer(name="coldstart", help="Cold-start data: from reasoning in text to verified traces with code.")
 app.add_typer(coldstart)
+ColdstartFile = Annotated[Path, Argument(metavar="FILE", help="As those in configs/coldstart/.")]
 
 
-@_command("coldstart run", coldstart)
-def run_coldstart(config: Path, overrides: list[str] | None = None) -> None:
+@command(
+    "run",
+    "retool coldstart run configs/coldstart/openthoughts.yaml source.path=thoughts.parquet",
+    group=coldstart,
+)
+def run_coldstart(
+    config: ColdstartFile,
+    overrides: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Values of the file's keys, as in seed=1.")
+    ] = None,
+) -> None:
     """Read problems with reasoning, verify, rewrite with a model, run every program, verify again, and write parquet
     for `retool sft` with a report. A second start goes on after the last finished row and model call."""
     from retool_mcore.coldstart import command
@@ -272,13 +335,21 @@ def run_coldstart(config: Path, overrides: list[str] | None = None) -> None:
     command.run(config, overrides or [])
 
 
-@_command("coldstart serve", coldstart, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@command(
+    "serve",
+    "retool coldstart serve configs/coldstart/openthoughts.yaml --print",
+    "retool coldstart serve configs/coldstart/openthoughts.yaml --tensor-parallel-size 8",
+    group=coldstart,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def serve_coldstart(
     context: typer.Context,
-    config: Path,
-    purpose: str = "rewrite",
-    checkpoint: str | None = None,
-    show: bool = False,
+    config: ColdstartFile,
+    purpose: Annotated[str, Option(metavar="rewrite|judge", help="Whose model to serve.")] = "rewrite",
+    checkpoint: Annotated[
+        str | None, Option(metavar="FOLDER", help="Weights; default: the model's name, from the hub.")
+    ] = None,
+    show: Annotated[bool, Option("--print", help="Print the command; start nothing.")] = False,
 ) -> None:
     """Serve the model of a configuration with vLLM, at the address that the configuration names. Further options go
     to `vllm serve`."""

@@ -23,10 +23,27 @@ from retool_mcore.metrics.rollout_diff import RESULT
 from retool_mcore.runner.launch import run_attempt, stage_dir
 from retool_mcore.state import checkpoints
 from retool_mcore.state.progress import read_steps
-from retool_mcore.tables import yaml_beside
 from retool_mcore.tools.toolbox import CODE
 
-SHOWN: list[str] = yaml_beside(__file__)
+# Metrics of a replayed step that are printed next to the recorded ones; metrics.json has all.
+SHOWN = (
+    "actor/pg_loss",
+    "actor/grad_norm",
+    "actor/ppo_kl",
+    "actor/pg_clipfrac",
+    "actor/entropy",
+    "actor/lr",
+    "critic/score/mean",
+    "critic/advantages/max",
+    "mismatch/mean",
+    "mismatch/max",
+    "mismatch/kl",
+    "audit/policy_tokens",
+    "audit/gradient_tokens",
+    "response_length/mean",
+    "timing_s/old_log_prob",
+    "timing_s/update_actor",
+)
 CLOCKS = ("timing", "perf/", "sandbox/")  # of the machine, not of the computation
 SAME = 1e-4  # relative; two runs of one step on the same machine, threads and reduction order included
 

@@ -4,8 +4,11 @@ import json
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from typer import Option
+
+from retool_mcore.cli.app import Gpu, GpuMemory, LengthsOf, MeanLength, RunOverrides
 from retool_mcore.cli.plan import asked, problem_of, recorded
 from retool_mcore.errors import UserError
 
@@ -15,22 +18,25 @@ if TYPE_CHECKING:
 HEADINGS = "GPUs|sequences|step\ns|tokens/s\na GPU|speed|gene-\nration %|tools\n%|train-\ning %|push\n%|save\n%"
 HEADINGS += "|sent again,\ncomputed %|staleness\nmean, most|ETTR"
 COLUMNS = ["prompt_ids", "spans", "calls"]
+# Means of exponential distributions where no run is given; the number of calls is cut at the run's max_turns.
+CALLS = 3.0
+TOOL_S = 1.0  # measured: 0.004 s for short programs (docs/measured/rollout.md), at most 30 s
 
 
 def simulate(
-    overrides: list[str] | None = None,
-    gpus: str = "",
-    scale_batch: bool = False,
-    lengths_of: Path | None = None,
-    mean_length: int | None = None,
-    calls: float = 3.0,
-    tool_seconds: float = 1.0,
-    steps: int = 2,
-    seed: int = 1,
-    gpu: str | None = None,
-    gpu_memory: float | None = None,
-    json_file: Path | None = None,
-    plot: Path | None = None,
+    overrides: RunOverrides = None,
+    gpus: Annotated[str, Option(metavar="N,...", help="As in 16,64,1024; default: the run's own.")] = "",
+    scale_batch: Annotated[bool, Option("--scale-batch", help="Batch and mini-batch grow with the GPUs.")] = False,
+    lengths_of: LengthsOf = None,
+    mean_length: MeanLength = None,
+    calls: Annotated[float, Option(metavar="N", help="Mean calls of a trajectory, without a run.", min=0)] = CALLS,
+    tool_seconds: Annotated[float, Option(metavar="S", help="Mean seconds of a call, without a run.", min=0)] = TOOL_S,
+    steps: Annotated[int, Option(metavar="N", help="Steps to play, after those that fill the queue.", min=1)] = 2,
+    seed: Annotated[int, Option(metavar="N", help="The same seed gives the same figures.")] = 1,
+    gpu: Gpu = None,
+    gpu_memory: GpuMemory = None,
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write the figures there.")] = None,
+    plot: Annotated[Path | None, Option(metavar="NAME", help="Draw NAME.png and NAME.svg.")] = None,
 ) -> None:
     """Play whole steps of a run on other numbers of GPUs: seconds, tokens/s, what bounds it, staleness, and the share
     of the time that failures leave (ETTR)."""

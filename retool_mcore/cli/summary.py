@@ -1,6 +1,7 @@
 """A finished or unfinished run in one table, read from its files alone."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -12,9 +13,25 @@ from retool_mcore.errors import UserError, no_run
 from retool_mcore.files import read_json_lines
 from retool_mcore.state import alarms
 from retool_mcore.state.progress import read_steps
-from retool_mcore.tables import yaml_beside
 
-ROWS: dict[str, dict] = yaml_beside(__file__)
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a policy that was evaluated."""
+
+    title: str
+    folder: str  # of its evaluation, in RUN/eval
+    stage: str | None = None  # which trained it
+    optional: bool = False  # left out where there is no such evaluation
+
+
+ROWS = (
+    Row("before SFT", "init"),
+    Row("after SFT", "sft", stage="sft"),
+    Row("best of SFT", "sft-best", optional=True),
+    Row("after RL", "rl", stage="rl"),
+    Row("best of RL", "rl-best", optional=True),
+)
 
 
 def rows(run: Path) -> tuple[list[str], list[list[str]]]:
@@ -25,20 +42,20 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
     """
     if not run.is_dir():
         raise no_run(run)
-    scores = {row["folder"]: _read_evals(run / "eval", row["folder"]) for row in ROWS.values()}
+    scores = {row.folder: _read_evals(run / "eval", row.folder) for row in ROWS}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
     columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
     cells = []
-    for title, row in ROWS.items():
-        name, stage = row["folder"], row.get("stage")
-        if row.get("optional") and not scores[name]:
+    for row in ROWS:
+        name, stage = row.folder, row.stage
+        if row.optional and not scores[name]:
             continue
         attempts = read_json_lines(run / stage / "attempts.jsonl") if stage else []
         minutes = sum(attempt["seconds"] for attempt in attempts) / 60
         ratio, length = (_over_sources(scores[name], figure) for figure in ("code_ratio", "response_length"))
         cells.append(
             [
-                title,
+                row.title,
                 *(_percent(accuracies[name].get(column)) for column in columns),
                 _percent(ratio),
                 "-" if length is None else f"{length:.0f}",

@@ -2,7 +2,6 @@
 
 from retool_mcore.config.resolve import (
     CONFIG_DIR,
-    STAGE_POLICIES,
     compose,
     config_hash,
     default_label,
@@ -11,6 +10,7 @@ from retool_mcore.config.resolve import (
     register_resolvers,
 )
 from retool_mcore.config.shared import Unknown, own_words
+from retool_mcore.config.trained import STAGE_POLICIES
 from retool_mcore.config.trained import report as run_settings
 
 __all__ = [

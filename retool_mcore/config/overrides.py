@@ -21,10 +21,23 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.errors import UserError
 from retool_mcore.files import at_home
-from retool_mcore.tables import yaml_beside
 
-KEYS = yaml_beside(__file__, "keys.yaml")
-GONE: dict[str, str] = KEYS["gone"]
+_SYNCHRONOUS = "every save is synchronous, so leave it out"
+_OURS = "it is not of Megatron, so set model.lora.rank"
+_NO_ADAPTERS = "a critic has no adapters, so leave it out"
+# Keys that no longer exist, or that verl has and we do not pass on; and why.
+GONE = {
+    "train.async_save": _SYNCHRONOUS,
+    "parallel.async_save": _SYNCHRONOUS,
+    "parallel.megatron.override_mcore_model_config.tp_overlap": "it took 0.6 to 2.9 % off an update, so leave it out",
+    "sandbox.cache_mb": "programs are no longer cached, since a step hardly waits for them, so leave it out",
+    "verl.model.lora_rank": _OURS,
+    "verl.model.lora_adapter_path": _OURS,
+    "verl.actor_rollout_ref.model.lora_rank": _OURS,
+    "verl.actor_rollout_ref.model.lora_adapter_path": _OURS,
+    "verl.critic.model.lora.rank": _NO_ADAPTERS,
+    "verl.critic.model.lora_rank": _NO_ADAPTERS,
+}
 NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and toolbox.use 0.43
 
 

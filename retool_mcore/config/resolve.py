@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
 from retool_mcore.config import trained
+from retool_mcore.config.trained import STAGE_POLICIES
 from retool_mcore.errors import UserError
 
 # At the top of a checkout; an installed wheel has them inside the package (setup.py).
@@ -33,7 +34,43 @@ if not (CONFIG_DIR / "base.yaml").is_file():
     CONFIG_DIR = Path(__file__).parents[1] / "configs"
 
 _CHECKPOINT = re.compile(r"global_step_\d+")
-VERL_BASE, STAGE_POLICIES, FREE, VERL_FREE = map(ov.KEYS.get, ("verl_base", "stage_policies", "free", "verl_free"))
+# verl's packaged configuration of each stage: file and group choices (verl/trainer/{sft_trainer,main_ppo}.py).
+VERL_BASE = {
+    "sft": ("sft_trainer_engine", ["engine=megatron", "optim=megatron"]),
+    "export": ("sft_trainer_engine", ["engine=megatron", "optim=megatron"]),
+    "rl": ("ppo_trainer", ["model_engine=megatron"]),
+}
+# Sections in which any key may stand: one that becomes verl's engine section, whose keys are checked there, arguments
+# of templates and rewards, and bounds that are one number or two (recipes/correction.py).
+FREE = (
+    "parallel.megatron",
+    "model.apply_chat_template_kwargs",
+    "data.toolmath.mix",
+    "recipe.reward.args",
+    "recipe.group_reward.args",
+    "correction.rollout_is_threshold",
+    "correction.rollout_rs_threshold",
+)
+# Sections of verl's configuration that go to another library, or that verl reads with .get: any key may stand there.
+VERL_FREE = (
+    "*.override_transformer_config",
+    "*.override_config",
+    "*.override_ddp_config",
+    "*.override_mcore_model_config",
+    "*.override_optimizer_config",
+    "*.mbridge_config",
+    "*.engine_kwargs",
+    "*.apply_chat_template_kwargs",
+    "*.mm_processor_kwargs",
+    "*.sampler_kwargs",
+    "*.reward_kwargs",
+    "ray_kwargs.ray_init",
+    "data.format",  # ours, read by our SFT data set
+    "data.predict_observations",
+    "critic.ppo_infer_max_token_len_per_gpu",  # a field of CriticConfig (workers/config/critic.py), read with .get
+    "algorithm.rollout_correction.rollout_is_threshold",  # a number, or two as a word; verl's default is a number
+    "*.rollout.enable_sleep_mode",  # a field of RolloutConfig (workers/config/rollout.py) that verl's YAML leaves out
+)
 
 
 def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG_DIR) -> DictConfig:

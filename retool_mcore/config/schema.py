@@ -5,70 +5,21 @@ the machine are preflight's.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from retool_mcore.errors import UserError, refusals
-from retool_mcore.tables import yaml_beside
+from retool_mcore.config.ranges import EXPECTED, PATTERNS, VALUES, Count, Name, Norms, Observation, Texts
+from retool_mcore.errors import UserError
 
-
-def _must(hold: Callable[[Any], bool], expected: str) -> AfterValidator:
-    def checked(value: Any) -> Any:
-        if not hold(value):
-            raise ValueError(expected)
-        return value
-
-    return AfterValidator(checked)
-
-
-refused = refusals(__file__)
-_SOURCE = r"([\w.-]+/)?"
-_BEST = (
-    rf"^(val/{_SOURCE}accuracy|reward/{_SOURCE}accuracy|reward/tool_productivity|critic/(score|rewards)/(mean|max|min)"
-    r"|behaviour/[\w./@-]+|actor/(entropy|kl_loss|ppo_kl)|(train|val)/loss)$"
-)
-_NAME = r"^\w[\w.+-]*(/\w[\w.+-]*)*$"
-PATTERNS = {
-    _NAME: "letters, digits and ._+- in one or several folders, as in mine or maths/first",
-    _BEST: "a metric that says how good the policy is, as val/accuracy, reward/accuracy, critic/score/mean or, in SFT, "
-    "val/loss",
-}
-
-Every = Annotated[int, _must(lambda n: n >= 1 or n == -1, "1 or more, or -1 for never")]
-Reply = Literal["ignore", "tell", "skip", "back", "stop"]
-Name = Annotated[str, Field(pattern=_NAME)]
-Best = Annotated[str, Field(pattern=_BEST)]
-Text = Annotated[str, Field(min_length=1)]
-Texts = list[Text]
-_INTERVAL = _must(lambda v: len(v) == 2 and 0 <= v[0] < v[1] <= 1, "[low, high] with 0 <= low < high <= 1")
-Interval = Annotated[list[float], _INTERVAL]
-Weights = Annotated[dict[str, float], _must(lambda w: any(w.values()) and min(w.values()) >= 0, "0 or more, one above")]
-PowerOfTwo = Annotated[int, _must(lambda n: n >= 1 and not n & (n - 1), "a power of two")]
-Loggers = list[Literal["console", "tensorboard", "wandb", "mlflow"]]
-Sets = Annotated[
-    list[Literal["held_back", "evaluation"]],
-    _must(
-        lambda sets: "held_back" in sets and len(set(sets)) == len(sets),
-        "held_back, by which a checkpoint is chosen, and perhaps evaluation",
-    ),
-]
-Targets = Annotated[list[Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]], Field(min_length=1)]
+# Bounds that must be those of the code that reads them (tests/config/test_relations.py).
+_NUMBERS: dict[str, Any] = {"Observation": Observation, "Norms": Norms}
 
 # Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
 LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}
 
-_TABLES = yaml_beside(__file__, "values.yaml")
-_NUMBERS: dict[str, Any] = {
-    name: Annotated[{"int": int, "float": float}[kind], Field(**bounds)]
-    for name, (kind, bounds) in _TABLES["numbers"].items()
-}
-VALUES: tuple[tuple[Any, str, str], ...] = tuple(
-    ((_NUMBERS | globals())[kind] if isinstance(kind, str) else Literal[tuple(kind)], section, keys)
-    for kind, section, keys in _TABLES["values"]
-)
 ADAPTER = functools.cache(TypeAdapter)  # made again for every value they take as long as the rest of a check
 
 
@@ -79,7 +30,7 @@ class OwnFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     path: str
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Name
     weight: Annotated[float, Field(gt=0)] = 1.0
     question: str | None = None
     answer: str | None = None
@@ -114,17 +65,19 @@ def check(config: Mapping[str, Any]) -> None:
     """Refuse a resolved configuration (plain) that holds a value outside its range. Raises UserError."""
     for kind, section, keys in VALUES:
         for key in keys.split():
-            full = f"{section}.{key}".removeprefix(".").removesuffix("?")
+            full = f"{section}.{key}".removeprefix(".")
             for value in _at(config, full):
                 left_open = isinstance(value, str) and ("${" in value or value == "???")
-                if not left_open and (value is not None or not key.endswith("?")):
+                if not left_open:
                     validate(kind, value, full)
     loggers, verls = ([*_at(config, key)] for key in ("train.loggers", "verl.trainer.logger"))
     if loggers and verls and verls[0] != [*loggers[0], "file"]:
         raise UserError(f"verl.trainer.logger={verls[0]} follows train.loggers: set that.")
     loss, aggregation = (next(_at(config, f"recipe.{key}"), None) for key in ("policy_loss", "loss_aggregation"))
     if (own := LOSS_AGGREGATIONS.get(loss, aggregation)) != aggregation:
-        raise refused("aggregation", loss=loss, own=own, aggregation=aggregation)
+        raise UserError(
+            f"recipe.policy_loss={loss} is its paper's with recipe.loss_aggregation={own}, not {aggregation}: set that."
+        )
     curriculum = next(_at(config, "data.curriculum"), {})
     if curriculum.get("keep") and not curriculum["pass_rates"]:
         raise UserError(f"data.curriculum.keep={curriculum['keep']} is of data.curriculum.pass_rates: give that, too.")
@@ -147,7 +100,7 @@ def validate(kind: Any, value: Any, key: str) -> Any:
         return ADAPTER(kind).validate_python(value, strict=True)
     except ValidationError as errors:
         error = max(errors.errors(), key=lambda one: one["type"] == "extra_forbidden")  # a misspelt key is missing, too
-    expected = _TABLES["expected"].get(error["type"], error["msg"]).format(**error.get("ctx", {}))
+    expected = EXPECTED.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
     if error["type"] == "string_pattern_mismatch":
         expected = PATTERNS[error["ctx"]["pattern"]]
     key = ".".join([key, *map(str, error["loc"])])
@@ -170,7 +123,10 @@ def _check_rollout(rollout: Mapping) -> None:
     most = f"rollout.max_response_tokens={rollout['max_response_tokens']}"
     observation, turn = rollout["max_observation_tokens"], rollout["max_turn_tokens"]
     if observation >= rollout["max_response_tokens"]:
-        raise refused("observation", observation=observation, most=most)
+        raise UserError(
+            f"rollout.max_observation_tokens={observation} must be below {most}: one observation would fill the whole "
+            "response."
+        )
     if turn > rollout["max_response_tokens"]:
         raise UserError(f"rollout.max_turn_tokens={turn} exceeds {most}: lower it.")
 
@@ -178,14 +134,17 @@ def _check_rollout(rollout: Mapping) -> None:
 def _check_stages(stages: Mapping | None) -> None:
     """Of an environment's trajectories (environments/stages.py)."""
     for name, count in (stages or {}).items():
-        validate(_NUMBERS["Count"], count, f"data.stages.{name}")
+        validate(Count, count, f"data.stages.{name}")
 
 
 def _check_train(train: Mapping) -> None:
     batch, mini_batch, steps, every = (train.get(key) for key in ("batch", "mini_batch", "steps", "eval_every"))
     rl = "n" in train  # trajectories a prompt; without them it is SFT's section
     if mini_batch and batch % mini_batch:
-        raise refused("mini_batch", batch=batch, mini_batch=mini_batch)
+        raise UserError(
+            f"train.batch={batch} is not a multiple of train.mini_batch={mini_batch} (both count prompts): change one "
+            "of them, here or in data.rl."
+        )
     if rl and steps is None:
         raise UserError("train.steps=null: RL has no epochs to end with, so give the number of its steps.")
     if steps and train["warmup_steps"] >= steps:

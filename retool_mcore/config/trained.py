@@ -12,8 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from retool_mcore.config.overrides import KEYS
 from retool_mcore.errors import UserError
+
+# Words for the policies of a run that eval and export know, and each one's link in the run's folder.
+STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
 
 # Of a recipe what shapes an episode or its grade; the rest is of training, and `retool eval` has no such keys.
 RECIPE = (
@@ -92,7 +94,7 @@ def _trained(config: DictConfig) -> tuple[Path, dict] | None:
         run, policy = Path(str(config.run_dir)), str(config.policy)
     except OmegaConfBaseException:
         return None  # what is wrong is reported where the configuration is resolved
-    inside = policy in ("init", *KEYS["stage_policies"]) or Path(policy).resolve().is_relative_to(run.resolve())
+    inside = policy in ("init", *STAGE_POLICIES) or Path(policy).resolve().is_relative_to(run.resolve())
     path = next((file for stage in ("rl", "sft") if (file := run / stage / "config.yaml").is_file()), None)
     if not inside or path is None:
         return None

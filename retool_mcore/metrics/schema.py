@@ -6,12 +6,62 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow
 
-from retool_mcore.tables import arrow_type, yaml_beside
+_TEXT, _BOOL = pyarrow.string(), pyarrow.bool_()
+_INT, _LONG, _REAL = pyarrow.int32(), pyarrow.int64(), pyarrow.float64()
 
-_TABLES = yaml_beside(__file__)
-SCALARS, DERIVED = ({name: arrow_type(told) for name, told in _TABLES[kind].items()} for kind in ("scalars", "derived"))
-ARRAYS = {name: np.dtype(told) for name, told in _TABLES["arrays"].items()}
-STRUCTS = {name: arrow_type([told]) for name, told in _TABLES["structs"].items()}
+SCALARS = {
+    "step": _INT,
+    "uid": _TEXT,  # of the group: the samples of one prompt in one step
+    "sample": _INT,  # number in the group
+    "place": _INT,  # in the batch that the update read, verl's padding counted
+    "mini_batch": _INT,  # of the step, from 0
+    "index": _LONG,  # of the problem in its data set
+    "data_source": _TEXT,
+    "score": _REAL,
+    "acc": _REAL,
+    "pred": _TEXT,
+    "ground_truth": _TEXT,
+    "turns": _INT,
+    "finish": _TEXT,
+    "generate_s": _REAL,
+    "tool_s": _REAL,
+    "started": _REAL,
+    "taken_over": _BOOL,
+}
+# One value a token: `prompt_ids` for the prompt, all others for the response.
+ARRAYS = {
+    "prompt_ids": np.dtype(np.int32),
+    "response_ids": np.dtype(np.int32),
+    "response_mask": np.dtype(bool),  # verl's, as the loss received it; the mask of the spans is another column
+    "logprobs": np.dtype(np.float32),  # the rollout engine's
+    "old_log_probs": np.dtype(np.float32),  # the trainer's, before the update
+    "advantages": np.dtype(np.float32),
+    "is_weights": np.dtype(np.float32),  # truncated importance weights of the rollout correction
+}
+_CALL = {
+    "code": _TEXT,
+    "malformed": _BOOL,
+    "status": _TEXT,
+    "stdout": _TEXT,
+    "stderr": _TEXT,
+    "value": _TEXT,
+    "duration_s": _REAL,
+    "turn": _INT,
+    "start": _INT,
+    "truncated": _BOOL,
+    "tool": _TEXT,
+    "arguments": _TEXT,
+}
+_TURN = {"programs": _INT, "boxed": _BOOL, "fakes": pyarrow.list_(_INT), "generate_s": _REAL, "tool_s": _REAL}
+# Columns that are lists of structs.
+STRUCTS = {
+    "spans": pyarrow.list_(pyarrow.struct({"kind": _TEXT, "start": _INT, "end": _INT})),
+    "versions": pyarrow.list_(pyarrow.struct({"version": _INT, "start": _INT, "end": _INT})),
+    "calls": pyarrow.list_(pyarrow.struct(_CALL)),
+    "turn_notes": pyarrow.list_(pyarrow.struct(_TURN)),
+}
+# Derived from other columns for the index alone: a list of trajectories reads neither tokens nor programs.
+DERIVED = {"tokens": _INT, "num_calls": _INT, "statuses": pyarrow.list_(_TEXT)}
 _EXTRA = "extra"  # JSON of whatever else a record holds
 
 

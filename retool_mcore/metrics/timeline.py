@@ -18,9 +18,21 @@ import numpy as np
 
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import queued_s
-from retool_mcore.tables import yaml_beside
 
-PHASES: dict[str, str] = yaml_beside(__file__)
+# verl's timer -> the part of a step, in the order in which they run (verl/trainer/ppo/v1/trainer_base.py).
+PHASES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "old_log_prob": "log_probs",
+    "ref": "log_probs",
+    "values": "log_probs",
+    "adv": "advantages",
+    "audit": "audit",
+    "update_critic": "update",
+    "update_actor": "update",
+    "save_checkpoint": "checkpoint",
+    "update_weights": "weight_push",
+}
 _GPU_WORK = ("generation", "log_probs", "update", "weight_push")
 Samples = Sequence[tuple[float, float]]  # (seconds since 1970, busy share in [0, 1])
 _SHOWN = 200  # trajectories of a step on the timeline, the longest

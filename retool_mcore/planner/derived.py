@@ -6,10 +6,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.resources import processors
 from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
-from retool_mcore.tables import yaml_beside
 
-_TABLES = yaml_beside(__file__)
-TOKEN_BYTES, EPISODES_A_WORKER, GRADINGS_A_WORKER, STORAGE_UNIT_BYTES, CORES_A_GPU, PLACES = _TABLES.values()
+# One token of a trajectory in TransferQueue: six columns of int64 (ids, masks, positions), six of float32.
+TOKEN_BYTES = 72
+# An agent worker is one asyncio process on one core. Its episodes wait for the engine and for programs; the work of a
+# turn (rendering, parsing, sending) must not delay the others.
+EPISODES_A_WORKER = 256
+# Grading takes 1 to 1.5 ms at the 99th percentile (docs/measured/grader.md): at most 2 s of one core for a worker.
+GRADINGS_A_WORKER = 1024
+# A storage unit is one process that copies every byte in and out at about 1 GB/s: 1 GiB costs seconds of a step.
+STORAGE_UNIT_BYTES = 2**30
+# Left free for the GPU's own processes: a trainer's rank, an engine's worker and a share of the engine's scheduler.
+CORES_A_GPU = 3
+# Keys that may be null, and the key at which verl reads each; None: only we read it.
+PLACES: dict[str, str | None] = {
+    "parallel.agent_workers": "verl.actor_rollout_ref.rollout.agent.num_workers",
+    "parallel.reward_workers": "verl.reward.num_workers",
+    "parallel.storage_units": "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units",
+    "sandbox.workers": None,
+}
 
 
 def sizes(config: DictConfig, cores: int) -> dict[str, int]:

@@ -6,12 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.planner.flops import RECOMPUTE, attention_pairs
 from retool_mcore.planner.packing import pack
 from retool_mcore.planner.shape import check_sizes
-
-refused = refusals(__file__)
 
 # verl's weight of a token against a pair of tokens when it balances micro-batches (utils/seqlen_balancing.py).
 VERL_TOKEN_COST = 24576
@@ -43,7 +41,9 @@ class Layout:
     def __post_init__(self):
         check_sizes("layout", self, ("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch_tokens"))
         if self.fused_log_probs not in (False, True, "in_place"):
-            raise refused("log_probs", given=self.fused_log_probs)
+            raise UserError(
+                f"the layout's fused_log_probs is {self.fused_log_probs!r}, expected true, false or in_place."
+            )
         if self.recompute not in RECOMPUTE:
             raise UserError(f"the layout's recompute is {self.recompute!r}, expected one of {', '.join(RECOMPUTE)}.")
         if self.vpp > 1 and self.pp == 1:
@@ -83,7 +83,10 @@ class Batch:
         Quantile q has length longest * q^a with a = longest / mean - 1, whose mean is longest / (1 + a).
         """
         if sequences < 1 or longest < 1 or not 0 < mean <= longest:
-            raise refused("spread", sequences=sequences, longest=longest, mean=mean)
+            raise UserError(
+                f"a batch of {sequences} sequences of at most {longest} tokens and a mean of {mean} is impossible: "
+                "expected at least 1 sequence and 1 token, and a mean above 0 and at most the longest."
+            )
         power = longest / mean - 1
         quantiles = ((index + 0.5) / sequences for index in range(sequences))
         return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
@@ -167,7 +170,10 @@ class Share:
         if len(self.lengths) < group:
             raise UserError(f"{len(self.lengths)} sequences of a rank do not make {group} micro-batches.")
         if self.lengths[0] > limit:
-            raise refused("longest", longest=self.lengths[0], limit=limit)
+            raise UserError(
+                f"the longest sequence has {self.lengths[0]} tokens and a micro-batch takes {limit}: raise "
+                "micro_batch_tokens."
+            )
         count = -(-self.tokens // limit)
         while True:
             count = min(-(-count // group) * group, len(self.lengths) // group * group)
@@ -179,5 +185,7 @@ class Share:
             if largest <= limit:
                 return MicroBatches(count, largest)
             if count == len(self.lengths) // group * group:
-                raise refused("full", count=count, limit=limit)
+                raise UserError(
+                    f"no {count} micro-batches of {limit} tokens hold the sequences: raise micro_batch_tokens."
+                )
             count += 1

@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from retool_mcore.errors import UserError
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.shape import Shape
-from retool_mcore.tables import yaml_beside
 
 GIB = 2**30
 
@@ -25,7 +24,14 @@ LOGIT_PEAK_IN_PLACE = FP32 + BF16  # fused_log_probs.py: the gradient over the l
 LOGIT_PEAK_HALF = BF16  # the same without the float32 copy: the logits, later the gradient over them
 FUSED_LOGIT_COLUMNS = 9504  # d_logits at once in verl's fused kernel (verl/utils/kernel/kernels.py)
 
-WORKSPACES, CONTEXT, NCCL_GROUP, ENGINE_ASLEEP = (GIB * size for size in yaml_beside(__file__).values())
+# Bytes of workspaces of cuBLAS (32 MiB on Hopper) and Transformer Engine, and of tensors too small to list.
+WORKSPACES = 0.25 * GIB
+# Bytes outside torch's allocator: the CUDA context with its modules, and NCCL's channels for each communicator. Not
+# measured yet; a CUDA context alone is 0.5 GB on H100, and NCCL takes 0.5 to 1 GB for a handful of communicators.
+CONTEXT = 1.0 * GIB
+NCCL_GROUP = 0.35 * GIB
+# Bytes that vLLM keeps asleep: its process holds a context, the private pools of CUDA graphs and its own NCCL.
+ENGINE_ASLEEP = 1.6 * GIB
 # What torch's allocator holds beyond what is allocated, as a share; expandable segments keep it small.
 FRAGMENTATION = 0.03
 

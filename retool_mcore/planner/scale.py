@@ -15,9 +15,35 @@ from retool_mcore.planner.rollout import PUSH_S
 from retool_mcore.planner.search import Plan, Problem
 from retool_mcore.planner.serving import Trajectory
 from retool_mcore.planner.simulate import Order, Simulation
-from retool_mcore.tables import yaml_beside
 
-ASSUMED = yaml_beside(__file__)
+# Fitted to measured rows; all other rows of benchmarks.planner.simulation are predictions.
+# The pass for log-probabilities divided by the planner's estimate: verl computes the entropy as well, and its trainer
+# works around the pass. Fitted to two steps of stock verl on 4 x H200 (1.23 and 1.17 in
+# benchmarks/results/plan_baseline.json).
+LOG_PROBS_FACTOR = 1.2
+# Seconds of a step outside its phases: advantages, mask audit, reading and writing rows. Fitted to step 3 of
+# rl_step_again.json (31.7 s without its phases), which has 256 trajectories; more were not measured.
+REST_S = 0.33
+
+# Trajectories without a recorded run, as in benchmarks/rollout/live.py.
+PROMPT_TOKENS = 300
+OBSERVATION_TOKENS = 200
+
+CORES_A_NODE = 112  # two sockets of a DGX H100 (data sheet); sandbox slots and agent workers follow from it
+
+# Weights to engines with GPUs of their own. Neither was measured with GPUs.
+HOST_BYTES_S = 2.0e9  # gloo over TCP and host memory; a broadcast passes ceil(log2(ranks)) times through one link
+NCCL_SHARE = 0.5  # share of a GPU's network bandwidth, after gathering on the first rank
+
+# Llama 3 (arXiv 2407.21783, 3.3.4): 419 unexpected interruptions of 16,384 GPUs in 54 days.
+MTBF_GPU_H = 50676
+# Seconds until a fault is acted on: the longest of 32 (benchmarks/results/faults.json). A hang takes the watchdog's.
+DETECT_S = 54
+# Seconds to the first step of the 7B on 2 x H200, most of it imports (docs/measured/rollout.md). Reading a checkpoint
+# takes as long as saving it, and comes on top.
+RESTART_S = 330
+FAILURES = 2000  # drawn for one estimate
+
 Turns = tuple[list[tuple[float, float]], list[float]]  # as Trajectory has them
 
 
@@ -45,14 +71,14 @@ def gpus_of(config: DictConfig) -> int:
 def order_of(config: DictConfig, problem: Problem, plan: Plan) -> Order:
     """How the run's generation and training take turns."""
     pipeline, shape, own = config.pipeline, problem.shape, problem.own_gpus
-    slots = derived.sizes(config, ASSUMED["cores_a_node"])
+    slots = derived.sizes(config, CORES_A_NODE)
     phases = {name: took for name, took in plan.seconds.items() if name not in ("generation", "push")}
-    train = sum(phases.values()) + (ASSUMED["log_probs"] - 1) * phases["log-probs"] + ASSUMED["rest_s"]
+    train = sum(phases.values()) + (LOG_PROBS_FACTOR - 1) * phases["log-probs"] + REST_S
     push = PUSH_S
     if own:
         size = BF16 * shape.parameters
-        links = math.ceil(math.log2(1 + own)) / ASSUMED["host_bytes_s"]
-        push = size * (links if pipeline.transport == "host" else 1 / (problem.machine.network * ASSUMED["nccl_share"]))
+        links = math.ceil(math.log2(1 + own)) / HOST_BYTES_S
+        push = size * (links if pipeline.transport == "host" else 1 / (problem.machine.network * NCCL_SHARE))
         # verl puts the weights of the step's beginning back for each later mini-batch's log-probabilities.
         rank = max(stage_parameters(shape, plan.layout, stage) for stage in plan.layout.stages)
         train += 3 * (pipeline.updates - 1) * BF16 * rank / problem.machine.pcie
@@ -77,7 +103,7 @@ def drawn(
 
     def made(length: int) -> Turns:
         count = min(config.rollout.max_turns, int(draw.expovariate(1 / calls))) if calls else 0
-        given = [ASSUMED["prompt_tokens"]] + [ASSUMED["observation_tokens"]] * count
+        given = [PROMPT_TOKENS] + [OBSERVATION_TOKENS] * count
         share = min(1.0, length / 2 / sum(given))  # a short one has short ones
         sampled = (length - share * sum(given)) / len(given)
         waits = [draw.expovariate(1 / tool_s) if tool_s else 0.0 for _ in range(count)]
@@ -161,8 +187,8 @@ def ettr(step_s: float, save: float, every: int, gpus: int, seed: int) -> float:
     """Of the time with failures at random: the share of steps that are kept. A failure loses the steps since the last
     save, and takes until it is seen, the processes are there again and the checkpoint is read."""
     draw, kept, wall = random.Random(seed), 0.0, 0.0
-    for _ in range(ASSUMED["failures"]):
-        ran = draw.expovariate(gpus / (3600 * ASSUMED["mtbf_gpu_h"]))
+    for _ in range(FAILURES):
+        ran = draw.expovariate(gpus / (3600 * MTBF_GPU_H))
         kept += ran // (every * step_s + save) * every * step_s
-        wall += ran + ASSUMED["detect_s"] + ASSUMED["restart_s"] + save
+        wall += ran + DETECT_S + RESTART_S + save
     return kept / wall

@@ -14,9 +14,16 @@ from retool_mcore.planner.machine import Machine
 from retool_mcore.planner.memory import ENGINE_ASLEEP, GIB, Memory, memory, models, staying
 from retool_mcore.planner.shape import Shape
 from retool_mcore.planner.time import Time, log_prob_seconds, seconds
-from retool_mcore.tables import yaml_beside
 
-KINDS: dict[str, str] = yaml_beside(__file__)
+# Refusals without their numbers, to count them: a part of a message of parallel.py or layout.py, and its kind.
+KINDS = {
+    "attention heads": "tp does not divide the attention heads",
+    "key/value heads": "tp does not fit the key/value heads",
+    "vocabulary": "tp does not divide the vocabulary",
+    "experts": "ep does not divide the experts or the ranks",
+    "layers": "pp does not divide the layers",
+    "data-parallel": "fewer sequences than data-parallel ranks",
+}
 MICRO_BATCHES = (1, 1.5, 2, 4)  # of the longest sequence
 OFFLOADS = ((False, False), (False, True), (True, True))  # parameters and gradients, optimizer
 TOKEN_MULTIPLE = 512

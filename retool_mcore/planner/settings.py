@@ -8,9 +8,25 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.planner.layout import Layout
 from retool_mcore.planner.parallel import check_layout
 from retool_mcore.planner.shape import Model, Shape
-from retool_mcore.tables import yaml_beside
 
-KEYS, RECOMPUTE = yaml_beside(__file__).values()
+# Fields of Layout that one key below `parallel` sets; recomputation needs several (RECOMPUTE).
+KEYS = {
+    "tp": "tp",
+    "pp": "pp",
+    "vpp": "megatron.virtual_pipeline_model_parallel_size",
+    "cp": "megatron.context_parallel_size",
+    "ep": "ep",
+    "micro_batch_tokens": "micro_batch_tokens",
+    "param_offload": "megatron.param_offload",
+    "optimizer_offload": "megatron.optimizer_offload",
+}
+# By kind of recomputation, the overrides below parallel.megatron.override_transformer_config.recompute_.
+RECOMPUTE = {
+    "none": ["granularity=null"],
+    "selective": ["granularity=selective", "modules=[core_attn]"],
+    "mlp": ["granularity=selective", "modules=[mlp]"],
+    "full": ["granularity=full", "method=uniform", "num_layers=1"],
+}
 
 
 def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dict[str, Any]:

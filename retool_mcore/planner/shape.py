@@ -5,12 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from retool_mcore.errors import UserError
 from retool_mcore.tables import yaml_beside
 
-FAMILIES: dict[str, list[bool]] = yaml_beside(__file__)
+
+class Family(NamedTuple):
+    """What the layers of a model type have besides what every Shape has."""
+
+    qkv_bias: bool  # q, k and v have a bias
+    qk_norm: bool  # q and k are normalised
+
+
+# By `model_type` of config.json, the models whose layers are what Shape counts.
+FAMILIES = {
+    "qwen2": Family(qkv_bias=True, qk_norm=False),
+    "llama": Family(qkv_bias=False, qk_norm=False),
+    "mistral": Family(qkv_bias=False, qk_norm=False),
+    "qwen3": Family(qkv_bias=False, qk_norm=True),
+    "qwen3_moe": Family(qkv_bias=False, qk_norm=True),
+}
 
 
 def check_sizes(whose: str, of: object, names: Sequence[str]) -> None:
@@ -65,7 +80,6 @@ class Shape:
         if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
             raise UserError(f"{file} has layers with and layers without experts, which the planner does not know.")
         layers, hidden, ffn, heads, vocab, *experts = (config[key] for key in keys)
-        bias, norm = FAMILIES[family]
         return cls(
             layers=layers,
             hidden=hidden,
@@ -76,8 +90,8 @@ class Shape:
             head_dim=config.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads,
             vocab=vocab,
             tied=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=bias,
-            qk_norm=norm,
+            qkv_bias=FAMILIES[family].qkv_bias,
+            qk_norm=FAMILIES[family].qk_norm,
             **dict(zip(("experts", "active"), experts, strict=False)),
         )
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from retool_mcore.errors import UserError, refusals
-
-refused = refusals(__file__)
+from retool_mcore.errors import UserError
 
 REJECTIONS = (
     *(f"{level}_k{number}" for level in ("token", "seq_sum", "seq_mean") for number in (1, 2, 3)),
@@ -24,9 +22,13 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
     if not corrects and not bypasses:
         return
     if not log_probs:
-        raise refused("no_log_probs", name=name)
-    if not _are_bounds(correction["rollout_is_threshold"], most=2):
-        raise refused("bounds", correction=correction)
+        raise UserError(
+            f"{name} needs the rollout engine's log-probabilities: leave "
+            "verl.actor_rollout_ref.rollout.calculate_log_probs at true, or take correction=disabled."
+        )
+    threshold = correction["rollout_is_threshold"]
+    if not _are_bounds(threshold, most=2):
+        raise UserError(f"correction.rollout_is_threshold={threshold}: expected 2.0 or 0.5_5.0.")
     if modes == [""]:
         return
     if unknown := [mode for mode in modes if mode not in REJECTIONS]:
@@ -37,11 +39,19 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
         _are_bounds(spec, most=2 if mode.endswith("k1") else 1) for spec, mode in zip(specs, modes, strict=True)
     )
     if not fit:
-        raise refused("specs", correction=correction)
+        raise UserError(
+            f"correction.rollout_rs_threshold={correction['rollout_rs_threshold']} does not fit "
+            f"{correction['rollout_rs']}: expected 0.5_2.0 for k1, one bound for k2 and k3."
+        )
     if recipe["loss_aggregation"] != "token-mean":
-        raise refused("aggregation", name=name, recipe=recipe)
+        raise UserError(
+            f"{name} rejects trajectories, which needs recipe.loss_aggregation=token-mean, not "
+            f"{recipe['loss_aggregation']}: the mean over sequences divides by the rejected ones too."
+        )
     if recipe["observation_weight"] > 0:
-        raise refused("observations", name=name)
+        raise UserError(
+            f"{name} rejects tokens, which recipe.observation_weight would take for observations: set it to 0."
+        )
 
 
 def count_rejected(batch) -> None:

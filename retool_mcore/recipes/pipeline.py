@@ -3,9 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 
-from retool_mcore.errors import UserError, refusals
-
-refused = refusals(__file__)
+from retool_mcore.errors import UserError
 
 
 def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp: int, eval_every: int) -> None:
@@ -30,17 +28,25 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
     if pipeline["staleness"] < 1:
         raise UserError(f"{name}: pipeline.staleness is {pipeline['staleness']}; expected 1 or more, or pipeline=sync.")
     if eval_every > 0:
-        raise refused("no_validation", name=name)
+        raise UserError(
+            f"{name} does not validate inside the run, where rollouts of training are in progress: set "
+            "train.eval_every=-1 and evaluate with `retool eval`."
+        )
     if pipeline["mode"] == "colocate_async":
         return
     if pipeline["updates"] * mini_batch != batch:
-        raise refused(
-            "updates", name=name, pipeline=pipeline, batch=batch, held=batch / mini_batch, mini_batch=mini_batch
+        raise UserError(
+            f"{name} makes {pipeline['updates']} update(s) a batch, but train.batch={batch} holds "
+            f"{batch / mini_batch:g} of train.mini_batch={mini_batch}: leave train.mini_batch out, or take "
+            "pipeline=async."
         )
     gpus = pipeline["rollout_nodes"] * pipeline["rollout_gpus"]
     a_node = max(pipeline["rollout_gpus"], 1)
     if gpus < 1 or gpus % rollout_tp or (a_node % rollout_tp and rollout_tp % a_node):
-        raise refused("engines", name=name, pipeline=pipeline, rollout_tp=rollout_tp)
+        raise UserError(
+            f"{name}: {pipeline['rollout_nodes']} node(s) of pipeline.rollout_gpus={pipeline['rollout_gpus']} are not "
+            f"filled by rollout engines of parallel.rollout_tp={rollout_tp} devices: choose a multiple of it."
+        )
     if pipeline["transport"] == "nccl" and importlib.util.find_spec("cupy") is None:
         raise UserError(f"{name}: pipeline.transport=nccl needs CuPy, which is not installed: take transport=host.")
 
@@ -53,5 +59,12 @@ def beside(config: Mapping) -> int:
 
 def check_slurm(config: Mapping) -> None:
     """Refuse rollout engines that the nodes of a Slurm job, which are all alike, cannot hold. Raises UserError."""
-    if beside(config) and (pipeline := config["pipeline"])["rollout_gpus"] > config["parallel"]["gpus_per_node"]:
-        raise refused("nodes", pipeline=pipeline, parallel=config["parallel"])
+    if not beside(config):
+        return
+    pipeline, a_node = config["pipeline"], config["parallel"]["gpus_per_node"]
+    if pipeline["rollout_gpus"] > a_node:
+        raise UserError(
+            f"pipeline={pipeline['name']}: pipeline.rollout_gpus={pipeline['rollout_gpus']} on each of "
+            f"{pipeline['rollout_nodes']} node(s), but a job's nodes have parallel.gpus_per_node={a_node}: lower it, "
+            "or parallel.rollout_tp, and raise rollout_nodes."
+        )

@@ -38,9 +38,50 @@ from retool_mcore.backends import forked_python, ray_titles
 from retool_mcore.backends.env import COMMON, CPU, GPU, forks, on_cpu, stage_env, template_of
 from retool_mcore.backends.forked_python import MOST_DESCRIPTORS, PYTHON, RAY_WORKER, SOCKET, program_of
 from retool_mcore.runner import processes
-from retool_mcore.tables import yaml_beside
 
-MODULES = yaml_beside(__file__)
+# What the processes of a stage have in common, imported once by the template from which they are forked. No module here
+# may import Ray, whose library reads its process's place in the cluster from the environment once, when it is loaded,
+# or adapt torch to its process (backends/cpu/torch_cpu.py).
+MODULES: dict[str, list[str]] = {
+    "both": [
+        "torch.distributed.checkpoint",
+        "torch._dynamo",
+        "torch.utils.tensorboard",
+        "tensordict",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.qwen2.modeling_qwen2",
+        "datasets",
+        "peft",
+        "scipy.stats",
+        "sympy",
+        "hydra",
+        "uvicorn",
+        "fastapi",
+        "aiohttp",
+        "openai",
+        "pydantic.v1",
+    ],
+    "cpu": [
+        "model_hosting_container_standards.sagemaker",
+        "compressed_tensors",
+        "vllm.engine.arg_utils",
+        "vllm.v1.core.sched.scheduler",
+        "megatron.core.models.gpt",
+        "mbridge",
+        "vllm.model_executor.kernels.linear",
+        "vllm.v1.worker.cpu_model_runner",
+        "vllm.model_executor.models.mixtral",
+        "vllm.model_executor.models.qwen2_moe",
+        "vllm.entrypoints.openai.responses.protocol",
+        "vllm.entrypoints.openai.api_server",
+        "vllm.entrypoints.anthropic.protocol",
+        "vllm.entrypoints.pooling.embed.protocol",
+        "vllm.entrypoints.pooling.scoring.protocol",
+        "sympy.combinatorics",
+    ],
+    # Neither Megatron nor vLLM: Transformer Engine and NVML ask for the devices when they are imported.
+    "cuda": [],
+}
 VARIABLES = (SOCKET, PYTHON, "PYTHON_EXEC")  # the last is by what torchrun starts its ranks
 TITLE_ROOM = 1024  # bytes of the command line, so that a title never runs over the environment behind it
 _NO_STAGE = "0" * 128  # room for the mark of a stage, which replaces it in every child

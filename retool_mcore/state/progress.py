@@ -15,9 +15,21 @@ from typing import TextIO
 import yaml
 from tqdm import tqdm
 
-from retool_mcore.tables import yaml_beside
-
-SHOWN: dict[str, str] = yaml_beside(__file__)
+# What the line of a running stage shows, in this order: the label, and the end of the metric's name.
+SHOWN = {
+    "loss": "train/loss",
+    "val": "val/loss",
+    "reward": "critic/score/mean",
+    "accuracy": "reward/accuracy",
+    "val acc": "val/accuracy",
+    "code": "code_ratio",
+    "length": "response_length/mean",
+    "entropy": "actor/entropy",
+    "tokens/s": "perf/tokens_per_second",
+    "gen s": "timing_s/gen",
+    "tool s": "timing_s/tools",
+    "update s": "timing_s/update_actor",
+}
 ASK_S = 2.0  # between two looks at what the stage does
 _ATTEMPT = re.compile(r"attempt_(\d+)\.jsonl")
 

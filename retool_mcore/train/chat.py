@@ -26,7 +26,7 @@ from retool_mcore.tools.toolbox import Toolbox
 HELP = """\
 /reset          begin a new conversation
 /system TEXT    begin a new one under this system message; without a text, under none
-/save [NAME]    write this conversation's answers to RUN/eval/NAME (chat), for `retool view RUN --evaluation NAME`
+/save [NAME]    write this conversation's answers to RUN/eval/NAME (chat), for `retool view RUN --eval NAME`
 /help           this list
 /exit           end (or Ctrl-D); Ctrl-C ends an answer"""
 CUT = {  # by the trajectory's `finish`
@@ -229,7 +229,7 @@ def save(conversation: Conversation, run_dir: Path, name: str) -> str:
     (folder / "trajectories.jsonl").write_text(lines)
     config = (run_dir / "chat" / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config)  # names the policy, whose tokenizer spells the tokens
-    return f"{len(conversation.answers)} answers: retool view {run_dir} --evaluation {name}"
+    return f"{len(conversation.answers)} answers: retool view {run_dir} --eval {name}"
 
 
 def context_of(config, folder: Path) -> int:

@@ -117,7 +117,7 @@ def test_a_spread_has_its_mean_and_its_longest():
         (lambda: Layout(vpp=2), "needs pp > 1"),
         (lambda: Batch(()), "at least one sequence"),
         (lambda: Batch((5, 0)), "1 token or more"),
-        (lambda: Batch.spread(10, 100, 200), "cannot be"),
+        (lambda: Batch.spread(10, 100, 200), "is impossible"),
         (lambda: memory(BIG, Layout(pp=3), BATCH), "does not divide"),
         (lambda: memory(BIG, Layout(dp=128), BATCH), "not enough for 128"),
         (lambda: memory(BIG, Layout(micro_batch_tokens=1024), BATCH), "raise micro_batch_tokens"),

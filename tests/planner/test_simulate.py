@@ -136,8 +136,8 @@ def test_failures_leave_less_the_more_gpus_there_are():
     few, many = (scale.ettr(200, 60, 18, gpus, 1) for gpus in (16, 16_384))
     assert 0.97 < few < 200 * 18 / (200 * 18 + 60) and many < 0.85
     # Whole cycles of 3,660 s in a time between failures of mean m: 1 / (exp(3660 / m) - 1).
-    mean = 3600 * scale.ASSUMED["mtbf_gpu_h"] / 131_072
-    back = scale.ASSUMED["detect_s"] + scale.ASSUMED["restart_s"] + 60
+    mean = 3600 * scale.MTBF_GPU_H / 131_072
+    back = scale.DETECT_S + scale.RESTART_S + 60
     expected = 3600 / math.expm1(3660 / mean) / (mean + back)
     found = [scale.ettr(200, 60, 18, 131_072, seed) for seed in range(20)]
     assert sum(found) / 20 == pytest.approx(expected, rel=0.03)

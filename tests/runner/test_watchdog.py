@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from retool_mcore.cli import main
+from retool_mcore.cli import main, stages
 from retool_mcore.runner import launch as launching
 from retool_mcore.runner import watchdog
 from retool_mcore.runner.launch import Paused, StageFailed, run_attempt
@@ -169,7 +169,7 @@ def test_the_command_line_says_so_and_exits_with_75(monkeypatch, capsys):
     def launch(stage, config):
         raise Paused(stage, 12)
 
-    monkeypatch.setattr(main, "launch", launch)
+    monkeypatch.setattr(stages, "launch", launch)
     assert main.main(["sft"]) == 75
     assert capsys.readouterr().out == "sft: stopped at step 12, start it again to go on\n"
 

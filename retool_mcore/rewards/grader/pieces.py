@@ -7,6 +7,7 @@ some place. Values at a few points say nothing about the other pieces: the point
 import math
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
+from typing import Any
 
 CONSTANTS = frozenset({"pi", "e", "i", "infty"})
 # Letters that stand for integers by custom, where the expression does not show it.
@@ -125,7 +126,11 @@ def _along(name: str, row: Point, kinks: list[tuple[tuple, bool]], real: Callabl
     places: set[float] = set()
     for tree, rounds in kinks:
         if name in letters(tree):
-            places |= set(_places(lambda at, tree=tree: real(tree, row | {name: at}), rounds))
+
+            def value(at: float, tree: tuple = tree) -> Any:
+                return real(tree, row | {name: at})
+
+            places |= set(_places(value, rounds))
     ordered = sorted(places)
     for n, place in enumerate(ordered):
         step = 1e-3 * max(1.0, abs(place))
