@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from retool_mcore.data.blocks import call_blocks, code_block, open_program, unfenced
+from retool_mcore.data.call_forms import block_values, call_parts
 from retool_mcore.data.function_schema import argument_error, function_schema
 from retool_mcore.data.special_tokens import POLICY_TAGS, SpecialTokens
-from retool_mcore.data.untrusted import json_or_none, read_json
 from retool_mcore.errors import UserError
 
 TOOL_NAME = "code_interpreter"
@@ -315,20 +315,16 @@ def _call(code: str, start: int) -> ToolCall:
 
 def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:
     try:
-        found = read_json(body)
+        found = block_values(body, lines=several)
     except ValueError as error:
-        found = json_or_none(body, lines=True) if several else None
-        if not found:
-            return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
-    if not (several and isinstance(found, list) and found):
-        found = [found]
+        return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
+    if len(found) != 1 and not several:
+        return [ToolCall(None, "Error: write one call, a JSON object, in each <tool_call>.", start, None)]
     return [_check_call(call, start, parameters) for call in found]
 
 
 def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCall:
-    name = call.get("name") if isinstance(call, dict) else None
-    arguments = call.get("arguments") if isinstance(call, dict) else None
-    arguments = arguments if isinstance(arguments, dict) else None
+    name, arguments, wrong = call_parts(call)
 
     def malformed(reason: str) -> ToolCall:
         # What is no text cannot be written to a record.
@@ -340,7 +336,7 @@ def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCa
         known = f"The only tool is {listed}" if len(parameters) == 1 else f"The tools are {listed or 'none'}"
         return malformed(f"unknown tool {str(name)[:60]!r}. {known}")
     if arguments is None:
-        return malformed(f"the arguments of {name} must be a JSON object")
+        return malformed(f"the arguments of {name} must be a JSON object: {wrong}")
     if not _is_text(arguments):
         return malformed("the arguments hold half of a surrogate pair, which is not valid text")
     if reason := argument_error(parameters[name], arguments):

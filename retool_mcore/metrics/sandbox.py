@@ -40,8 +40,8 @@ def _runs(records: Sequence[dict]) -> list[dict]:
 
 
 # rewards/equivalence.py::decide_once; rewards/math.py: the question handed back; backends/verl/reward_fn.py: scoring
-# itself raised.
-PARTS = ("front", "memo", "undecided", "copied", "crashed")
+# itself raised; rewards/tool_calls.py::judge.
+PARTS = ("front", "memo", "undecided", "copied", "crashed", "unread")
 
 
 def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from retool_mcore.data.untrusted import same_json
 from retool_mcore.errors import UserError
+from retool_mcore.rewards.call_truth import RightCall, Truth, read_truth
 from retool_mcore.rewards.sample import Sample
-from retool_mcore.rewards.tool_calls import as_multiset, check_tool_n1, parse_lines, read_truth, thought_of
+from retool_mcore.rewards.tool_calls import check_tool_n1, parse_calls, parse_lines, thought_of
 
 Granularity = Literal["fine", "intermediate", "coarse"]
 
@@ -25,7 +25,11 @@ def jaccard(first: Iterable[Hashable], second: Iterable[Hashable], refined: bool
 
 
 def match_score(
-    predicted: Sequence[dict], truth: Sequence[dict], *, granularity: Granularity = "fine", refined: bool = False
+    predicted: Sequence[dict],
+    truth: Sequence[RightCall],
+    *,
+    granularity: Granularity = "fine",
+    refined: bool = False,
 ) -> tuple[float, float]:
     """(S, S_max) of the paper (Sec. 3.3).
 
@@ -33,33 +37,37 @@ def match_score(
             of [J(parameter names) + number of equal values]
         S_max = 1 + sum over ground-truth calls of (1 + number of parameters)
 
-    "intermediate" (Sec. 5.3): a call counts 1 when it is equal as a whole, else 0, so S_max = 1 + number of calls.
+    Of a ground-truth call with optional parameters those count that the predicted call has. "intermediate" (Sec. 5.3):
+    a call counts 1 when it is equal as a whole, else 0, so S_max = 1 + number of calls.
     `refined`: names and parameter names count only when they all agree.
     """
-    score = jaccard([c["name"] for c in truth], [c["name"] for c in predicted], refined)
+    score = jaccard([call.name for call in truth], [call["name"] for call in predicted], refined)
     best_possible = 1.0
     unmatched = list(predicted)
     for call in truth:
-        best_possible += 1.0 if granularity == "intermediate" else 1.0 + len(call["arguments"])
-        same_name = [other for other in unmatched if other["name"] == call["name"]]
-        if same_name:
-            scores = [_call_score(other["arguments"], call["arguments"], granularity, refined) for other in same_name]
-            best = max(range(len(scores)), key=scores.__getitem__)
+        same_name = [other for other in unmatched if other["name"] == call.name]
+        scores = [_call_score(other, call, granularity, refined) for other in same_name]
+        best = max(range(len(scores)), key=scores.__getitem__, default=None)
+        names = call.names([] if best is None else same_name[best]["arguments"])
+        best_possible += 1.0 if granularity == "intermediate" else 1.0 + len(names)
+        if best is not None:
             score += scores[best]
             unmatched = [other for other in unmatched if other is not same_name[best]]
     return score, best_possible
 
 
-def _call_score(predicted: dict, truth: dict, granularity: Granularity, refined: bool) -> float:
+def _call_score(predicted: dict, truth: RightCall, granularity: Granularity, refined: bool) -> float:
     if granularity == "intermediate":
-        return float(same_json(predicted, truth))
-    equal = sum(name in predicted and same_json(predicted[name], value) for name, value in truth.items())
-    return jaccard(list(truth), list(predicted), refined) + equal
+        return float(truth.is_met_by(predicted))
+    given = predicted["arguments"]
+    names = truth.names(given)
+    equal = sum(name in given and truth.takes(name, given[name]) for name in names)
+    return jaccard(names, list(given), refined) + equal
 
 
 def correctness(
     predicted: Sequence[dict] | None,
-    truth: Sequence[dict],
+    truth: Truth,
     *,
     granularity: Granularity = "fine",
     refined: bool = False,
@@ -67,13 +75,14 @@ def correctness(
 ) -> float:
     """r = 2R * S / S_max - R in [-R, R], R = `maximum` (Sec. 3.3; R = 3, or 1 in Sec. 5.2).
 
-    Calls that are all equal give R, calls that could not be parsed (None) -R. "coarse": R when all equal, else -R.
+    Calls that are all equal give R, calls that could not be parsed (None) -R. "coarse", and where any call is right: R
+    when they are right, else -R.
     """
     if predicted is None:
         return -maximum
-    if granularity == "coarse":
-        return maximum if as_multiset(predicted) == as_multiset(truth) else -maximum
-    score, best_possible = match_score(predicted, truth, granularity=granularity, refined=refined)
+    if granularity == "coarse" or truth.any_call:
+        return maximum if truth.is_met_by(predicted) else -maximum
+    score, best_possible = match_score(predicted, truth.calls, granularity=granularity, refined=refined)
     return 2 * maximum * score / best_possible - maximum
 
 
@@ -104,16 +113,20 @@ def toolrl(
 
     Variants: `granularity` and `refined` (Sec. 5.3), `maximum` 1 (5.2), `schedule_steps` for the scale that the
     training step moves, which then sets both maxima (5.2), `with_length` (5.1).
-    Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line.
+    Right format: `<think>...</think>` and then one `<tool_call>` that ends the text, with one JSON object a line; where
+    no call is right, `<think>...</think>` and a text without such a block.
     """
-    calls = _called(sample.prefill + sample.text)
-    predicted = None if calls is None else parse_lines(calls)
+    truth = read_truth(sample.ground_truth)
+    called = _called(sample.prefill + sample.text)
+    predicted = None if called is None else parse_lines(called)
+    formatted = called is not None
+    if truth.no_call and called is None and thought_of(sample) is not None and parse_calls(sample.text) == []:
+        predicted, formatted = [], True
     format_maximum = 1.0
     if schedule_steps is not None:
         format_maximum, maximum = scheduled_maxima(sample.step, schedule_steps)
-    reward = format_maximum * (calls is not None) + correctness(
-        predicted, read_truth(sample.ground_truth), granularity=granularity, refined=refined, maximum=maximum
-    )
+    graded = correctness(predicted, truth, granularity=granularity, refined=refined, maximum=maximum)
+    reward = format_maximum * formatted + graded
     if with_length:
         reward += length_reward(len((thought_of(sample) or "").split()))
     return reward

@@ -124,8 +124,10 @@ def calls_text(calls, thought=THOUGHT):
         (calls_text([A, B]), 1.0),
         (calls_text([B, A]), 1.0),  # a multiset
         (calls_text([B, {"arguments": {"unit": "C", "city": "Bonn"}, "name": "weather"}]), 1.0),  # keys in any order
-        (calls_text([A]) + calls_text([A, B]), 1.0),  # the last block counts
+        (calls_text([A]) + calls_text([B]), 1.0),  # all blocks count
+        (calls_text([A]) + calls_text([A, B]), 0.0),
         (calls_text([A, B]) + calls_text([A]), 0.0),
+        (calls_text([A, B]) + "<tool_call>[{]</tool_call>", 0.0),
         (calls_text([A, A, B]), 0.0),
         (calls_text([A]), 0.0),
         (calls_text([A, B], thought=""), 0.0),

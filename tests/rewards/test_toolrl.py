@@ -6,11 +6,16 @@ from fractions import Fraction
 import pytest
 from recipe_samples import sample
 
+from retool_mcore.rewards.call_truth import read_truth
 from retool_mcore.rewards.toolrl import correctness, jaccard, length_reward, match_score, scheduled_maxima, toolrl
 
 
 def call(name, **arguments):
     return {"name": name, "arguments": arguments}
+
+
+def right(calls):
+    return read_truth(json.dumps(calls))
 
 
 TRUTH = [call("weather", city="Bonn", unit="C"), call("time", zone="CET")]  # S_max = 1 + (1 + 2) + (1 + 1) = 6
@@ -41,14 +46,14 @@ def test_multiset_jaccard(first, second, value):
     ],
 )
 def test_fine_grained_match(predicted, score):
-    assert match_score(predicted, TRUTH) == (pytest.approx(score), 6)
-    assert correctness(predicted, TRUTH) == pytest.approx(6 * score / 6 - 3)
-    assert correctness(predicted, TRUTH, maximum=1.0) == pytest.approx(2 * score / 6 - 1)
+    assert match_score(predicted, right(TRUTH).calls) == (pytest.approx(score), 6)
+    assert correctness(predicted, right(TRUTH)) == pytest.approx(6 * score / 6 - 3)
+    assert correctness(predicted, right(TRUTH), maximum=1.0) == pytest.approx(2 * score / 6 - 1)
 
 
 def test_a_predicted_call_is_matched_once():
     truth = [call("f", x=1), call("f", x=1)]  # S_max = 1 + 2 + 2
-    assert match_score([call("f", x=1)], truth) == (0.5 + 2, 5)
+    assert match_score([call("f", x=1)], right(truth).calls) == (0.5 + 2, 5)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +68,9 @@ def test_a_predicted_call_is_matched_once():
     ],
 )
 def test_variants_of_granularity(predicted, intermediate, coarse, refined):
-    assert correctness(predicted, TRUTH, granularity="intermediate") == pytest.approx(intermediate)
-    assert correctness(predicted, TRUTH, granularity="coarse") == coarse
-    assert correctness(predicted, TRUTH, refined=True) == pytest.approx(refined)
+    assert correctness(predicted, right(TRUTH), granularity="intermediate") == pytest.approx(intermediate)
+    assert correctness(predicted, right(TRUTH), granularity="coarse") == coarse
+    assert correctness(predicted, right(TRUTH), refined=True) == pytest.approx(refined)
 
 
 @pytest.mark.parametrize(("step", "maxima"), [(0, (2, 2)), (75, (1.5, 2.5)), (150, (1, 3)), (900, (1, 3))])

@@ -1,0 +1,154 @@
+"""Java and JavaScript literals as values, as the Berkeley leaderboard reads them.
+
+In its rows for these languages every argument is a text that holds a literal of the parameter's type, as `5L` for a
+long. The forms are those of bfcl_eval/eval_checker/ast_eval/type_convertor; a text in another form stays a text.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+LANGUAGES = ("java", "javascript")
+_MAX_CHARACTERS = 4000  # a longer text is no literal: some of the patterns below take quadratic time
+
+_JAVA = {
+    "byte": int, "short": int, "integer": int, "float": float, "double": float, "long": int, "boolean": bool,
+    "char": str, "Array": list, "ArrayList": list, "HashMap": dict, "String": str, "any": str,
+}  # fmt: skip
+_JAVASCRIPT = {
+    "String": str, "integer": int, "float": float, "Bigint": int, "Boolean": bool, "dict": dict, "array": list,
+    "any": str,
+}  # fmt: skip
+_WITH_ITEMS = ("Array", "ArrayList", "array")
+
+_NUMBERS = {
+    "java": {
+        "byte": r"(-?\d+)", "short": r"(-?\d+)", "integer": r"(-?\d+)", "long": r"(-?\d+)[lL]",
+        "float": r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[fF]", "double": r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)",
+    },
+    "javascript": {"integer": r"(-?\d+)", "Bigint": r"(-?\d+)n", "float": r"(-?\d+(?:\.\d+)?)"},
+}  # fmt: skip
+_JAVA_LIST = re.compile(r"new\s+ArrayList<\w*+>\(Arrays\.asList\(([^()]+)\)\)")
+_JAVA_ADDED = re.compile(r"new\s+ArrayList<\w*+>\(\)\s*+\{\{((?:\s*+add\([^()]+\);?)*+)\s*+\}\}")
+_JAVA_NO_ITEM = re.compile(r"new\s+ArrayList<\w*+>\(\)")
+_JAVA_ARRAY = re.compile(r"new\s+\w+\[\]\s*+\{([^{}]*+)\}")
+_JAVA_MAP = re.compile(
+    r"new\s+HashMap<[\w\s,<>]*>\s*+\(\)(?:\s*+\{\s*+\{((?:\s*+put\(\"[^\"()]*+\",[^()]*+\);?)*+)\s*+\}\s*+\})?"
+)
+_ADDED = re.compile(r"add\(([^()]+)\)")
+_PUT = re.compile(r"put\(\"([^\"()]*+)\",([^()]*+)\)")
+_JS_LISTS = re.compile(r"\[\s*+\[[^\[\]]*+\]\s*+(?:,\s*+\[[^\[\]]*+\]\s*+)*+\]")
+_JS_LIST = re.compile(r"\[([^\[\]]*+)\]|new\s+Array\(([^()\[\]]*+)\)")
+_JS_OBJECT = re.compile(r"\{([^{}]*+)\}")
+_JS_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
+
+
+def source_value(language: str, kind: str, items: str | None, text: Any) -> tuple[type | None, type | None, Any]:
+    """Return (type of the value, type of its items, the value) of a literal of the type `kind`.
+
+    kind, items: the language's names of types. The value stays `text` where that is no such literal. The first is None
+    for what is no text, and for a type that the leaderboard's checker does not read.
+    """
+    kinds: dict[str, type] = _JAVA if language == "java" else _JAVASCRIPT
+    if not isinstance(text, str) or kind not in kinds:
+        return None, None, text
+    inner = items if kind in _WITH_ITEMS else None
+    if inner is not None and inner not in kinds:
+        return None, None, text
+    read = _java if language == "java" else _javascript
+    value = read(text, kind, inner) if len(text) <= _MAX_CHARACTERS else text
+    return kinds[kind], kinds[inner] if inner else None, value
+
+
+def _number(language: str, text: str, kind: str) -> Any:
+    found = re.fullmatch(_NUMBERS[language][kind], text, re.ASCII)
+    return text if found is None else float(found[1]) if kind in ("float", "double") else int(found[1])
+
+
+def _java(text: str, kind: str, items: str | None = None) -> Any:
+    if kind in _NUMBERS["java"]:
+        return _number("java", text, kind)
+    if kind == "boolean":
+        return text == "true" if text in ("true", "false") else text
+    if kind == "ArrayList":
+        return _java_list(text, items)
+    if kind == "Array":
+        found = _JAVA_ARRAY.fullmatch(text)
+        parts = [part.strip() for part in found[1].split(",") if part.strip()] if found else []
+        return [_java(part, items or "any") for part in parts] if found else text
+    if kind == "HashMap":
+        found = _JAVA_MAP.fullmatch(text)
+        return (
+            {key: _plain(value.strip(), '"', _JAVA_PLAIN) for key, value in _PUT.findall(found[1] or "")}
+            if found
+            else text
+        )
+    return text
+
+
+def _java_list(text: str, items: str | None) -> Any:
+    if (found := _JAVA_LIST.fullmatch(text)) is not None:
+        parts = found[1].split(",")
+    elif (found := _JAVA_ADDED.fullmatch(text)) is not None:
+        parts = _ADDED.findall(found[1])
+    else:
+        return [] if _JAVA_NO_ITEM.fullmatch(text) else text
+    stripped = [part.strip() for part in parts]
+    return [part[1:-1] if items in ("char", "String") else _java(part, items or "any") for part in stripped]
+
+
+_JAVA_PLAIN = (("long", r"(-?\d+)[lL]"), ("float", _NUMBERS["java"]["float"]))
+
+
+def _plain(text: str, quotes: str, suffixed: tuple = ()) -> Any:
+    """Return the value of a literal whose type is not declared."""
+    if text in ("true", "false"):
+        return text == "true"
+    if any(text.startswith(quote) and text.endswith(quote) for quote in quotes):
+        return text[1:-1]
+    for kind, pattern in suffixed:
+        if found := re.fullmatch(pattern, text, re.ASCII):
+            return int(found[1]) if kind == "long" else float(found[1])
+    readers: tuple[Callable, ...] = (int, float)
+    for read in readers:
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _javascript(text: str, kind: str, items: str | None = None) -> Any:
+    if kind in _NUMBERS["javascript"]:
+        return _number("javascript", text, kind)
+    if kind == "String":
+        quoted = any(text.startswith(quote) and text.endswith(quote) for quote in "'\"")
+        return text[1:-1] if quoted else text
+    if kind == "Boolean":
+        return text == "true" if text in ("true", "false") else text
+    if kind == "array":
+        return _js_list(text.strip(), items)
+    if kind == "dict":
+        found = _JS_OBJECT.fullmatch(text.strip())
+        return text if found is None else dict(map(_js_pair, _JS_PAIR.findall(found[1])))
+    return text
+
+
+def _js_list(text: str, items: str | None) -> Any:
+    if _JS_LISTS.fullmatch(text):
+        return [
+            [_plain(part.strip(), "'\"") for part in row.split(",")] for row in re.findall(r"\[([^\[\]]*+)\]", text)
+        ]
+    found = _JS_LIST.fullmatch(text)
+    if found is None:
+        return text
+    inside = (found[1] if found[1] is not None else found[2]).strip()
+    parts = [part.strip() for part in inside.split(",")] if inside else []
+    return [_javascript(part, items) if items else _plain(part, "'\"") for part in parts]
+
+
+def _js_pair(pair: tuple[str, str]) -> tuple[str, Any]:
+    key, value = pair[0].strip().strip("'\""), pair[1].strip()
+    if value.startswith("[") and value.endswith("]"):
+        return key, _js_list(value, None)
+    return key, _plain(value.strip("'\""), "'\"")
