@@ -140,6 +140,8 @@ def rubric(sample: Any, *, name: str, args: Mapping[str, Any] | None = None) -> 
 
     They read each call and its reply as messages, then one message of all that the policy wrote outside of them.
     """
+    if "task" not in sample.extra:
+        raise UserError(f"a row of {sample.source} holds no task of verifiers: prepare its file again.")
     environment = _load(name, json.dumps(dict(args or {}), sort_keys=True))
     completion: list[dict[str, Any]] = []
     for n, call in enumerate(call for call in sample.calls if not call.malformed):

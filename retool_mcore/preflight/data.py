@@ -16,6 +16,7 @@ from retool_mcore.data.special_tokens import NAMED
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.rewards.registry import needs_answer
 from retool_mcore.rewards.scoring import right_from
+from retool_mcore.rewards.verdict import ENVIRONMENT
 from retool_mcore.tables import yaml_beside
 
 refused = refusals(__file__)
@@ -156,9 +157,11 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
 def check_answers(files: Iterable[Path], recipe: Mapping) -> None:
     """Rows without an answer go with a reward that needs none, and with a reward from which on one is right.
 
-    `recipe` is the configuration's section. Raises UserError.
+    `recipe` is the configuration's section; in an environment no row has an answer. Raises UserError.
     """
     name = recipe["reward"]["name"]
+    if recipe["answer"] == ENVIRONMENT:
+        return
     needed = needs_answer(name)
     if not needed and right_from(recipe) is not None:
         return

@@ -122,4 +122,6 @@ def _of_run(run: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]
     if found.parent.name == "prepare" or any(word.startswith("recipe=") for word in overrides):
         return composed, files
     own = [word for word in overrides if word.startswith("recipe.")]
+    if any(word.startswith("recipe.reward.name=") for word in own):
+        saved.recipe.reward.args = {}  # of the other reward
     return OmegaConf.merge({"recipe": saved.recipe}, OmegaConf.from_dotlist(own)).recipe, files
