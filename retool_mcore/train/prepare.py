@@ -24,6 +24,7 @@ from retool_mcore.environments import prepare as environments
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.rewards.registry import needs_answer
+from retool_mcore.rewards.truths import report_two_forms
 
 
 def run(config) -> None:
@@ -286,7 +287,7 @@ def read_sources(config, parts: list[Part]) -> None:
         else:
             report = prepare_rl(part.source, out, location=part.location, template=data.prompt)
         files[part.role] += report.files
-        print("\n".join(report.lines()))
+        print("\n".join(report.lines() + (report_two_forms(report.files) if part.role != "sft" else [])))
     if files["rl"] and not files["eval"] and data.get("test_share"):
         test, share = Path(data.validation_files[0]), data.test_share
         print(hold_back(files["rl"], files["sft"], test, count=share, seed=seed, key="data.test_share"))

@@ -23,6 +23,7 @@ _INSIDE = re.compile(
 _NAMED = re.compile(rf"{_MARK} (?=\(?[A-H][.:)])")
 # Behind a letter: choices that deny in words, and what is no content but says something about the letter.
 _STOCK = re.compile("(?:none|all|any|neither|both) of |cannot be |not enough |no [a-z]+$")
+_PAIR = re.compile(r"(?:both|neither) \(?[a-h]\)? (?:and|nor|or) \(?[a-h]\)?\.?")
 _REMARK = re.compile(r"[A-H]$|[^+\-\w\\(\[{.$€£¥₹]|-[a-z]{2,}|\.\.|.*\?", re.DOTALL)
 _OTHER_LETTER = re.compile(
     rf"(?:(?<![A-Za-z])(?:or|and|nor|not|but|is|no|maybe|perhaps|instead|rather)|[,;/|&]) ?[({OPEN_TEXT}]*"
@@ -79,12 +80,16 @@ def _plain(text: str) -> str:
 def _is_content(text: str) -> bool:
     """Whether what stands behind a choice's letter can be its text, and no word about the choice or another letter."""
     plain = text.replace(OPEN_TEXT, " ").replace(CLOSE_TEXT, " ").strip(" {}()").lower()
+    if _PAIR.fullmatch(plain):
+        return True
+    if _OTHER_LETTER.search(text):
+        return False
     if _STOCK.match(plain):
         return True
     words = re.findall(r"(?<![\\a-z])[a-z]{2,}", plain)
     bare = text.strip(OPEN_TEXT + CLOSE_TEXT + " {}()")
     command = re.match(r"\\(\\|[A-Za-z]*)", bare)
-    if (command and command[1] not in FORMS | _DRAWN) or _REMARK.match(bare) or _OTHER_LETTER.search(text):
+    if (command and command[1] not in FORMS | _DRAWN) or _REMARK.match(bare):
         return False
     # A statement has words of its own next to `is`, `not` and `to`; a remark (`not sure`) has none.
     own = re.search("[0-9]", plain) or any(word not in CLAIM_WORDS and len(word) > 2 for word in words)
