@@ -118,9 +118,10 @@ def plan(
     --model and --gpus, rank all layouts of a model on a cluster."""
     from retool_mcore.cli import plan as planning
 
-    size = {"max_length": max_length, "sequences": sequences, "updates": updates, "mean_length": mean_length}
-    cluster = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu": gpu}
-    planning.plan(overrides, model, **cluster, **size, lengths_of=lengths_of, sft=sft, top=top, write=write)
+    planning.plan(
+        overrides, model, gpus=gpus, gpu_memory=gpu_memory, max_length=max_length, gpu=gpu, sequences=sequences,
+        updates=updates, mean_length=mean_length, lengths_of=lengths_of, sft=sft, top=top, write=write,
+    )  # fmt: skip
 
 
 command(
