@@ -12,14 +12,3 @@ def yaml_beside(module: str, name: str | None = None) -> Any:
     """What the YAML file beside a module (its `__file__`) holds: of the module's own name, or of `name`."""
     path = Path(module)
     return yaml.load((path.with_name(name) if name else path.with_suffix(".yaml")).read_text(), Loader=_LOADER)
-
-
-def arrow_type(told: str | list | dict) -> Any:
-    """The pyarrow type that a table names: by pyarrow's own name, [type] for a list, {name: type} for a struct."""
-    import pyarrow
-
-    if isinstance(told, list):
-        return pyarrow.list_(arrow_type(told[0]))
-    if isinstance(told, dict):
-        return pyarrow.struct([(name, arrow_type(part)) for name, part in told.items()])
-    return pyarrow.type_for_alias(told)

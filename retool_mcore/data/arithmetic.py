@@ -21,13 +21,18 @@ from retool_mcore.data.records import Problem, Segment, Trace, draw_distinct
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.local import LocalSandbox
-from retool_mcore.tables import yaml_beside
 
 DATA_SOURCE = "arithmetic"
 TOOL_SHARE = 0.45
 FAILED_SHARE = 1 / 6
 _DRAWS_PER_PROBLEM = 20
-KINDS: dict[str, str] = yaml_beside(__file__)
+# Programs that fail, by the interpreter's error, with an integer expression for {}; print({}) corrects each.
+KINDS = {
+    "SyntaxError: '(' was never closed": "print({}",
+    "NameError: name 'pritn' is not defined": "pritn({})",
+    "NameError: name 'math' is not defined": "print(math.floor({}))",
+    "TypeError: 'int' object is not iterable": "print(sum({}))",
+}
 
 
 @dataclass(frozen=True)

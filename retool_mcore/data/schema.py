@@ -10,12 +10,32 @@ import pyarrow.parquet as pq
 
 from retool_mcore.errors import UserError
 from retool_mcore.files import replacing
-from retool_mcore.tables import arrow_type, yaml_beside
 
 # Small enough that a check of the first row group is instant, large enough that reading the file is not slower for it.
 _ROW_GROUP_ROWS = 1024
 
-RL_SCHEMA, SFT_SCHEMA = (pa.schema(arrow_type(columns)) for columns in yaml_beside(__file__).values())
+_TEXT = pa.string()
+_PROMPT = pa.list_(pa.struct({"role": _TEXT, "content": _TEXT}))
+
+RL_SCHEMA = pa.schema(
+    {
+        "data_source": _TEXT,
+        "prompt": _PROMPT,
+        "ability": _TEXT,
+        "reward_model": pa.struct({"style": _TEXT, "ground_truth": _TEXT}),
+        "extra_info": pa.struct({"index": pa.int64(), "split": _TEXT, "question": _TEXT}),
+        "agent_name": _TEXT,
+    }
+)
+SFT_SCHEMA = pa.schema(
+    {
+        "data_source": _TEXT,
+        "question": _TEXT,
+        "prompt": _PROMPT,
+        "segments": pa.list_(pa.struct({"kind": _TEXT, "text": _TEXT})),
+        "extra_info": pa.struct({"index": pa.int64(), "split": _TEXT}),
+    }
+)
 
 # Texts that only some files have: the tools of function-calling rows and what these are known to answer
 # (data/records.py::CallProblem), the columns that a row carries for the reward (data/kept.py), all as JSON, and the

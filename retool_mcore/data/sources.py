@@ -31,7 +31,6 @@ from retool_mcore.data.records import (
 )
 from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
-from retool_mcore.tables import yaml_beside
 
 _SHOWN = 100  # characters of a malformed row
 # In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
@@ -131,22 +130,49 @@ class Source:
         return tuple(dict.fromkeys([*self.columns, *filter(None, [self.named_by]), *self.keep]))
 
 
-_READERS: dict[str, Callable] = {
-    own.__name__: own
-    for own in (bfcl_problem, flat_problem, prompt_problem, text_trace, tool_call_trace, toolace_problems, xlam_problem)
+# The public data sets by the name that a configuration has for them: data source, address on the hub, purpose, split,
+# columns and the function that reads a row.
+SOURCES = {
+    "retool_sft": Source("retool_sft", "JoeYing/ReTool-SFT", "sft", "train", ("messages",), text_trace),
+    "retool_sft_multi_turn": Source(
+        "retool_sft", "swordfaith/ReTool-SFT-multi-turn", "sft", "train", ("messages",), tool_call_trace
+    ),
+    "dapo_math_17k": Source(
+        "dapo_math_17k", "BytedTsinghua-SIA/DAPO-Math-17k", "rl", "train", ("prompt", "reward_model"), prompt_problem
+    ),
+    "aime_2024": Source(
+        "aime_2024", "BytedTsinghua-SIA/AIME-2024", "rl", "test", ("prompt", "reward_model"), prompt_problem
+    ),
+    "aime_2024_maxwell": Source(
+        "aime_2024",
+        "Maxwell-Jia/AIME_2024",
+        "rl",
+        "test",
+        ("Problem", "Answer"),
+        partial(flat_problem, question_key="Problem", answer_key="Answer"),
+    ),
+    "aime_2025": Source(
+        "aime_2025",
+        "yentinglin/aime_2025",
+        "rl",
+        "test",
+        ("problem", "answer"),
+        partial(flat_problem, question_key="problem", answer_key="answer"),
+    ),
+    "xlam": Source(
+        "xlam", "Salesforce/xlam-function-calling-60k", "rl", "train", ("query", "tools", "answers"), xlam_problem
+    ),
+    "toolace": Source("toolace", "Team-ACE/ToolACE", "rl", "train", ("system", "conversations"), toolace_problems),
+    "bfcl": Source(
+        "bfcl",
+        "gorilla-llm/Berkeley-Function-Calling-Leaderboard",
+        "rl",
+        "test",
+        ("question", "function", "ground_truth"),
+        bfcl_problem,
+        complete=with_answers,
+    ),
 }
-
-
-def _listed(name: str, columns: list[str], parse: str, **own: Any) -> Source:
-    """As sources.yaml has it."""
-    read = _READERS[parse]
-    if read is flat_problem:
-        read = partial(flat_problem, question_key=columns[0], answer_key=columns[1])
-    complete = with_answers if read is bfcl_problem else None
-    return Source(**{"data_source": name} | own, columns=tuple(columns), parse=read, complete=complete)
-
-
-SOURCES = {name: _listed(name, **own) for name, own in yaml_beside(__file__).items()}
 
 
 def get_source(name: str) -> Source:

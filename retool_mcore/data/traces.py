@@ -16,9 +16,20 @@ from typing import Any
 from retool_mcore.data.boxed import boxes
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
-from retool_mcore.tables import yaml_beside
 
-_STEPS, _WRONG = yaml_beside(__file__).values()
+# By the part of a solution, the tags that may end it, and the part that each begins; `gap` lies between </code> and
+# <interpreter>.
+_STEPS = {
+    "text": {"<code>": "code"},
+    "code": {"</code>": "gap"},
+    "gap": {"<interpreter>": "observation"},
+    "observation": {"</interpreter>": "text"},
+}
+# Reasons for the tags that are out of turn most often.
+_WRONG = {
+    "text": {"<interpreter>": "observation without code: an <interpreter> block follows no <code> block"},
+    "gap": {"<code>": "code without observation: a <code> block is followed by another"},
+}
 _TAG = re.compile(r"(</?(?:code|interpreter)>)")
 _ANSWER_TAG = re.compile(r"</?answer>")
 _ANSWER_BLOCK = re.compile(r"<answer>(?:(?!</?answer>).)*</answer>", re.DOTALL)
