@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from retool_mcore.runner import processes
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
@@ -28,6 +30,7 @@ REPEATS = 10
 WARM_UP = 3
 DEADLINE_S = 120.0
 JOIN_TIMEOUT_S = 120
+KILL_S = 10.0  # between SIGTERM and SIGKILL to a step that Slurm does not start
 TURN_S = 0.2
 say = functools.partial(print, flush=True)
 OVERALL = "all nodes together"
@@ -80,7 +83,8 @@ def unfit_nodes(
     with subprocess.Popen(
         step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
-        timer = threading.Timer(deadline_s + JOIN_TIMEOUT_S, process.terminate)
+        timer = threading.Timer(deadline_s + JOIN_TIMEOUT_S, processes.end, ([process], KILL_S))
+        timer.daemon = True
         timer.start()
         for line in process.stdout:
             say(line, end="")

@@ -68,15 +68,26 @@ def resolve(node: str) -> str:
 def places(nodes: Sequence[str]) -> list[int]:
     """Of each node, how many of those before it are on the same machine: 0 on a real cluster. The first is this host.
 
-    Raises UserError when a name does not resolve.
+    With RETOOL_INTERFACE, names need not resolve (NodeName may be in no DNS): one that does not is a machine of its
+    own. Raises UserError when a name does not resolve otherwise.
     """
     own = {found.address for addresses in interfaces().values() for found in addresses}
     seen, found = Counter(own=1), [0]
-    for address in map(resolve, nodes[1:]):
+    for address in map(_machine, nodes[1:]):
         machine = "own" if address.startswith("127.") or address in own else address
         found.append(seen[machine])
         seen[machine] += 1
     return found
+
+
+def _machine(node: str) -> str:
+    """The address of a node, its name where it has none and needs none."""
+    try:
+        return resolve(node)
+    except UserError:
+        if not os.environ.get("RETOOL_INTERFACE"):
+            raise
+        return node
 
 
 def interface_of(address: str) -> str | None:

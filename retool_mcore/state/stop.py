@@ -6,10 +6,14 @@ with the trainer. Only a stop for the time limit leads a Slurm job back to the q
 """
 
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from retool_mcore.files import write_atomically
 
+LOOK_S = 1.0
 EXIT_CODE = os.EX_TEMPFAIL  # 75: start it again to go on
 JOB_END = "RETOOL_JOB_END"  # file with the end of the job's time, in seconds since the epoch; not set: nobody knows
 TIME_LIMIT = "time limit"
@@ -45,6 +49,25 @@ def request(stage_dir: Path, why: str = TIME_LIMIT) -> None:
 
 def requested(stage_dir: Path) -> bool:
     return (stage_dir / "STOP").exists()
+
+
+@contextmanager
+def watched(stage_dir: Path, asked: Callable[[], None]) -> Iterator[None]:
+    """Call `asked` once, in a thread, as soon as the stage is asked to stop while the body runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            if requested(stage_dir):
+                return asked()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def withdraw(stage_dir: Path) -> None:

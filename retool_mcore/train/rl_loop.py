@@ -74,7 +74,8 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
                 metrics |= engines.push(step, verify=run.verifies(step))
             run.timing["step"] = run.elapsed_s  # validation is not training
             if problems and run.validates(step):
-                with run.phase(heartbeat.VALIDATION, "testing"):
+                # Whoever asks for a stop now may not wait for the validation: the checkpoint would be lost with it.
+                with run.phase(heartbeat.VALIDATION, "testing"), stop.watched(run.stage_dir, run.saves.recorded):
                     metrics |= validate(cfg, engines.rollouts, run, problems, step)
         late = run.record(step, batches, metrics | prompts.metrics(), engines)
         if ending := ending or late:

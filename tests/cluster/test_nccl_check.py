@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch.distributed as dist
@@ -180,3 +181,14 @@ def test_the_nodes_of_the_first_complaint_are_handed_on(capfd, lines, code, unfi
     srun = lambda options, command: ["sh", "-c", f"{printed}; exit {code}"]  # noqa: E731
     found = nccl_check.unfit_nodes(layout(nodes=2), srun, ["n1", "n2"], address="10.0.0.1", port=1)
     assert found == unfit and capfd.readouterr().out.splitlines() == lines
+
+
+def test_a_step_that_slurm_does_not_start_is_ended_in_the_end(monkeypatch):
+    monkeypatch.setattr(nccl_check, "JOIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(nccl_check, "KILL_S", 0.2)
+    deaf = "trap '' TERM; while :; do sleep 0.05; done"  # as an srun that waits for a step to be created
+    start = time.monotonic()
+    found = nccl_check.unfit_nodes(
+        layout(nodes=2), lambda *_: ["bash", "-c", deaf], ["n1", "n2"], address="10.0.0.1", port=1, deadline_s=0.2
+    )
+    assert found == [] and time.monotonic() - start < 60

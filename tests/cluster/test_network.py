@@ -86,3 +86,12 @@ def test_a_control_interface_can_be_named(monkeypatch):
         UserError, match="RETOOL_INTERFACE=ib0: .* has none with an IPv4 address of that name, but .*lo"
     ):
         network.shared_address([])
+
+
+def test_names_that_are_in_no_dns_are_machines_of_their_own_where_an_interface_is_named(monkeypatch):
+    nodes = ["here", "cloud-1.invalid", "cloud-2.invalid", "127.0.0.1"]
+    monkeypatch.delenv("RETOOL_INTERFACE", raising=False)
+    with pytest.raises(UserError, match="cloud-1.invalid has no address"):
+        network.places(nodes)
+    monkeypatch.setenv("RETOOL_INTERFACE", "eth0")
+    assert network.places(nodes) == [0, 0, 0, 1]

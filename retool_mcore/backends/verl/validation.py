@@ -82,13 +82,15 @@ class Validating:
             manager.generate_sequences(batch)
 
         self.agent_loop_manager = SimpleNamespace(generate_sequences=generate_sequences)
-        metrics = super()._validate()
-        assert "val/accuracy" in metrics, "verl sums its validation up elsewhere than it did"
-        if self.evaluation is not None:
-            held_back, self.val_dataloader = self.val_dataloader, self.evaluation
-            self.validated = EVALUATION
-            metrics |= super()._validate()
-            self.val_dataloader, self.validated = held_back, ""
+        # Whoever asks for a stop now may not wait for the validation: the step's checkpoint would be lost with it.
+        with stop.watched(Path(self.config.retool.stage_dir), self._mark_saved):
+            metrics = super()._validate()
+            assert "val/accuracy" in metrics, "verl sums its validation up elsewhere than it did"
+            if self.evaluation is not None:
+                held_back, self.val_dataloader = self.val_dataloader, self.evaluation
+                self.validated = EVALUATION
+                metrics |= super()._validate()
+                self.val_dataloader, self.validated = held_back, ""
         self.agent_loop_manager = manager
         seconds = time.monotonic() - start
         self.validating_s += seconds
