@@ -28,7 +28,8 @@ BASE = {"errors", "files", "ports", "python_path", "resources", "tables", "tempo
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",
-    "cli": "backends cluster coldstart config metrics planner preflight runner sandbox state tools view",
+    "analysis": "backends data metrics recipes rewards rollout view",
+    "cli": "analysis backends cluster coldstart config metrics planner preflight runner sandbox state tools view",
     "coldstart": "backends data rewards runner sandbox",
     "cluster": "backends config preflight recipes runner state",
     "runner": "backends config preflight state train",

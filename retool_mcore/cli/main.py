@@ -18,6 +18,7 @@ from typer import Argument, Option
 from typer.exceptions import TyperException
 
 from retool_mcore.cli.plan import plan
+from retool_mcore.cli.questions import QUESTIONS
 from retool_mcore.cli.simulate import simulate
 from retool_mcore.config import Unknown, compose, own_words
 from retool_mcore.errors import UserError
@@ -200,6 +201,11 @@ def replay(
     from retool_mcore.cli import replay as again
 
     again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
+
+
+for _function, _examples in QUESTIONS.items():
+    _lines = "\n".join(f"  {example}" for example in _examples)
+    app.command(epilog=f"\b\nExamples:\n{_lines}")(_function)
 
 
 services = typer.Typer(name="sandbox", help="Sandbox services, which run programs for other machines.")
