@@ -27,9 +27,13 @@ BASE = {"errors", "files", "ports", "python_path", "resources", "tables", "tempo
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",
-    "cli": "backends cluster coldstart config metrics planner preflight runner sandbox state tools view",
+    "analysis": "backends data metrics recipes rewards rollout view",
+    "cli": (
+        "analysis backends cluster coldstart config explain metrics planner preflight runner sandbox state tools view"
+    ),
     "coldstart": "backends data rewards runner sandbox",
-    "cluster": "backends config preflight recipes runner state",
+    "cluster": "backends config explain preflight recipes runner state",
+    "explain": "metrics runner state",
     "runner": "backends config preflight state train",
     "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
     "preflight": "config data planner recipes rewards sandbox tools",

@@ -31,6 +31,7 @@ from retool_mcore.cli.app import (
     app,
     command,
 )
+from retool_mcore.cli.questions import QUESTIONS
 from retool_mcore.cli.simulate import simulate
 from retool_mcore.cli.try_reward import try_reward
 from retool_mcore.config import compose
@@ -255,6 +256,9 @@ def replay(
 
     again.run(run, step, rollout=rollout, policy_step=policy_step, overrides=overrides or (), dry_run=dry_run)
 
+
+for _function, _examples in QUESTIONS.items():
+    command(_function.__name__, *_examples)(_function)
 
 rewards = typer.Typer(name="reward", help="Rewards of one's own.")
 app.add_typer(rewards)

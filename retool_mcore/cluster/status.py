@@ -20,6 +20,7 @@ from retool_mcore.cluster.chain_report import print_chain
 from retool_mcore.cluster.job_signals import PAUSABLE
 from retool_mcore.cluster.submit import STAGES, read_jobs
 from retool_mcore.errors import UserError, no_run
+from retool_mcore.explain.report import top_line
 from retool_mcore.files import read_json_lines
 from retool_mcore.runner import processes
 from retool_mcore.runner.phase_line import duration, phase_line
@@ -68,6 +69,16 @@ def print_table(run: Path, console: Console | None = None) -> None:
         )
     if said := _quietly(lambda: alarms.count(run / "rl"), ""):
         console.print(f"rl: {said}")
+    if said := _explained(run):
+        console.print(f"explain: {said}", markup=False, soft_wrap=True)
+
+
+def _explained(run: Path) -> str:
+    """The first cause that `retool explain` names, "" without any and where nothing can be read yet."""
+    try:
+        return top_line(run)
+    except (OSError, UserError):
+        return ""
 
 
 def rows(run: Path, now_s: float | None = None) -> list[Row]:
