@@ -132,16 +132,20 @@ def test_a_program_has_a_file_and_a_source(level):
     assert run(code, max_isolation=level).stdout == "<code>\nclass Box:\n    size = 3\n\n"
 
 
-def test_no_link_shows_our_package_under_another_name(tmp_path, monkeypatch):
+def test_no_link_shows_a_hidden_folder_under_another_name(tmp_path):
     """Landlock allows what a path leads to, and an environment's lib64 leads to its lib."""
     package = tmp_path / "env/lib/site-packages/retool_mcore"
     (package / "tasks").mkdir(parents=True)
     (package.parent / "numpy").mkdir()
-    for link, target in (("env/lib64", "lib"), ("env/tasks", "lib/site-packages/retool_mcore/tasks"), ("e", "env")):
+    for link, target in (
+        ("env/lib64", "lib"),
+        ("env/lib/up", ".."),
+        ("env/tasks", "lib/site-packages/retool_mcore/tasks"),
+        ("e", "env"),
+    ):
         (tmp_path / link).symlink_to(target)
-    monkeypatch.setattr(namespaces, "own_package", lambda: str(package))
     for root in ("env", "e"):
-        shown = namespaces.without_package([str(tmp_path / root)])
+        shown = namespaces.without([str(tmp_path / root)], [str(package)])
         whole = [path for path, all_below in shown if all_below]
         assert whole == [str(package.parent / "numpy")] and len(shown) == 4
 

@@ -1,6 +1,7 @@
 """The steps that shut one program in, in the only order that works."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from retool_mcore.sandbox.isolation import landlock, limits, namespaces, seccomp
@@ -19,21 +20,24 @@ TMP_OPTIONS = f"size={FOLDER_MB}m,nr_inodes={FOLDER_FILES},mode=700"
 
 @dataclass(frozen=True)
 class Confinement:
-    """What all programs of a server share. `folders`: what they may read besides the system's libraries; `protected`:
-    process ids that they may not signal where they could see them."""
+    """What all programs of a server share. `folders`: what they may read besides the system's libraries, but for the
+    folders `hidden` in them; `protected`: process ids that they may not signal where they could see them."""
 
     level: str
     folders: list[str]
     protected: tuple[int, ...] = ()
+    hidden: Sequence[str] = ()
     filter: seccomp.Filter | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, level: str, folders: list[str], protected: tuple[int, ...] = ()) -> "Confinement":
+    def of(
+        cls, level: str, folders: list[str], protected: tuple[int, ...] = (), hidden: Sequence[str] = ()
+    ) -> "Confinement":
         in_namespaces = level == "namespaces"
         if level == "none":
-            return cls(level, folders, protected)
+            return cls(level, folders, protected, hidden)
         program = seccomp.filter_program(MACHINE, in_namespaces, protected)
-        return cls(level, folders, protected, seccomp.Filter(program))
+        return cls(level, folders, protected, hidden, seccomp.Filter(program))
 
     def enter(self, init: int | None, work_dir: str) -> None:
         """Shut this process in. `init`: pidfd of the init whose namespaces to join. Raises OSError."""
@@ -47,7 +51,7 @@ class Confinement:
         limits.set_fixed_limits(FILE_MB, MAX_FILES, others + MAX_PROCESSES)
         drop_privileges()
         if self.level == "landlock":
-            landlock.restrict(work_dir, self.folders)
+            landlock.restrict(work_dir, self.folders, self.hidden)
         # The server looks into programs to count their memory; where nothing else keeps neighbours with the same user
         # id from doing so too, nobody may.
         set_dumpable(self.level in ("namespaces", "landlock"))

@@ -6,9 +6,10 @@ Source: the kernel's Documentation/userspace-api/landlock.rst. The rules hold fo
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 
 from retool_mcore.sandbox.isolation import syscalls as linux
-from retool_mcore.sandbox.isolation.namespaces import DEVICES, SYSTEM_FILES, SYSTEM_FOLDERS, without_package
+from retool_mcore.sandbox.isolation.namespaces import DEVICES, SYSTEM_FILES, SYSTEM_FOLDERS, without
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 # Bit 13 (refer) came with ABI 2, 14 (truncate) with 3, 15 (device ioctl) with 5.
@@ -28,8 +29,9 @@ def abi() -> int:
         return 0
 
 
-def restrict(work_dir: str, folders: list[str]) -> None:
-    """Allow reading the system's libraries, `folders` and /etc's few harmless files, writing only `work_dir`.
+def restrict(work_dir: str, folders: Sequence[str], hidden: Sequence[str] = ()) -> None:
+    """Allow reading the system's libraries, `folders` but for those `hidden` in them, and /etc's few harmless files,
+    writing only `work_dir`.
 
     Needs no-new-privileges. Raises OSError.
     """
@@ -40,7 +42,7 @@ def restrict(work_dir: str, folders: list[str]) -> None:
     attributes = struct.pack("=QQQ", rights, network, scope)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = linux.syscall(linux.SYS_LANDLOCK_CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0)
-    for path, whole in without_package([*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders]):
+    for path, whole in without([*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders], hidden):
         _allow(ruleset, path, (READ_ONLY if whole else READ_DIR) & rights)
     for path in DEVICES:
         _allow(ruleset, path, (READ_FILE | WRITE_FILE) & rights)

