@@ -7,6 +7,7 @@ and pay for it. And what makes a process cheap to fork (`settle`).
 import contextlib
 import gc
 import io
+import linecache
 import sys
 import traceback
 import types
@@ -52,6 +53,8 @@ def load_modules(sources: Mapping[str, str]) -> str:
         sys.modules[name] = module = types.ModuleType(name)
         for depth in range(1, len(parts)):  # importing does it for those that are not there yet
             setattr(sys.modules[".".join(parts[:depth])], parts[depth], sys.modules[".".join(parts[: depth + 1])])
+        # Where tracebacks, and modules that hand their source on, look for it.
+        linecache.cache[f"<{name}>"] = (len(source), None, source.splitlines(keepends=True), f"<{name}>")
         try:
             exec(compile(source, f"<{name}>", "exec"), module.__dict__)
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
