@@ -8,7 +8,7 @@ from retool_mcore.errors import UserError
 
 _MODULES = {
     "outcome": "retool torl zerotir environment", "artist": "artist", "tool_calls": "tool_n1", "toolrl": "toolrl",
-    "otc": "otc_ppo otc_grpo",
+    "otc": "otc_ppo otc_grpo", "official": "reasoning_gym bfcl human_eval",
 }  # fmt: skip
 ALIASES = {name: f"retool_mcore.rewards.{file}.{name}" for file, names in _MODULES.items() for name in names.split()}
 ALIASES["skyrl"] = ALIASES["zerotir"]

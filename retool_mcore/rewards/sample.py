@@ -15,13 +15,14 @@ from retool_mcore.rollout.wire import from_wire
 class Sample:
     """One finished trajectory.
 
-    `acc` is the grader's verdict, 1.0 or 0.0; `ground_truth` the data set's text. `text` is the decoded response,
-    special tokens left out, observations included: what the policy alone wrote only where it made no call. `ids` are
-    the response's tokens, (tokens,) int32; `policy_spans` (start, end) of the policy's turns in them, `turns` what was
-    noted of each. `calls` are those that the interpreter ran or answered with an error; `finish` is one of
-    `Trajectory.finish`. `step` is the training step, from 1, that asked for it. `policy_text` is what the policy wrote
-    outside of its calls, a blank line between two turns. `prefill` is the thought that the chat template opens (or
-    closes again) in front of `text`, as `<think>` and a line's end; "" where it leaves thinking to the policy.
+    `acc` is the grader's verdict, 1.0 or 0.0, `pred` the answer that it read, "" without one; `ground_truth` the data
+    set's text. `text` is the decoded response, special tokens left out, observations included: what the policy alone
+    wrote only where it made no call. `ids` are the response's tokens, (tokens,) int32; `policy_spans` (start, end) of
+    the policy's turns in them, `turns` what was noted of each. `calls` are those that the interpreter ran or answered
+    with an error; `finish` is one of `Trajectory.finish`. `step` is the training step, from 1, that asked for it.
+    `policy_text` is what the policy wrote outside of its calls, a blank line between two turns. `prefill` is the
+    thought that the chat template opens (or closes again) in front of `text`, as `<think>` and a line's end; "" where
+    it leaves thinking to the policy.
 
     Of its row: `question`, without the prompt's template; `extra`, the columns of `data.file.keep` by name, None where
     the row has no such column; `index`, its number in the data, and `source`, the data source it belongs to.
@@ -42,6 +43,7 @@ class Sample:
     extra: Mapping[str, Any] = field(default_factory=dict)
     index: int = 0
     source: str = ""
+    pred: str = ""
 
     @property
     def correct(self) -> bool:

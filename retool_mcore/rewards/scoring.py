@@ -37,10 +37,15 @@ class Scored(NamedTuple):
 def right_from(recipe: Mapping) -> float | None:
     """Return the reward from which on a trajectory counts as right; None: its answer, or its tests, decide.
 
-    `recipe` is the section of the configuration. An environment compares no answer: there it is 1 by default.
+    `recipe` is the section of the configuration. An environment compares no answer: there it is 1 by default. So does a
+    reward whose function has an attribute `right_from`.
     """
     least = recipe.get("right_from")
-    return 1.0 if least is None and recipe["answer"] == ENVIRONMENT else least
+    if least is not None:
+        return least
+    return (
+        1.0 if recipe["answer"] == ENVIRONMENT else getattr(find_reward(recipe["reward"]["name"]), "right_from", None)
+    )
 
 
 def score(sample: Sample, recipe: Mapping, tested: float | None = None) -> Scored:
@@ -61,7 +66,7 @@ def score(sample: Sample, recipe: Mapping, tested: float | None = None) -> Score
         compared=least is None or bool(sample.ground_truth),
         question=sample.question if recipe.get("copied_answers") == "wrong" else "",
     )
-    graded = replace(sample, acc=judged["acc"])
+    graded = replace(sample, acc=judged["acc"], pred=judged["pred"])
     reward = reward_of(graded, recipe)
     if least is not None:
         graded = replace(graded, acc=float(reward >= least))
