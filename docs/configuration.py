@@ -25,6 +25,7 @@ GROUPS = {
         "data/xlam",
         "data/repo_bugs",
         "data/environment",
+        "data/reasoning_gym",
         "data/file",
     ],
     "parallel": ["parallel_base", "parallel/1gpu", "parallel/2gpu", "parallel/2x8-80g", "parallel/cpu-tp2"],

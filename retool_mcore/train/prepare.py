@@ -11,7 +11,7 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from retool_mcore.config.schema import own_files
-from retool_mcore.data import function_tasks, toolmath
+from retool_mcore.data import function_tasks, human_eval, reasoning_gym, toolmath
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.function_calls import own_call_problems, own_call_traces
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
@@ -33,6 +33,7 @@ def run(config) -> None:
         print(f"model: {make_tiny_model(Path(config.model.path), config.seed)}")
     made = {"arithmetic": make_arithmetic, "functions": make_functions, "toolmath": make_toolmath}
     made |= {"calls": make_calls, "repo_bugs": environments.make, "environment": environments.make_episodes}
+    made |= {reasoning_gym.NAME: make_reasoning_gym, human_eval.NAME: make_human_eval}
     if make := made.get(config.data.name):
         read = {GENERATED: _digests(prompt_files(config))}
         make(config)
@@ -153,6 +154,33 @@ def make_calls(config) -> None:
     )  # fmt: skip
     literal = sum(map(function_tasks.is_literal, train)) / len(train)
     print(f"  {literal:.0%} ask for names and values as they are called with")
+
+
+def make_reasoning_gym(config) -> None:
+    """The sets of a seed, of all families that the section names."""
+    data = config.data
+    section = OmegaConf.to_container(data.reasoning_gym, resolve=True)
+    named = reasoning_gym.sources(section.pop("families"))
+    made = reasoning_gym.draw(named, section, config.seed)
+    for split, path in dict(train=data.train_files, held_back=data.held_back_files, test=data.validation_files).items():
+        write_problems(made.splits[split], Path(path), template=data.prompt, split=split)
+    counts = ", ".join(f"{len(part)} {split}" for split, part in made.splits.items())
+    print(f"reasoning_gym: {counts} problems of {len(named)} data sources in {Path(data.train_files).parent}")
+    for source in named:
+        own = [problem for part in made.splits.values() for problem in part if problem.data_source == source.name]
+        lines = [f"{len(own)} problems"]
+        if unanswered := sum(not problem.answer for problem in own):
+            lines.append(f"{unanswered} have no answer of their own, many are right")
+        if left_out := made.unfair.get(source.name):
+            lines.append(f"{left_out} more were left out: their family does not accept its own answer")
+        print(f"  {source.name}: {'; '.join(lines)}")
+
+
+def make_human_eval(config) -> None:
+    path = Path(config.data.validation_files)
+    made = human_eval.problems()
+    write_problems(made, path, template=config.data.prompt, split="test")
+    print(f"human_eval: {len(made)} problems in {path}")
 
 
 def make_functions(config) -> None:

@@ -108,3 +108,36 @@ def test_a_file_of_other_problems_or_none_and_a_filter_that_leaves_nothing_are_r
     assert "number 0 has another answer" in refused(evaluated([1.0], answer="x"))
     assert "expected the trajectories.jsonl of `retool eval` on data.train_files" in refused(tmp_path / "none")
     assert "leaves none of 4 problems" in refused(evaluated([1.0], [1.0], [0.0], [0.0]), [0.4, 0.6])
+
+
+def test_problems_of_one_source_share_a_pass_rate():
+    """A generated problem is met once: what is known of its level says how much it teaches."""
+    curriculum = Curriculum(weights=True, by="source")
+    for n in range(40):
+        curriculum.measure(f"easy/{n}", 1.0)
+        curriculum.measure(f"middle/{n}", n % 2)
+        curriculum.measure(f"hard/{n}", 0.0)
+    found = Counter(
+        source for n in range(100, 500) for source in ("easy", "middle", "hard") if curriculum.takes(f"{source}/{n}")
+    )
+    assert found["middle"] > 350 and found["easy"] < 100 and found["hard"] < 100
+    assert set(curriculum.rates) == {"easy", "middle", "hard"}
+
+
+def test_one_group_moves_the_rate_of_a_source_less_than_that_of_a_problem():
+    by_source, by_problem = Curriculum(by="source"), Curriculum()
+    for curriculum in (by_source, by_problem):
+        curriculum.measure("a/1", 0.0)
+        curriculum.measure("a/1", 1.0)
+    assert (by_source.rates, by_problem.rates) == ({"a": 0.125}, {"a/1": 0.5})
+
+
+def test_a_solved_source_is_retired_and_comes_back_once_all_are(capsys):
+    curriculum = Curriculum(retire=2, by="source", problems=["a/1", "a/2", "b/1"])
+    for n in (1, 2):
+        curriculum.measure(f"a/{n}", 1.0)
+    assert [curriculum.takes(name) for name in ("a/1", "a/2", "b/1")] == [False, False, True]
+    for _ in range(2):
+        curriculum.measure("b/1", 1.0)
+    assert "all 2 data sources are retired" in capsys.readouterr().out
+    assert curriculum.takes("a/1")
