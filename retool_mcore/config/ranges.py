@@ -120,6 +120,11 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Share, "data", "toolmath.code_share toolmath.failed_share calls.right_share"),
     (Weights, "data", "toolmath.mix calls.mix"),
     (Literal["list", "lines"], "data", "functions.style calls.style"),
+    (
+        Literal["exact", "loose"],
+        "data",
+        "file.texts sources.xlam.texts sources.toolace.texts sources.bfcl.texts",
+    ),
     (Count, "data", "reasoning_gym.train reasoning_gym.test reasoning_gym.held_back"),
     (Literal["problem", "source"], "data", "curriculum.by"),
     (Count | None, "data", "curriculum.retire"),

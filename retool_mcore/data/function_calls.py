@@ -1,42 +1,53 @@
 """Function-calling data sets: a row becomes conversations that the policy must answer with the right calls.
 
 A row is dropped when its calls name a tool that it does not describe, or do not fit that tool's JSON schema: the
-policy would be told that the right call is wrong. ToolACE writes calls as Python text (`read_calls`).
+policy would be told that the right call is wrong. A row without any call is one whose right answer is no call. ToolACE
+writes calls as Python text (`read_calls`).
 """
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
+from retool_mcore.data.accepted_calls import accepted_calls, lists_accepted_values
+from retool_mcore.data.blocks import CALL, call_blocks
+from retool_mcore.data.call_forms import block_values, read_call
 from retool_mcore.data.function_schema import argument_error, tool_schemas
 from retool_mcore.data.records import CallProblem, MalformedRow, Segment, Trace, at, field, text_field
-from retool_mcore.errors import UserError
 
 ABILITY = "function_calling"  # the column `ability` of such rows
-ANSWERS = "possible_answer"  # the folder beside BFCL's questions that holds the ground truth
+NO_CALL = "[]"  # the ground truth of a row whose right answer is no call
 TURNS = 100  # indices that a row's conversations have: row * TURNS + turn
 
 _LIST = re.compile(r"\[\s*\{")
 
 
 def xlam_problem(row: dict, data_source: str, index: int) -> CallProblem:
-    """A row of xLAM (APIGen, arXiv 2406.18518): `query`, and `tools` and `answers` as JSON texts."""
+    """A row of xLAM (APIGen, arXiv 2406.18518): `query`, and `tools` and `answers` as JSON texts.
+
+    An empty list of answers says that no call is right. Answers may also list accepted values (accepted_calls.py).
+    """
     question = _text(field(row, "query", "row"), "query")
-    schemas = tool_schemas(_json(field(row, "tools", "row"), "tools"), "tools")
-    calls = _calls(_json(field(row, "answers", "row"), "answers"), "answers", schemas)
-    return _problem(data_source, index, [("user", question)], schemas, calls)
+    tools, answers = (_json(field(row, name, "row"), name) for name in ("tools", "answers"))
+    schemas = tool_schemas(tools, "tools", may_be_empty=answers == [])
+    if lists_accepted_values(answers):
+        calls = accepted_calls(answers, [schema["function"] for schema in schemas], "answers")
+    else:
+        calls = _calls(answers, "answers", schemas) if answers != [] else []
+    return conversation_problem(data_source, index, [("user", question)], schemas, calls)
 
 
 def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProblem]:
     """A row of ToolACE (arXiv 2409.00920), one problem for each assistant turn that calls, on the turns before it.
 
-    `system` holds the functions as a JSON list; `conversations` are {from, value} with from user, assistant or tool.
-    The system prompt itself, which asks for calls as Python text, is left out: the prompt template takes its place.
+    Where none calls, each of its answers to the user is a problem whose right answer is no call. `system` holds the
+    functions as a JSON list; `conversations` are {from, value} with from user, assistant or tool. The system prompt
+    itself, which asks for calls as Python text, is left out: the prompt template takes its place.
     """
     schemas = tool_schemas(_system_functions(text_field(field(row, "system", "row"), "system")), "system")
     turns = field(row, "conversations", "row")
@@ -44,20 +55,22 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
         raise MalformedRow(f"conversations is no list of 1 to {TURNS} turns")
     said = [(field(t, "from", "a turn"), text_field(field(t, "value", "a turn"), "a turn's value")) for t in turns]
     messages: list[tuple[str, str]] = []
-    problems = []
+    problems, without_call = [], []
     for number, (role, text) in enumerate(said):
         if role not in ("user", "assistant", "tool"):
             raise MalformedRow("a turn is from another than user, assistant or tool")
+        if role == "assistant" and messages and messages[-1][0] == "user":
+            without_call.append(conversation_problem(data_source, index * TURNS + number, messages, schemas, []))
         if role != "assistant" or not text.lstrip().startswith("["):
             messages.append((role, text.strip()))
             continue
         calls = _calls(read_calls(text), "a turn", schemas)
         replies = _replies(calls, said[number + 1] if number + 1 < len(said) else None)
-        problems.append(_problem(data_source, index * TURNS + number, messages, schemas, calls, replies))
+        problems.append(conversation_problem(data_source, index * TURNS + number, messages, schemas, calls, replies))
         messages.append((role, "\n".join(map(_written, calls))))
-    if not problems:
-        raise MalformedRow("no turn calls a function")
-    return problems
+    if not problems and not without_call:
+        raise MalformedRow("no turn answers the user")
+    return problems or without_call
 
 
 def own_call_problems(
@@ -65,8 +78,9 @@ def own_call_problems(
 ) -> list[CallProblem]:
     """A row of the user's own whose functions are under `tools`; the other names are columns, too (dotted paths).
 
-    With a chat under `messages` each assistant message that calls is a problem on the messages before it. A row without
-    that column has a text under `question` and its calls under `answer`, as xLAM's. Raises MalformedRow.
+    With a chat under `messages` each assistant message that calls is a problem on the messages before it; where none
+    calls, each that answers the user is one whose right answer is no call. A row without that column has a text under
+    `question` and its calls under `answer`, as xLAM's. Raises MalformedRow.
     """
     if not isinstance(row, dict) or messages.partition(".")[0] not in row:
         if answer is None:
@@ -74,13 +88,16 @@ def own_call_problems(
         xlam = {"query": at(row, question), "tools": at(row, tools), "answers": at(row, answer)}
         return [xlam_problem(xlam, data_source, index)]
     schemas, said = _chat(row, messages, tools)
-    problems = [
-        _problem(data_source, index * TURNS + n, _shown(said[:n]), schemas, calls, _own_replies(calls, said[n + 1 :]))
+    made = [
+        conversation_problem(
+            data_source, index * TURNS + n, _shown(said[:n]), schemas, calls, _own_replies(calls, said[n + 1 :])
+        )
         for n, (role, _, calls) in enumerate(said)
-        if calls
+        if calls or (role == "assistant" and said[n - 1][0] == "user")
     ]
+    problems = [problem for problem in made if problem.answer != NO_CALL] or made
     if not problems:
-        raise MalformedRow("no assistant message calls a function")
+        raise MalformedRow("no assistant message answers the user")
     return problems
 
 
@@ -99,14 +116,14 @@ def own_call_traces(row: dict, data_source: str, index: int, *, messages: str, t
     return traces
 
 
-_Said = tuple[str, str, list[dict]]  # role, text, calls
+_Said = tuple[str, str, list[dict]]  # role, text with its calls as the hermes format writes them, calls
 
 
 def _chat(row: dict, messages: str, tools: str) -> tuple[list[dict], list[_Said]]:
-    schemas, turns = tool_schemas(_json(at(row, tools), tools), tools), at(row, messages)
+    listed, turns = _json(at(row, tools), tools), at(row, messages)
     if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
         raise MalformedRow(f"{messages} is no list of 1 to {TURNS} messages")
-    said: list[_Said] = []
+    read: list[tuple[str, str, list, str]] = []  # role, text, calls as they are written, where
     for number, turn in enumerate(turns):
         role, where = field(turn, "role", f"message {number}"), f"message {number}"
         if role not in ("system", "user", "assistant", "tool"):
@@ -116,18 +133,60 @@ def _chat(row: dict, messages: str, tools: str) -> tuple[list[dict], list[_Said]
         text = text_field(content, f"the content of {where}").strip()
         if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
             raise MalformedRow(f"tool_calls of {where} is no list of calls")
-        calls = _calls([call.get("function", call) for call in made], where, schemas) if made else []
-        if not text and not calls and role != "tool":
+        if role == "assistant" and not made:
+            text, made = _calls_in_text(text, where)
+        if not text and not made and role != "tool":
             raise MalformedRow(f"{where} is empty")
-        if role == "assistant" and not any(before == "user" for before, _, _ in said):
+        if role == "assistant" and not any(before == "user" for before, *_ in read):
             raise MalformedRow("nothing is asked before the assistant's first message")
-        said.append((role, text, calls))
+        read.append((role, text, made, where))
+    schemas = tool_schemas(listed, tools, may_be_empty=not any(made for _, _, made, _ in read))
+    said: list[_Said] = []
+    for role, text, made, where in read:
+        calls = _calls(made, where, schemas) if made else []
+        written = calls if CALL not in text else []
+        said.append((role, "\n".join([*([text] if text else []), *map(_written, written)]), calls))
     return schemas, said
 
 
+def _calls_in_text(text: str, where: str) -> tuple[str, list]:
+    """Return an assistant's text and the calls in it: bare, in `<tool_call>`, or as `<TOOLCALL>[...]</TOOLCALL>`.
+
+    Blocks of `<tool_call>` stay in the text. Raises MalformedRow for a block that cannot be read: without its calls the
+    row would say that none is right.
+    """
+    if bare := _bare_calls(text):
+        return "", bare
+    blocks = list(call_blocks(text))
+    bodies = [block.body for block in blocks if block.closed] or _UPPER_CALL.findall(text)
+    if not bodies:
+        if any(not block.closed for block in blocks) or "<TOOLCALL>" in text:
+            raise MalformedRow(f"a call in the text of {where} is never closed")
+        return text, []
+    try:
+        calls = [call for body in bodies for call in block_values(body)]
+    except ValueError as error:
+        raise MalformedRow(f"a call in the text of {where} is not JSON") from error
+    return (text if blocks else _UPPER_CALL.sub("", text).strip()), calls
+
+
+def _bare_calls(text: str) -> list:
+    """Return the calls of a text that is nothing else, as JSON or as ToolACE writes them; [] for any other."""
+    if not text.startswith(("[", "{")):
+        return []
+    with suppress(ValueError):
+        return [read_call(value) for value in block_values(text, lines=False)]
+    with suppress(MalformedRow):
+        return read_calls(text)
+    return []
+
+
+_UPPER_CALL = re.compile(r"<TOOLCALL>(.*?)</TOOLCALL>", re.DOTALL)
+
+
 def _shown(said: Sequence[_Said]) -> list[tuple[str, str]]:
-    """(role, text) of each message, its calls as the hermes format writes them."""
-    return [(role, "\n".join([*([text] if text else []), *map(_written, calls)])) for role, text, calls in said]
+    """(role, text) of each message."""
+    return [(role, text) for role, text, _ in said]
 
 
 def _written(call: Mapping) -> str:
@@ -144,59 +203,7 @@ def _replied(calls: Sequence[dict], texts: Sequence[str]) -> list[dict]:
     return [call | {"reply": text} for call, text in zip(calls, texts, strict=True)] if len(texts) == len(calls) else []
 
 
-def bfcl_problem(row: dict, data_source: str, index: int) -> CallProblem:
-    """A row of the Berkeley leaderboard's single-turn categories: `question`, `function`, `ground_truth`.
-
-    `ground_truth` lists for each call and parameter the values that count as right, "" for one that may be left out.
-    Here the first of them is the truth, so a policy that gives another is judged wrong though the leaderboard would
-    not: figures are a lower bound of its own.
-    """
-    turns = field(row, "question", "row")
-    turns = [turns] if isinstance(turns, list) and turns and isinstance(turns[0], dict) else turns
-    if not isinstance(turns, list) or len(turns) != 1 or not isinstance(turns[0], list):
-        raise MalformedRow("question is not one turn, a list of {role, content}")
-    messages = [
-        (str(field(message, "role", "a message")), _text(field(message, "content", "a message"), "a message"))
-        for message in turns[0]
-    ]
-    functions = field(row, "function", "row")
-    schemas = tool_schemas(functions if isinstance(functions, list) else [functions], "function")
-    truth = field(row, "ground_truth", "row")
-    if not isinstance(truth, list) or not all(isinstance(call, dict) and len(call) == 1 for call in truth):
-        raise MalformedRow("ground_truth is not a list of {function: {parameter: [values]}}")
-    calls = [{"name": name, "arguments": _accepted(values)} for call in truth for name, values in call.items()]
-    return _problem(data_source, index, messages, schemas, _calls(calls, "ground_truth", schemas))
-
-
-def with_answers(rows: Iterator[Any], file: Path) -> Iterator[Any]:
-    """BFCL's rows with the `ground_truth` that the leaderboard keeps in possible_answer/ beside the questions, by id.
-
-    Rows that have one already stay as they are. Raises UserError when they have none and there is no such file.
-    """
-    answers: dict[str, Any] | None = None
-    for row in rows:
-        if isinstance(row, dict) and "ground_truth" not in row:
-            if answers is None:
-                answers = _answers(file.parent / ANSWERS / file.name, file)
-            if row.get("id") in answers:
-                row = row | {"ground_truth": answers[row["id"]]}
-        yield row
-
-
-def _answers(path: Path, questions: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(
-            f"{questions} has no ground_truth, and there is no {path.parent.name}/{path.name} beside it: "
-            "copy the leaderboard's whole data folder."
-        )
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return {row["id"]: row["ground_truth"] for row in rows}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} must hold one JSON object a line with id and ground_truth ({error}).") from error
-
-
-def _problem(
+def conversation_problem(
     data_source: str,
     index: int,
     messages: Sequence[tuple[str, str]],
@@ -204,12 +211,25 @@ def _problem(
     calls: list,
     replies: Sequence = (),
 ) -> CallProblem:
+    """Return the problem of a conversation. `calls`: the right ones, as rewards/call_truth.py has them.
+
+    Raises MalformedRow where nobody asks anything.
+    """
     question = next((text for role, text in messages if role == "user"), None)
     if question is None:
         raise MalformedRow("nothing is asked before the call")
     answer = json.dumps(calls, sort_keys=True, ensure_ascii=False)
     tools, replied = (json.dumps(part, ensure_ascii=False) for part in (schemas, list(replies)))
     return CallProblem(data_source, question, answer, index, tuple(messages), tools, replied)
+
+
+def loosened(problem: CallProblem) -> CallProblem:
+    """Return the problem with right calls whose texts compare loosely (rewards/call_truth.py)."""
+    calls = json.loads(problem.answer)
+    if not isinstance(calls, list):
+        return problem
+    loose = [call | {"texts": "loose"} for call in calls]
+    return replace(problem, answer=json.dumps(loose, sort_keys=True, ensure_ascii=False))
 
 
 def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
@@ -219,15 +239,15 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
     parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
     found = []
     for call in calls:
-        name, arguments = (field(call, key, f"a call of {where}") for key in ("name", "arguments"))
-        arguments = _json(arguments, f"the arguments of a call of {where}")
-        if not isinstance(arguments, dict):
-            raise MalformedRow(f"the arguments of a call of {where} are no object")
-        if name not in parameters:
+        try:
+            known = read_call(call)
+        except ValueError as error:
+            raise MalformedRow(f"{where}: {error}") from error
+        if known["name"] not in parameters:
             raise MalformedRow(f"a call of {where} names a function that the row does not describe")
-        if argument_error(parameters[name], arguments):
+        if argument_error(parameters[known["name"]], known["arguments"]):
             raise MalformedRow(f"a call of {where} does not fit the function's own description")
-        found.append({"name": name, "arguments": arguments})
+        found.append(known)
     try:
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError):
@@ -253,21 +273,6 @@ def _system_functions(system: str) -> Any:
         except (ValueError, RecursionError):
             continue
     raise MalformedRow("system holds no JSON list of functions")
-
-
-def _accepted(values: Any) -> Any:
-    """The first accepted value of each parameter, those left out that need not be given."""
-    if not isinstance(values, dict) or not all(isinstance(options, list) and options for options in values.values()):
-        raise MalformedRow("ground_truth is not a list of {function: {parameter: [values]}}")
-    given = {name: [option for option in options if option != ""] for name, options in values.items()}
-    return {name: _inner(options[0]) for name, options in given.items() if options}
-
-
-def _inner(value: Any) -> Any:
-    # Objects inside an accepted value list their own accepted values again.
-    if isinstance(value, dict) and all(isinstance(options, list) and options for options in value.values()):
-        return _accepted(value)
-    return [_inner(item) for item in value] if isinstance(value, list) else value
 
 
 def _json(value: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from retool_mcore.data.records import MalformedRow, field
-from retool_mcore.data.untrusted import canonical_json
+from retool_mcore.data.untrusted import canonical_json, json_or_none
 from retool_mcore.errors import UserError
 from retool_mcore.tables import yaml_beside
 
@@ -166,9 +166,12 @@ _BY_NAME = {name: kind for kind, names in _TYPES.items() for name in names}
 _GENERIC = re.compile(r"(?P<outer>\w+)\s*\[(?P<inner>.*)\]", re.DOTALL)
 
 
-def tool_schemas(functions: Any, where: str) -> list[dict]:
-    """The function schemas of a row's list of functions. Raises MalformedRow for a list or function that is none."""
-    if not isinstance(functions, list) or not functions:
+def tool_schemas(functions: Any, where: str, may_be_empty: bool = False) -> list[dict]:
+    """The function schemas of a row's list of functions, each an object or a JSON text of one.
+
+    Raises MalformedRow for a list or function that is none, and for an empty list unless it `may_be_empty`.
+    """
+    if not isinstance(functions, list) or not functions and not may_be_empty:
         raise MalformedRow(f"{where} is no list of functions")
     schemas = [tool_schema(function, where) for function in functions]
     names = [schema["function"]["name"] for schema in schemas]
@@ -179,6 +182,8 @@ def tool_schemas(functions: Any, where: str) -> list[dict]:
 
 def tool_schema(function: Any, where: str) -> dict:
     """The function schema of {"name", "description", "parameters"}, alone or in {"type", "function"}."""
+    if isinstance(function, str):
+        function = json_or_none(function)
     if isinstance(function, dict) and isinstance(function.get("function"), dict):
         function = function["function"]
     name = field(function, "name", f"a function of {where}")

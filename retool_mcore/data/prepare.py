@@ -5,19 +5,19 @@ Nothing vanishes: every source row is written, counted as a duplicate, or listed
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
-from retool_mcore.data.function_calls import ABILITY
+from retool_mcore.data.function_calls import ABILITY, NO_CALL
 from retool_mcore.data.held_back import split_by_problem
 from retool_mcore.data.kept import COLUMN, kept_json
 from retool_mcore.data.prompts import get_template, render, render_conversation
 from retool_mcore.data.records import CallProblem, Malformed, Problem, Trace
 from retool_mcore.data.schema import RL_SCHEMA, SFT_SCHEMA, rl_row, write_rows
-from retool_mcore.data.sources import Source, get_source, load
+from retool_mcore.data.sources import Source, get_source, left_out, load
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.data.untrusted import json_or_none, same_json
 from retool_mcore.errors import UserError
@@ -30,7 +30,8 @@ _SHOWN_SOURCES = 20
 @dataclass(frozen=True)
 class Report:
     """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written;
-    `sources`: rows kept of each data source; `unanswered`: rows kept that have no answer."""
+    `sources`: rows kept of each data source; `unanswered`: rows kept that have no answer; `left_out`: lines on files
+    that were not read; `no_call`: rows kept whose right answer is no call."""
 
     source: str
     rows: int
@@ -41,6 +42,8 @@ class Report:
     path: Path
     sources: dict[str, int]
     unanswered: int = 0
+    left_out: tuple[str, ...] = ()
+    no_call: int = 0
 
     def lines(self) -> list[str]:
         """Three to eight lines for the terminal."""
@@ -56,6 +59,9 @@ class Report:
         for reason, times in Counter(malformed.reason for malformed in self.malformed).most_common(_SHOWN_REASONS):
             first = next(malformed for malformed in self.malformed if malformed.reason == reason)
             lines.append(f"  malformed {times} x: {reason}; first row {first.row}: {first.text}".removesuffix(": "))
+        if self.no_call:
+            lines.append(f"  {self.no_call} rows whose right answer is no call")
+        lines += [f"  {line}" for line in self.left_out]
         return [*lines, f"  report: {self.path}"]
 
 
@@ -74,7 +80,8 @@ def prepare_rl(
     first_disputes = {other.key: other for other in reversed(disputed)}
     malformed += [_dispute(problems.pop(key), other) for key, other in first_disputes.items()]
     splits: dict[str, list] = {source.split: list(problems.values())}
-    return _write(source_name, source, splits, len(again) - len(disputed), malformed, Path(output_dir), template)
+    left = left_out(str(location or source.hub_name))
+    return _write(source_name, source, splits, len(again) - len(disputed), malformed, Path(output_dir), template, left)
 
 
 def prepare_sft(
@@ -152,6 +159,7 @@ def _write(
     malformed: list[Malformed],
     output_dir: Path,
     template: str,
+    left: Sequence[str] = (),
 ) -> Report:
     name, kept = name if isinstance(name, str) else name.data_source, sum(map(len, splits.values()))
     files = {output_dir / f"{split}.parquet": len(records) for split, records in splits.items() if records}
@@ -160,10 +168,13 @@ def _write(
     rows = kept + duplicates + len(malformed)
     sources = dict(Counter(record.data_source for records in splits.values() for record in records))
     unanswered = sum(isinstance(r, Problem) and not r.answer for records in splits.values() for r in records)
+    no_call = sum(isinstance(r, CallProblem) and r.answer == NO_CALL for records in splits.values() for r in records)
     place = output_dir / "report.json"
-    report = Report(name, rows, kept, duplicates, tuple(malformed), files, place, sources, unanswered)
+    report = Report(
+        name, rows, kept, duplicates, tuple(malformed), files, place, sources, unanswered, tuple(left), no_call
+    )
     content = {"source": name, "rows": rows, "kept": kept, "duplicates": duplicates, "reasons": dict(reasons)}
-    content["sources"] = sources
+    content |= {"sources": sources, "left_out": list(left), "no_call": no_call}
     content["malformed"] = [{"row": m.row, "reason": m.reason} for m in malformed]
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(report.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

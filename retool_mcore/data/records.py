@@ -38,15 +38,18 @@ class CallProblem(Problem):
     `messages` are (role, content); `question` is the first of the user's, since all turns of one conversation belong
     on the same side of a split. `answer` is the calls as a JSON list of {name, arguments}, keys sorted; `tools` a JSON
     list of OpenAI function schemas; `replies` a JSON list of {name, arguments, reply}, what the data set recorded.
+    `answer` may also list accepted values, or no call (rewards/call_truth.py). Rows that differ in `identity` are no
+    duplicates.
     """
 
     messages: tuple[tuple[str, str], ...]
     tools: str
     replies: str = "[]"
+    identity: str = ""
 
     @property
     def key(self) -> str:
-        return normalise_question(json.dumps([self.messages, self.tools], ensure_ascii=False))
+        return normalise_question(json.dumps([self.messages, self.tools, self.identity], ensure_ascii=False))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 LANGUAGES = ("java", "javascript")
-_MAX_CHARACTERS = 4000  # a longer text is no literal: some of the patterns below take quadratic time
+_MAX_CHARACTERS = 1000  # a longer text is no literal: some of the patterns below take quadratic time
 
 _JAVA = {
     "byte": int, "short": int, "integer": int, "float": float, "double": float, "long": int, "boolean": bool,
@@ -28,18 +28,18 @@ _NUMBERS = {
     },
     "javascript": {"integer": r"(-?\d+)", "Bigint": r"(-?\d+)n", "float": r"(-?\d+(?:\.\d+)?)"},
 }  # fmt: skip
-_JAVA_LIST = re.compile(r"new\s+ArrayList<\w*+>\(Arrays\.asList\(([^()]+)\)\)")
-_JAVA_ADDED = re.compile(r"new\s+ArrayList<\w*+>\(\)\s*+\{\{((?:\s*+add\([^()]+\);?)*+)\s*+\}\}")
+_JAVA_LIST = re.compile(r"new\s+ArrayList<\w*+>\(Arrays\.asList\(([^()\n]+)\)\)")
+_JAVA_ADDED = re.compile(r"new\s+ArrayList<\w*+>\(\)\s*+\{\{((?:\s*+add\([^()\n]+\);?)*+)\s*+\}\}")
 _JAVA_NO_ITEM = re.compile(r"new\s+ArrayList<\w*+>\(\)")
-_JAVA_ARRAY = re.compile(r"new\s+\w+\[\]\s*+\{([^{}]*+)\}")
+_JAVA_ARRAY = re.compile(r"new\s+\w+\[\]\s*+\{([^{}\n]*+)\}")
 _JAVA_MAP = re.compile(
-    r"new\s+HashMap<[\w\s,<>]*>\s*+\(\)(?:\s*+\{\s*+\{((?:\s*+put\(\"[^\"()]*+\",[^()]*+\);?)*+)\s*+\}\s*+\})?"
+    r"new\s+HashMap<[\w\s,<>]*>\s*+\(\)(?:\s*+\{\s*+\{((?:\s*+put\(\"[^\"(){}\n]*+\",\s*+[^(){}\n]*+\);?)*+)\s*+\}\s*+\})?"
 )
-_ADDED = re.compile(r"add\(([^()]+)\)")
-_PUT = re.compile(r"put\(\"([^\"()]*+)\",([^()]*+)\)")
-_JS_LISTS = re.compile(r"\[\s*+\[[^\[\]]*+\]\s*+(?:,\s*+\[[^\[\]]*+\]\s*+)*+\]")
-_JS_LIST = re.compile(r"\[([^\[\]]*+)\]|new\s+Array\(([^()\[\]]*+)\)")
-_JS_OBJECT = re.compile(r"\{([^{}]*+)\}")
+_ADDED = re.compile(r"add\(([^()\n]+)\)")
+_PUT = re.compile(r"put\(\"([^\"(){}\n]*+)\",\s*+([^(){}\n]*+)\)")
+_JS_LISTS = re.compile(r"\[\s*+\[[^\[\]\n]*+\]\s*+(?:,\s*+\[[^\[\]\n]*+\]\s*+)*+\]")
+_JS_LIST = re.compile(r"\[([^\[\]\n]*+)\]|new\s+Array\(([^()\[\]\n]*+)\)")
+_JS_OBJECT = re.compile(r"\{([^{}\n]*+)\}")
 _JS_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
 
 
@@ -127,7 +127,7 @@ def _javascript(text: str, kind: str, items: str | None = None) -> Any:
     if kind == "Boolean":
         return text == "true" if text in ("true", "false") else text
     if kind == "array":
-        return _js_list(text.strip(), items)
+        return _js_list(text, items)
     if kind == "dict":
         found = _JS_OBJECT.fullmatch(text.strip())
         return text if found is None else dict(map(_js_pair, _JS_PAIR.findall(found[1])))
@@ -139,7 +139,7 @@ def _js_list(text: str, items: str | None) -> Any:
         return [
             [_plain(part.strip(), "'\"") for part in row.split(",")] for row in re.findall(r"\[([^\[\]]*+)\]", text)
         ]
-    found = _JS_LIST.fullmatch(text)
+    found = _JS_LIST.fullmatch(text.strip())
     if found is None:
         return text
     inside = (found[1] if found[1] is not None else found[2]).strip()
@@ -151,4 +151,4 @@ def _js_pair(pair: tuple[str, str]) -> tuple[str, Any]:
     key, value = pair[0].strip().strip("'\""), pair[1].strip()
     if value.startswith("[") and value.endswith("]"):
         return key, _js_list(value, None)
-    return key, _plain(value.strip("'\""), "'\"")
+    return key, _plain(value.strip("'\"").strip(), "'\"")

@@ -13,11 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from retool_mcore.data.bfcl import (
+    ANSWERS,
+    PACKAGE,
+    bfcl_problem,
+    chosen_files,
+    is_leaderboard,
+    package_folder,
+    with_answers,
+)
 from retool_mcore.data.boxed import last_boxed
-from retool_mcore.data.function_calls import ANSWERS, bfcl_problem, toolace_problems, with_answers, xlam_problem
+from retool_mcore.data.function_calls import loosened, toolace_problems, xlam_problem
 from retool_mcore.data.kept import Kept
 from retool_mcore.data.readers import parquet_rows, text_rows
 from retool_mcore.data.records import (
+    CallProblem,
     Malformed,
     MalformedRow,
     Problem,
@@ -106,7 +116,8 @@ class Source:
     parse(row, data_source, index) returns a record, or several, or raises MalformedRow. `complete(rows, file)` adds to
     a text file's rows what another file holds; it is given the rows of one file at a time. `subset` and `hub_split`
     are the hub's. `named_by` is the column that holds a row's data source, in place of `data_source`; `keep` are
-    further columns that a problem carries (`Problem.extra`); `optional` those of `columns` that a file may lack.
+    further columns that a problem carries (`Problem.extra`); `optional` those of `columns` that a file may lack. With
+    `loose` the texts in right calls compare as the leaderboard compares them (rewards/call_truth.py).
     """
 
     data_source: str
@@ -121,6 +132,7 @@ class Source:
     named_by: str | None = None
     keep: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    loose: bool = False
 
     @property
     def wanted(self) -> tuple[str, ...] | None:
@@ -168,7 +180,7 @@ SOURCES = {
         "gorilla-llm/Berkeley-Function-Calling-Leaderboard",
         "rl",
         "test",
-        ("question", "function", "ground_truth"),
+        None,
         bfcl_problem,
         complete=with_answers,
     ),
@@ -203,6 +215,8 @@ def load(source: Source, location: str | Path | None = None) -> Iterator[Problem
             if source.keep:
                 extra = kept.of(row)
                 records = [replace(record, extra={**record.extra, **extra}) for record in records]
+            if source.loose:
+                records = [loosened(record) if isinstance(record, CallProblem) else record for record in records]
             for record in records:
                 check_text(record)
             yield from records
@@ -275,8 +289,30 @@ def _not_on_hub(name: str, error: Exception) -> UserError:
 
 
 def files_of(location: str) -> list[Path] | None:
-    """The files of a location; None for a hub name. Raises UserError when there are none that can be read."""
-    path = Path(location).expanduser()
+    """The files of a location whose rows are read; None for a hub name. Raises UserError when there are none.
+
+    Of the Berkeley leaderboard's files those are left out whose rows are not of one turn (`left_out`).
+    """
+    found = _all_files(location)
+    return None if found is None else chosen_files(found)[0]
+
+
+def left_out(location: str) -> list[str]:
+    """Return a line for each kind of files of a location that are not read, with its count and the reason."""
+    found = _all_files(location)
+    return [] if found is None else chosen_files(found)[1]
+
+
+def of_leaderboard(location: str) -> bool:
+    """Return whether a location holds the Berkeley leaderboard's own files; False where there is none to read."""
+    try:
+        return location == PACKAGE or is_leaderboard(_all_files(location) or [])
+    except UserError:
+        return False
+
+
+def _all_files(location: str) -> list[Path] | None:
+    path = package_folder(location) or Path(location).expanduser()
     if not path.exists() and _HUB_NAME.fullmatch(location) and path.suffix not in _SUFFIXES:
         return None
     if path.is_file() and path.suffix in _SUFFIXES:

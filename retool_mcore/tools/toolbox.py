@@ -84,7 +84,7 @@ class Toolbox:
         if schemas is None and not environment:
             return self
         chosen: list[Tool] = [] if schemas is not None else [*self.tools.values()]
-        rows = None if schemas is not None else self.rows
+        rows = None if schemas else self.rows
         for schema in schemas or ():
             name = schema["function"]["name"]
             if name in self.tools:

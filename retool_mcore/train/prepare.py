@@ -6,18 +6,19 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from omegaconf import OmegaConf
 
 from retool_mcore.config.schema import own_files
 from retool_mcore.data import function_tasks, human_eval, reasoning_gym, toolmath
 from retool_mcore.data.arithmetic import task
+from retool_mcore.data.bfcl import NAME as LEADERBOARD
 from retool_mcore.data.function_calls import own_call_problems, own_call_traces
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
 from retool_mcore.data.prepare import prepare_rl, prepare_sft, write_problems, write_traces
 from retool_mcore.data.prompts import get_template
-from retool_mcore.data.sources import Source, check_location, files_of, get_source, own_problem
+from retool_mcore.data.sources import Source, check_location, files_of, get_source, of_leaderboard, own_problem
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.data.traces import own_trace
 from retool_mcore.environments import prepare as environments
@@ -237,6 +238,9 @@ def own_parts(section, answers: bool = True) -> list[Part]:
     parts = []
     for key in ("train", "eval", "sft"):
         for file in own_files(key, OmegaConf.to_container(section)[key]):
+            if of_leaderboard(file.path):
+                parts.append(_leaderboard_part(key, file, section))
+                continue
             named = {name: getattr(file, name) or section[name] for name in ("question", "answer", "messages", "tools")}
             of_trace = {name: named[name] for name in ("messages", "tools") if named[name]}
             of_problem = named if named["tools"] else {name: named[name] for name in ("question", "answer")}
@@ -250,6 +254,7 @@ def own_parts(section, answers: bool = True) -> list[Part]:
                 keep=tuple(section.get("keep") or [] if file.keep is None else file.keep),
                 optional=() if answers else (named["answer"],),
             )  # fmt: skip
+            source = replace(source, loose=bool(named["tools"]) and section.get("texts") == "loose")
             if key == "sft":
                 parse = partial(own_call_traces if named["tools"] else own_trace, **of_trace)
                 columns = tuple(of_trace.values())
@@ -266,12 +271,31 @@ def own_parts(section, answers: bool = True) -> list[Part]:
     return parts
 
 
+def _leaderboard_part(key: str, file, section) -> Part:
+    """The Berkeley leaderboard's own files, whose columns are known."""
+    if key == "sft":
+        raise UserError(f"data.file.sft={file.path} holds the Berkeley leaderboard's questions: it has no traces.")
+    split: Literal["train", "test"] = "test" if key == "eval" else "train"
+    source = replace(get_source(LEADERBOARD), split=split, loose=section.get("texts") == "loose")
+    return Part("rl" if key == "train" else key, source, file.path, f"{key}/{file.name}", file.weight)
+
+
 def listed_parts(data, answers: bool = True) -> list[Part]:
     """All parts that the section names; [] of a data set that is generated. answers: as in `own_parts`."""
     if "file" in data:
         return own_parts(data.file, answers)
     named = data.get("sources", {}).items()  # one that is null is left out
-    return [Part(s.role, name, s.location, name) for name, s in named if s is not None]
+    return [Part(s.role, _named_source(name, s), s.location, name) for name, s in named if s is not None]
+
+
+def _named_source(name: str, section) -> str | Source:
+    """The source of that name; what is trained on is a training set, also where the source is made for evaluations."""
+    source = get_source(name)
+    if section.role == "rl" and source.split == "test":
+        source = replace(source, split="train")
+    if section.get("texts") == "loose":
+        source = replace(source, loose=True)
+    return name if source == get_source(name) else source
 
 
 def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:

@@ -1,4 +1,4 @@
-"""One row of each function-calling data set, in its publisher's columns and its ways of writing."""
+"""Rows of each function-calling data set, in its publisher's columns and its ways of writing."""
 
 import json
 
@@ -96,3 +96,43 @@ BFCL_ANSWER = {
         {"geometry.area": {"base": [10], "height": [5], "unit": ["", "units"], "at": [{"lat": [1.5], "long": [2]}]}}
     ],
 }
+
+_ROUTE = {
+    "name": "route",
+    "description": "Finds a way.",
+    "parameters": {
+        "type": "dict",
+        "properties": {"to": {"type": "string", "description": "Where to."}},
+        "required": ["to"],
+    },
+}
+WHEN2CALL = [  # chats whose functions are JSON texts, and whose calls stand in the assistant's text
+    {
+        "tools": [json.dumps(_ROUTE)],
+        "messages": [
+            {"role": "user", "content": "How do I get to Rome?"},
+            {"role": "assistant", "content": '<TOOLCALL>[{"name": "route", "arguments": {"to": "Rome"}}]</TOOLCALL>'},
+        ],
+    },
+    {
+        "tools": [json.dumps(_ROUTE)],
+        "messages": [
+            {"role": "user", "content": "How do I get there?"},
+            {"role": "assistant", "content": "Where do you want to go?"},
+        ],
+    },
+    {
+        "tools": [json.dumps(_ROUTE)],
+        "messages": [
+            {"role": "user", "content": "What is the weather in Oslo?"},
+            {"role": "assistant", "content": "I have no function for the weather."},
+        ],
+    },
+    {
+        "tools": [],
+        "messages": [
+            {"role": "user", "content": "Book a table."},
+            {"role": "assistant", "content": "I cannot book tables."},
+        ],
+    },
+]

@@ -15,6 +15,7 @@ from retool_mcore.data.records import CallProblem, Malformed, MalformedRow
 from retool_mcore.data.schema import check_rl
 from retool_mcore.data.sources import get_source, load
 from retool_mcore.errors import UserError
+from retool_mcore.rewards.tool_calls import judge
 
 _rows = runpy.run_path(str(Path(__file__).with_name("function_rows.py")))
 XLAM, TOOLACE, BFCL, BFCL_ANSWER = (_rows[name] for name in ("XLAM", "TOOLACE", "BFCL", "BFCL_ANSWER"))
@@ -84,12 +85,10 @@ def test_bfcl_with_its_answers_beside_or_in_the_row(tmp_path, beside):
     else:
         jsonl(tmp_path / name, BFCL | BFCL_ANSWER)
     (problem,) = read("bfcl", tmp_path)
-    assert json.loads(problem.answer) == [
-        {
-            "name": "geometry.area",
-            "arguments": {"base": 10, "height": 5, "unit": "units", "at": {"lat": 1.5, "long": 2}},
-        }
-    ]
+    (call,) = json.loads(problem.answer)
+    assert (problem.data_source, call["name"], call["required"]) == ("bfcl/simple", "geometry.area", ["base", "height"])
+    assert call["accepted"] == BFCL_ANSWER["ground_truth"][0]["geometry.area"]
+    assert call["types"] == {"base": "integer", "height": "float", "unit": "string", "at": "dict"}
     assert parameters(problem, "geometry.area")["properties"]["at"]["properties"]["lat"] == {"type": "number"}
 
 
@@ -97,6 +96,28 @@ def test_bfcl_without_answers_is_one_sentence(tmp_path):
     path = jsonl(tmp_path / "questions.json", BFCL)
     with pytest.raises(UserError, match=r"has no ground_truth, and there is no possible_answer/questions.json"):
         read("bfcl", path)
+
+
+def test_rows_without_calls_say_that_none_is_right(tmp_path):
+    none = XLAM | {"answers": "[]"}
+    first, second = read("xlam", jsonl(tmp_path / "x.jsonl", none, none | {"tools": "[]"}))
+    assert first.answer == second.answer == "[]" and second.tools == "[]"
+    said = [{"from": "user", "value": "Hi."}, {"from": "assistant", "value": "Which market?"}] * 2
+    talk = read("toolace", jsonl(tmp_path / "t.jsonl", TOOLACE | {"conversations": said}))
+    assert [(problem.answer, len(problem.messages)) for problem in talk] == [("[]", 1), ("[]", 3)]
+    report = prepare_rl("xlam", tmp_path / "out", location=jsonl(tmp_path / "y.jsonl", XLAM, none | {"query": "Hi."}))
+    assert "  1 rows whose right answer is no call" in report.lines()
+
+
+def test_answers_may_list_accepted_values(tmp_path):
+    listed = [{"weather": {"city": ["Rome", "Roma"], "days": ["", 3]}}]
+    tools = json.dumps(
+        [{"name": "weather", "parameters": {"city": {"type": "str"}, "days": {"type": "int, optional"}}}]
+    )
+    (problem,) = read("xlam", jsonl(tmp_path / "x.jsonl", XLAM | {"answers": json.dumps(listed), "tools": tools}))
+    for arguments, acc in (({"city": "Roma"}, 1), ({"city": "Rome", "days": 3}, 1), ({"city": "Rom"}, 0), ({}, 0)):
+        call = json.dumps({"name": "weather", "arguments": arguments})
+        assert judge(f"<tool_call>{call}</tool_call>", problem.answer)["acc"] == acc
 
 
 def without(row, key):
@@ -109,14 +130,14 @@ BAD = [
     ("xlam", XLAM | {"tools": "[{"}, "tools is not JSON"),
     ("xlam", XLAM | {"tools": "[]"}, "tools is no list of functions"),
     ("xlam", XLAM | {"tools": TWICE}, "tools describes two functions of one name"),
-    ("xlam", XLAM | {"answers": "[]"}, "answers holds no call"),
-    ("xlam", XLAM | {"answers": '[{"name": "convert"}]'}, "a call of answers has no field 'arguments'"),
+    ("xlam", XLAM | {"answers": "null"}, "answers holds no call"),
+    ("xlam", XLAM | {"answers": '[{"name": "convert"}]'}, "answers: a call has no arguments"),
     ("xlam", XLAM | {"answers": '[{"name": "x", "arguments": {}}]'}, "names a function that the row does not describe"),
     ("xlam", XLAM | {"answers": '[{"name": "weather", "arguments": {"city": 3}}]'}, "does not fit the function's own"),
     ("xlam", XLAM | {"query": " "}, "query is empty"),
     ("toolace", without(TOOLACE, "system"), "row has no field 'system'"),
     ("toolace", TOOLACE | {"system": "Be nice."}, "system holds no JSON list of functions"),
-    ("toolace", TOOLACE | {"conversations": TOOLACE["conversations"][:1]}, "no turn calls a function"),
+    ("toolace", TOOLACE | {"conversations": TOOLACE["conversations"][:1]}, "no turn answers the user"),
     ("toolace", TOOLACE | {"conversations": [{"from": "human", "value": "?"}]}, "from another than user"),
     ("bfcl", BFCL | BFCL_ANSWER | {"question": [[], []]}, "question is not one turn"),
     ("bfcl", BFCL | {"ground_truth": ["area(1)"]}, "ground_truth is not a list of"),
@@ -137,7 +158,7 @@ def test_a_missing_column_of_a_parquet_file_is_one_sentence(tmp_path):
 
 
 def test_prepare_writes_the_rows_tools_and_counts_what_it_drops(tmp_path):
-    bad = XLAM | {"answers": "[]"}
+    bad = XLAM | {"answers": "null"}
     location = jsonl(tmp_path / "xlam.jsonl", XLAM, bad, XLAM, bad, without(XLAM, "query"))
     report = prepare_rl("xlam", tmp_path / "out", location=location, template="tool_n1")
     assert (report.rows, report.kept, report.duplicates, len(report.malformed)) == (5, 1, 1, 3)

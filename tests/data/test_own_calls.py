@@ -5,6 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 from chatml_tokenizer import make_tokenizer
+from function_rows import WHEN2CALL
 from test_own_files import made, rows_of, write_jsonl
 
 from retool_mcore.data.function_calls import own_call_problems
@@ -96,6 +97,49 @@ def test_xlams_columns_under_names_of_ones_own(tmp_path):
         assert json.loads(row["extra_info"]["tools"]) == TOOLS
 
 
+def test_when2calls_rows_teach_when_to_call(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "when2call.jsonl", WHEN2CALL)
+    data = made(
+        tmp_path, f"data.file.train={path}", "data.file.tools=tools", 'data.prompt="{question}"', "data.held_back=1",
+        "data.test_share=0",
+    )  # fmt: skip
+    told = capsys.readouterr().out
+    assert "4 rows read: 4 kept" in told and "3 rows whose right answer is no call" in told
+    truths = {row["extra_info"]["question"]: row["reward_model"]["ground_truth"] for row in rows_of(
+        *data.train_files, data.held_back_files)}  # fmt: skip
+    right = '<tool_call>{"name": "route", "arguments": {"to": "Rome"}}</tool_call>'
+    for question, truth in truths.items():
+        calls = "Rome" in question
+        assert judge(right, truth)["acc"] == calls and judge("I cannot.", truth)["acc"] == (not calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('Let me see.\n<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>', True),
+        ('[{"name": "weather", "arguments": "{\\"city\\": \\"Rome\\"}"}]', True),
+        ('{"name": "weather", "parameters": {"city": "Rome"}}', True),
+        ("[weather(city='Rome')]", True),
+        ("[I do not know.]", False),
+        ("{}", False),
+        ("It rains.", False),
+    ],
+)
+def test_calls_in_an_assistants_text_are_calls(text, calls):
+    row = {"tools": TOOLS, "messages": [ASKED, {"role": "assistant", "content": text}]}
+    (problem,) = own_call_problems(row, "s", 0, **COLUMNS)
+    assert judge(written("Rome"), problem.answer)["acc"] == calls and (problem.answer == "[]") is not calls
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>{", "<TOOLCALL>[f(1)]</TOOLCALL>", "<TOOLCALL>[{}", "<tool_call>f()</tool_call>"]
+)
+def test_calls_in_a_text_that_cannot_be_read_are_no_row_without_calls(text):
+    row = {"tools": TOOLS, "messages": [ASKED, {"role": "assistant", "content": text}]}
+    with pytest.raises(MalformedRow, match="call"):
+        own_call_problems(row, "s", 0, **COLUMNS)
+
+
 def test_chats_become_traces_and_their_tokens(tmp_path):
     path = write_jsonl(tmp_path / "calls.jsonl", [chat("Rome"), chat("Bonn")])
     data = made(
@@ -123,7 +167,7 @@ def test_chats_become_traces_and_their_tokens(tmp_path):
         ({"messages": "hello"}, "messages is no list of 1 to 100 messages"),
         ({"messages": [{"role": "bot", "content": "x"}]}, "message 0 is of the role 'bot'"),
         ({"messages": chat("Rome")["messages"][2:]}, "nothing is asked before the assistant's first message"),
-        ({"messages": chat("Rome")["messages"][:2]}, "no assistant message calls a function"),
+        ({"messages": chat("Rome")["messages"][:2]}, "no assistant message answers the user"),
         ({"messages": [{"role": "user", "content": " "}]}, "message 0 is empty"),
         ({"messages": [ASKED, {"role": "assistant", "tool_calls": ["x"]}]}, "message 1 is no list of calls"),
         ({"tools": "no json"}, "tools is not JSON"),
