@@ -155,7 +155,7 @@ def _distinct(source: Source, begin: int, count: int, seen: set[str], unfair: di
 
 
 def _rows(source: Source, begin: int, count: int, unfair: dict[str, int]) -> Iterator[dict]:
-    asked = {"family": source.family, "parameters": dict(source.parameters)}
+    asked: dict[str, Any] = {"family": source.family, "parameters": dict(source.parameters)}
     for start in range(0, min(_DRAWS_PER_PROBLEM * count + _CHUNK, SEEDS_A_SPLIT - _CHUNK), _CHUNK):
         size = min(_CHUNK, count) if start == 0 else _CHUNK
         made = REASONING_GYM.ask("make", MAKE_S, in_file=True, **asked, seed=begin + start, size=size)

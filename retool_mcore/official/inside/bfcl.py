@@ -18,18 +18,17 @@ _CONFIGURATION = "bfcl_eval.constants.model_config"  # imports the libraries of 
 _MODEL = "retool"
 sys.modules[_CONFIGURATION] = types.ModuleType(_CONFIGURATION)
 # Names of functions are compared as they are: they are listed to the policy with their dots.
-sys.modules[_CONFIGURATION].MODEL_CONFIG_MAPPING = {_MODEL: types.SimpleNamespace(underscore_to_dot=False)}
+vars(sys.modules[_CONFIGURATION])["MODEL_CONFIG_MAPPING"] = {_MODEL: types.SimpleNamespace(underscore_to_dot=False)}
 
+# The package makes folders for results when it is imported, and here none can be made.
 _make_folder = pathlib.Path.mkdir
-pathlib.Path.mkdir = lambda *arguments, **keywords: (
-    None
-)  # the package makes folders for results, here where none can be
+setattr(pathlib.Path, "mkdir", lambda *arguments, **keywords: None)  # noqa: B010 - mypy refuses the assignment
 from bfcl_eval.constants.enums import Language, ReturnFormat  # noqa: E402
 from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # noqa: E402
 from bfcl_eval.model_handler.utils import default_decode_ast_prompting  # noqa: E402
 from bfcl_eval.utils import is_empty_output, is_function_calling_format_output  # noqa: E402
 
-pathlib.Path.mkdir = _make_folder
+setattr(pathlib.Path, "mkdir", _make_folder)  # noqa: B010
 
 
 def score(category: str, function: str, possible_answer: str, calls: list[dict] | None, text: str) -> float:
