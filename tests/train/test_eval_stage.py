@@ -11,6 +11,7 @@ from retool_mcore.config import compose
 from retool_mcore.data.prepare import write_problems
 from retool_mcore.data.records import Problem
 from retool_mcore.data.tiny_model import make_tiny_model
+from retool_mcore.environments.text import TextEnvironment
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Generation
 from retool_mcore.runner.phase_line import phase_line
@@ -129,3 +130,33 @@ def test_a_reward_that_fails_for_some_is_told_and_scored_again_at_the_next_start
     monkeypatch.setattr(own_rewards, "BROKEN", set())
     records, asked = evaluated()
     assert asked == [] and not any(record["error"] for record in records) and len(records) == 9
+
+
+ONCE = """
+class Once:
+    "Ends with the first text; seed 1 is worth a whole point."
+
+    def reset(self, seed=None):
+        self.seed = seed
+        return "Say something.", {}
+
+    def step(self, action):
+        return f"Heard {action}", 1.0 if self.seed == 1 else 0.25, True, False, {}
+"""
+
+
+def test_an_environments_episodes_are_played_and_graded(evaluated, tmp_path, monkeypatch):
+    (tmp_path / "once_env.py").write_text(ONCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    TextEnvironment("once_env.Once", "once").write_rows(tmp_path / "once.parquet", seeds=range(3), split="test")
+    use = [
+        {"path": "retool_mcore.environments.text.TextEnvironment", "args": {"make": "once_env.Once", "name": "once"}}
+    ]
+    changes = {"data.validation_files": str(tmp_path / "once.parquet"), "toolbox.use": use, "answer": "environment"}
+    records, asked = evaluated(**changes, **{"recipe.reward": {"name": "environment", "args": {}}})
+    assert asked == [6] and {record["finish"] for record in records} == {"tool"}
+    assert [(record["score"], record["acc"]) for record in records[::2]] == [(0.25, 0.0), (1.0, 1.0), (0.25, 0.0)]
+    assert {record["calls"][0]["stdout"].partition(" ")[0] for record in records} == {"Heard"}
+    again, asked = evaluated(**{"recipe.right_from": 0.25})
+    assert asked == [] and [record["acc"] for record in again] == [1.0] * 6
+    assert stage.summarise(again, 2)["reward"] == {"once": pytest.approx(0.5)}
