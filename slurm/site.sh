@@ -4,6 +4,10 @@
 # awk reads the file, since nothing of Python is there yet; cluster/site.py refuses what awk would read differently.
 # Variables of the caller win: RETOOL_VENV, and whatever the site sets under env.
 
+# Where the time limit is below ten minutes, Slurm's warning comes at once, and would end this shell, or a Python that is
+# still importing. cluster/job_signals.py looks at the clock as well.
+trap '' USR1
+
 site_file=$root/configs/site/${RETOOL_SITE:-default}.yaml
 if [[ ! -f $site_file ]]; then
     echo "retool: no site file $site_file: set RETOOL_SITE to one of:" \

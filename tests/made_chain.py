@@ -49,6 +49,6 @@ def make_chain(folder: Path) -> Path:
     record(folder, starts, steps=[(1, 4), (5, 6), (5, 7)])
     (folder / "config.yaml").write_text("verl: {trainer: {total_training_steps: 10}}\n")
     (folder / "heartbeat").mkdir()
-    beat = {"phase": "update", "since": BEGIN, "time": BEGIN, "next_save": BEGIN + 13 * HOUR}
+    beat = {"phase": "update", "done": 0, "total": 0, "since": BEGIN, "time": BEGIN, "next_save": BEGIN + 13 * HOUR}
     (folder / "heartbeat" / "trainer.json").write_text(json.dumps(beat))
     return folder

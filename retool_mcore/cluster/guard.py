@@ -36,7 +36,7 @@ def guarded(
     given: what else `main` takes.
     """
     options = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
-    given |= {"pid": pid, "started": processes.read(pid).started}
+    given |= {"pid": pid, "node": node, "started": processes.read(pid).started}
     guard = subprocess.Popen(
         srun(options, [sys.executable, "-m", "retool_mcore.cluster.guard", json.dumps(given, default=str)]),
         stdin=subprocess.DEVNULL,
@@ -60,8 +60,8 @@ def watch(process: processes.Process, asked: threading.Event) -> bool:
 
 
 def main(given: str) -> int:
-    """`given`: JSON of job (as Slurm's commands take it), pid, started, stage, mark, folder (of the stage), recorded
-    (recorded_bytes of the folder as the job began), max_attempts, log."""
+    """`given`: JSON of job (as Slurm's commands take it), node (its first), pid, started, stage, mark, folder (of the
+    stage), recorded (recorded_bytes of the folder as the job began), max_attempts, log."""
     options = SimpleNamespace(**json.loads(given))
     options.folder = Path(options.folder)
     asked = threading.Event()
@@ -82,7 +82,8 @@ def main(given: str) -> int:
             return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
-    if slurm.preempted(options.job):
+    restart = int(options.mark.split("-")[1])
+    if slurm.preempted(options.job, restart, [options.node]):
         chain.end(options.folder, options.mark, chain.PREEMPTION)
         slurm.requeue(options.job)
         return 0

@@ -57,7 +57,10 @@ say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
-PREEMPTED = "{stage}: the job was preempted, which counts as no failure; work since the last checkpoint is done again"
+PREEMPTED = (
+    "{stage}: the job was preempted, or put back by hand, which counts as no failure; work since the last checkpoint "
+    "is done again"
+)
 DUMP_NODES_TIMEOUT_S = 120.0
 # A step shares everything with the others of the job, and its one task a node may use all of the node.
 STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-node=1")
@@ -115,6 +118,7 @@ def run_attempt_on_nodes(
     """One attempt and what its outcome asks for; the exit code. Raises UserError as `run` does."""
     recorded, job = recorded_bytes(folder), allocation.slurm_id
     back = partial(back_to_queue, allocation, signals)
+    preempted = partial(slurm.preempted, job, allocation.restart, allocation.nodes)
     try:
         try:
             run_on_nodes(stage, config, allocation, site, signals)
@@ -142,7 +146,7 @@ def run_attempt_on_nodes(
             return back(chain.TIME_LIMIT, f"{stage}: stopped for the time limit", stop.EXIT_CODE)
         if stopped.signum == signal.SIGHUP:
             return back(chain.FAULT, f"{stage}: Slurm's process above this job (slurmstepd) was killed", 1)
-        if stopped.signum == signal.SIGTERM and slurm.preempted(job):
+        if stopped.signum == signal.SIGTERM and preempted():
             return back(chain.PREEMPTION, PREEMPTED.format(stage=stage), stop.EXIT_CODE)
         text = f"{stage}: {stopped}; another start goes on from the last complete checkpoint."
         return finish(signals, chain.CANCELLED, text, 128 + stopped.signum)
@@ -152,7 +156,7 @@ def run_attempt_on_nodes(
             raise
         return after_failure(stage, allocation, site, signals, folder, str(error))
     except (NodesBroken, StageFailed, ClusterFailed) as error:
-        if slurm.preempted(job):  # Slurm signals the steps first: the stage loses a part, and nothing is at fault
+        if preempted():  # Slurm signals the steps first: the stage loses a part, and nothing is at fault
             return back(chain.PREEMPTION, PREEMPTED.format(stage=stage), stop.EXIT_CODE)
         bad = error.nodes if isinstance(error, NodesBroken) else faulty(allocation, config, site)
         return after_failure(stage, allocation, site, signals, folder, str(error), bad)

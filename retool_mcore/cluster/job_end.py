@@ -58,11 +58,12 @@ def back_to_queue(
     """
     signals.ignore()  # Slurm's SIGTERM to a job that it requeues, too: what follows the requeue takes a moment
     job = allocation.slurm_id
-    if signals.cancelled(job):
+    if signals.cancelled(job, allocation.restart):
         text = f"{text}; job {job} was cancelled meanwhile and does not go back to the queue."
         return finish(signals, chain.CANCELLED, text, CANCELLED)
     chain.end(signals.folder, signals.mark, why, error or text)
-    if (refusal := slurm.requeue(job)) is not None:
+    refusal = None if slurm.sent_back(job, allocation.restart) else slurm.requeue(job)
+    if refusal is not None:
         say(f"{text}; Slurm does not requeue job {job}: {refusal}")
         return otherwise
     text += f"; job {job} is back in the queue"

@@ -68,9 +68,10 @@ class Signals:
         """From here on the job is ending anyway."""
         self.armed = False
 
-    def cancelled(self, job: str) -> bool:
-        """Whether the user, or an admin, ended the job while it was ending already: it must not go on then."""
-        return self.late_term and not slurm.timed_out(job) and not slurm.preempted(job)
+    def cancelled(self, job: str, restart: int) -> bool:
+        """Whether the user, or an admin, ended the job while its start `restart` was ending already: it must not go on
+        then."""
+        return self.late_term and not slurm.timed_out(job) and not slurm.preempted(job, restart, ())
 
     def _end(self, signum: int, _) -> None:
         if self.armed:  # once: a second signal must not keep the cluster from being torn down

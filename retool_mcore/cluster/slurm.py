@@ -142,12 +142,31 @@ def timed_out(job: str, patience_s: float = ANSWER_S) -> bool:
     return found is not None and (found.reason == "TimeLimit" or found.state == "PENDING")
 
 
-def preempted(job: str) -> bool:
-    """Whether this start of the job is ended for another job's sake: then Slurm signals the job's steps first, and the
-    batch script only once the partition's GraceTime is over."""
+def preempted(job: str, restart: int, nodes: Sequence[str]) -> bool:
+    """Whether start `restart` (from 0) of a job, on `nodes`, is ended for another job's sake, or by `scontrol requeue`.
+
+    Within the partition's GraceTime Slurm names the time of the preemption, and has sent SIGTERM to the job's steps
+    alone. Then it puts the job back itself and forgets that time. A lost node has it put back, too, and is a fault.
+    """
     facts = _facts(job)
     times = [facts.get(name, "") for name in ("PreemptTime", "StartTime")]
-    return all("T" in word for word in times) and times[0] >= times[1]  # ISO 8601; None where it never was
+    if all("T" in word for word in times) and times[0] >= times[1]:  # ISO 8601; None where it never was
+        return True
+    return _restarts(facts) > restart and not _any_down(nodes)
+
+
+def sent_back(job: str, restart: int) -> bool:
+    """Whether Slurm or the guard has put a job back into the queue while its start `restart` (from 0) still ends."""
+    return _restarts(_facts(job)) > restart
+
+
+def _restarts(facts: Mapping[str, str]) -> int:
+    return int(facts["Restarts"]) if facts.get("Restarts", "").isdecimal() else 0
+
+
+def _any_down(nodes: Sequence[str]) -> bool:
+    asked = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%T"]
+    return any(line.startswith("down") for line in _lines(asked))
 
 
 def requeue(job: str, patience_s: float = REQUEUE_S) -> str | None:

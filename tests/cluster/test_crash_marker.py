@@ -118,7 +118,7 @@ def test_the_guard_speaks_for_its_own_start_only(tmp_path, monkeypatch, mark, st
         "stage": "sft",
         "mark": "7-0",
     }
-    options |= {"log": str(tmp_path / "log"), "folder": str(tmp_path)}
+    options |= {"log": str(tmp_path / "log"), "folder": str(tmp_path), "node": "n1"}
     try:
         assert guard.main(json.dumps(options)) == 0
     finally:

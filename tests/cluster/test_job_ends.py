@@ -89,10 +89,16 @@ PREEMPTION = "echo 'PreemptTime={} StartTime=2026-11-24T10:00:00'"
         ("2026-11-24T11:00:00", Stopped(signal.SIGTERM), 0, 0),
         ("None", StageFailed("loss is nan"), 0, 1),
         ("2026-11-24T09:00:00", StageFailed("loss is nan"), 0, 1),  # of an earlier start
+        # Once the grace is over, or where there is none, Slurm has put the job back itself.
+        ("None Restarts=2", StageFailed("sft failed (exit code 143): got signal: 15"), 0, 0),
+        ("None Restarts=2", Stopped(signal.SIGTERM), 0, 0),
+        ("None Restarts=1", StageFailed("loss is nan"), 0, 1),
+        ("None Restarts=2 down", StageFailed("n2 is gone"), 0, 1),  # put back for a lost node
     ],
 )
 def test_preemption_counts_as_no_failure(monkeypatch, program, tmp_path, capsys, time_, outcome, code, failures):
-    program("scontrol", PREEMPTION.format(time_))
+    program("scontrol", f"[ $1 != requeue ] || echo $* >> {tmp_path}/said; {PREEMPTION.format(time_)}")
+    program("sinfo", f"printf '%s\\n' idle {'down*' if 'down' in time_ else 'mixed'}")
     program("squeue", "echo '7|COMPLETING|None'")
 
     def run_on_nodes(*_):
@@ -102,6 +108,7 @@ def test_preemption_counts_as_no_failure(monkeypatch, program, tmp_path, capsys,
     monkeypatch.setattr(job, "sweep", lambda *_: None)
     assert job.run_attempt_on_nodes("rl", None, TWO, Site("default"), Signals("rl", tmp_path), tmp_path) == code
     assert ("the job was preempted" in capsys.readouterr().out) is (failures == 0)
+    assert (tmp_path / "said").exists() is ("Restarts=2" not in time_), "Slurm is not asked for what it has done"
     assert (tmp_path / "failures.jsonl").exists() is (failures == 1)
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,9 +198,20 @@ def test_a_stage_script_starts_its_job(stage, root, tmp_path):
     assert f"#SBATCH --nodes={1 if stage == 'eval' else 2}\n" in header
 
 
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval"])
+def test_slurms_warning_does_not_end_a_script_whose_python_still_starts(root, stage):
+    """It comes within seconds where the time limit is short."""
+    write_program(root / ".venv" / "bin" / "python", "kill -USR1 $$; sleep 0.2; echo lives")
+    done = run_script(root, f"{stage}.sbatch")
+    assert (done.returncode, done.stdout) == (0, "lives\n")
+
+
 def test_slurms_signal_reaches_python(root):
-    program = 'trap "echo heard; exit 75" USR1; echo ready; for _ in {1..3000}; do sleep 0.02; done'
-    write_program(root / ".venv" / "bin" / "python", program)
+    heard = "lambda *_: (print('heard', flush=True), sys.exit(75))"
+    program = (
+        f"import signal, sys, time; signal.signal(signal.SIGUSR1, {heard}); print('ready', flush=True); time.sleep(60)"
+    )
+    write_program(root / ".venv" / "bin" / "python", f'exec {sys.executable} -c "{program}"')
     command = ["bash", root / "slurm" / "rl.sbatch"]
     with subprocess.Popen(command, env=environment(root), stdout=subprocess.PIPE, text=True) as process:
         try:
