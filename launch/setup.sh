@@ -41,7 +41,7 @@ fi
 python=${RETOOL_PYTHON:-python$version}
 found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || found=none
 [[ $found == "$version" ]] ||
-    fail "the $extra environment needs Python $version but '$python' gives: $found. Install it (Debian: apt-get install python$version python$version-venv) or set RETOOL_PYTHON."
+    fail "the $extra environment needs Python $version but '$python' gives: $found. Install it (Debian: apt-get install python$version python$version-venv python$version-dev; RHEL: dnf install python$version python$version-devel; or load a module of your cluster) or set RETOOL_PYTHON."
 
 if [[ $extra == cpu ]]; then
     missing=()
@@ -49,7 +49,7 @@ if [[ $extra == cpu ]]; then
     command -v g++ >/dev/null || missing+=(g++)
     "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
     ((${#missing[@]} == 0)) ||
-        fail "vLLM on CPU needs system packages that are missing: apt-get install ${missing[*]}"
+        fail "vLLM on CPU needs system packages that are missing: apt-get install ${missing[*]} (RHEL: dnf install gcc gcc-c++ numactl-libs)"
 fi
 
 if [[ -x $venv/bin/python ]]; then
@@ -81,8 +81,11 @@ if [[ $extra == gpu && -z ${RETOOL_WHEELHOUSE:-} ]]; then # Transformer Engine i
         export NVTE_BUILD_USE_NVIDIA_WHEELS=1
 fi
 if [[ $extra == gpu ]] && driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1); then
-    [[ ! $driver =~ ^[0-9]+ || ${driver%%.*} -ge 580 ]] ||
-        fail "the driver of these GPUs is $driver, and CUDA 13 needs 580 or later: ask for a newer driver."
+    # NVIDIA's forward-compatibility package puts a newer libcuda beside an older driver of a data-center GPU.
+    ask='import ctypes as c; v = c.c_int(); c.CDLL("libcuda.so.1").cuDriverGetVersion(c.byref(v)); print(v.value)'
+    serves=$("$python" -c "$ask" 2>/dev/null) || serves=0 # as 13000 of CUDA 13.0
+    [[ ! $driver =~ ^[0-9]+ || ${driver%%.*} -ge 580 || ($serves =~ ^[0-9]+$ && $serves -ge 13000) ]] ||
+        fail "the driver of these GPUs is $driver, and CUDA 13 needs 580 or later: ask for a newer driver, or install NVIDIA's cuda-compat-13-0 (Debian: apt-get, RHEL: dnf; data-center GPUs only) and put its folder, /usr/local/cuda-13.0/compat, into LD_LIBRARY_PATH."
 fi
 
 # A first install that was killed can leave a folder without pip: ensurepip by way of venv mends it, and hurts nothing else.

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.config import run_settings
 from retool_mcore.errors import UserError
 from retool_mcore.planner import verdict
-from retool_mcore.preflight import relations
+from retool_mcore.preflight import disk, relations
 from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
 from retool_mcore.tables import yaml_beside
@@ -37,6 +37,8 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
     if stage == "eval" and (said := run_settings(config)):
         yield f"  settings  {said}"
     yield from plan(config)
+    for name, text in disk.room(stage, config):
+        yield f"  {name:<9} {text}"
     if said := launch.kept_values(stage, config):
         yield f"  resumes   {said}"
     yield f"  command   {command(stage, config)}"

@@ -144,7 +144,8 @@ def submit(
         list[str],
         Argument(
             metavar="STAGE... [KEY=VALUE]...",
-            help="sft, rl and eval, each started once the one before has ended well; or tensorboard, or sandbox. "
+            help="sft, rl, eval and export, each started once the one before has ended well; or tensorboard, or "
+            "sandbox. "
             "Overrides go to every stage.",
         ),
     ],

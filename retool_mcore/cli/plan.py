@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 refused = refusals(__file__)
 STEPS = 5  # the last of a run, whose lengths are taken
+RECORDED_BYTES = 11  # of a token in RUN/rl/trajectories, compressed; measured on short trajectories
 
 
 def plan(
@@ -77,6 +78,8 @@ def plan(
 
 def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, gpu: str | None, gib: float | None):
     """Prints what the run needs, how long it takes and what to change first. Raises UserError."""
+    from retool_mcore.cluster import forecast
+    from retool_mcore.cluster.site import load_site
     from retool_mcore.planner import run, verdict
     from retool_mcore.planner.memory import GIB
     from retool_mcore.preflight import disk, memory, relations
@@ -95,6 +98,14 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
             sft = compose("sft", own_words("sft", words, ["sft", "rl"]))
             line = disk.chain_line({"sft": sft, "rl": config}, shape.parameters)
             beside += [f"Disk of {line}."]
+    if "keep_trajectory_bytes" in config.train:
+        tokens = sum(problem.batch.lengths)
+        steps = max(1, int(config.train.keep_trajectory_bytes / (tokens * RECORDED_BYTES)))
+        if steps < config.train.steps:
+            beside += [f"Trajectories on the disk: of about the last {steps} steps (train.keep_trajectory_bytes)."]
+    limit, course = forecast.limit(load_site()), run.course(config, problem, plan)
+    if course.hours is not None and (counted := forecast.counted(course, config.train.steps, limit)):
+        beside += [f"Time limit of a job: {limit.words}{counted}."]
     verdict.report(config, problem, plan, lengths=told, beside=beside)
 
 

@@ -60,6 +60,7 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
     if config.parallel.device == "cuda":
         looks |= {
             "gpus": machine.gpus,
+            "cuda": cuda_version,
             "gpu_faults": gpu_faults,
             "peers": unreachable_peers,
             "infiniband": infiniband_ports,
@@ -153,6 +154,17 @@ def unreachable_peers() -> list[str]:
                 if cell not in ("X", "OK") and header.index(column) > header.index(row[0])
             ]
     return pairs
+
+
+def cuda_version() -> int:
+    """The newest CUDA that this node's libcuda serves, as 13000 of 13.0; 0 where none can be loaded.
+
+    A forward-compatibility package brings a newer libcuda than the driver's. Takes no GPU.
+    """
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value
 
 
 def gpu_faults() -> list[str]:

@@ -19,6 +19,11 @@ MAX_CLOCK_SKEW_S = 5.0
 # Ray's session, compiled kernels, spilled objects
 MIN_SCRATCH_BYTES = {"cpu": 1 * machine.GIB, "cuda": 10 * machine.GIB}
 MIN_LOCKED_BYTES = 1 * machine.GIB  # InfiniBand pins its buffers; the usual default is 64 KiB to 8 MiB
+MIN_DRIVER, MIN_CUDA = 580, 13000  # of torch's build (launch/constraints-gpu.txt); launch/setup.sh asks for the same
+COMPATIBLE = (
+    "have the driver updated, or on data-center GPUs install NVIDIA's cuda-compat-13-0 (apt-get or dnf) and put its "
+    "folder, /usr/local/cuda-13.0/compat, into LD_LIBRARY_PATH in the site's env"
+)
 MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
 EQUAL, FAILED, FOUND = yaml_beside(__file__).values()  # check -> what to do
 
@@ -153,6 +158,7 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
         gpus, expected = report["gpus"], config["parallel"]["gpus_per_node"]
         ok = len(gpus) >= expected
         yield "GPUs", ok, str(len(gpus)) if ok else f"{len(gpus)}, {expected} needed", FOUND["GPUs"]
+        yield from _driver(gpus, report.get("cuda", 0))
         used = [
             f"GPU {index}: {gpu['used_mb']} of {gpu['memory_mb']} MiB"
             for index, gpu in enumerate(gpus)
@@ -170,6 +176,17 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
         count, library = report["numa"]["nodes"], report["numa"]["library"]
         detail = f"{count} NUMA nodes, {'libnuma.so' if library else 'no libnuma.so'}"
         yield "CPU binding", True, detail, "" if library or count < 2 else FOUND["CPU binding"]
+
+
+def _driver(gpus: Sequence[Mapping], cuda: int) -> Iterator[Row]:
+    """Whether the driver serves CUDA 13, or an older one does with NVIDIA's forward-compatibility package."""
+    numbers = {gpu["driver"]: int(gpu["driver"].split(".")[0]) for gpu in gpus if gpu["driver"].split(".")[0].isdigit()}
+    if not numbers:
+        return
+    oldest = min(numbers, key=numbers.get)
+    ok = numbers[oldest] >= MIN_DRIVER or cuda >= MIN_CUDA
+    serves = f"{oldest}, whose libcuda serves CUDA {cuda // 1000}.{cuda % 1000 // 10}" if cuda else oldest
+    yield "driver for CUDA 13", ok, serves if ok else f"{serves}; {MIN_DRIVER} or CUDA 13 needed", COMPATIBLE
 
 
 def notes(found: Sequence[Verdict]) -> list[str]:

@@ -209,6 +209,16 @@ def start_after(job: str, other: str) -> bool:
     return subprocess.run(change, capture_output=True).returncode == 0
 
 
+def partitions(names: str | None) -> list[dict[str, str]]:
+    """What `scontrol show partition` says of each of `names` (by commas), None: of the default one, as name -> value;
+    [] where there is no Slurm."""
+    lines = _lines(["scontrol", "--oneliner", "show", "partition"])
+    found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
+    if names is None:
+        return [facts for facts in found if facts.get("Default") == "YES"]
+    return [facts for facts in found if facts.get("PartitionName") in names.split(",")]
+
+
 @functools.cache
 def binds_cpus() -> bool:
     """Whether this Slurm binds a step's tasks to cores: one that cannot complains of every --cpu-bind."""

@@ -9,25 +9,25 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from retool_mcore.cluster import slurm
+from retool_mcore.cluster import forecast, inputs_there, slurm
 from retool_mcore.cluster.site import Site, load_site
 from retool_mcore.config import compose, own_words
 from retool_mcore.errors import UserError
 from retool_mcore.files import read_json_lines
-from retool_mcore.preflight import relations
+from retool_mcore.preflight import disk, relations
 from retool_mcore.preflight.memory import asked_gib
 from retool_mcore.recipes.pipeline import beside, check_slurm
 from retool_mcore.runner.launch import stage_dir
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("sft", "rl", "eval")
+STAGES = ("sft", "rl", "eval", "export")
 SERVICES = ("tensorboard", "sandbox")  # jobs beside a run; no stage of it
 
 
@@ -98,12 +98,19 @@ def submit(
     configs = {stage: _compose(stage, own[stage], site) for stage in stages}
     if not dry_run and shutil.which("sbatch") is None:
         raise UserError("sbatch is not here: submit on a login node of the cluster, or look with --dry-run.")
-    first = configs[stages[0]]
+    first, limit = configs[stages[0]], forecast.limit(site)
     previous = find_predecessor(after, Path(first.run_dir), dry_run) if after else None
+    earlier = [after] if previous and after in STAGES else []
+    inputs = {}
+    for stage in stages if stages[0] not in SERVICES else ():  # all, before the first is sent
+        inputs[stage] = look(stage, configs[stage], site, earlier, bool(previous) and after not in STAGES, dry_run)
+        earlier.append(stage)
     for stage in stages:
         job = Job(stage, configs[stage], site, own[stage], previous)
+        if stage in STAGES and (warned := forecast.warning(stage, job.config, site, limit)):
+            print(f"{'# ' if dry_run else ''}{warned}")
         if dry_run:
-            print(summary(job))
+            print(summary(job, limit, inputs.get(stage, "")))
             print(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.environment().items()), end=" ")
             print(shlex.join(job.command()))
             previous = pending(stage)
@@ -111,8 +118,36 @@ def submit(
             for other in active_jobs(job.run_dir, stage):
                 print(f"{stage}: job {other} is queued or running already; while it runs, another is refused")
             previous = send(job)
-    if not dry_run:
+    if dry_run:
+        print(chain_disk(configs), end="")
+    else:
         print(f"to watch it: retool status {shlex.quote(str(first.run_dir))}")
+
+
+def look(
+    stage: str, config: DictConfig, site: Site, earlier: Sequence[str], unknown: bool, dry_run: bool = False
+) -> str:
+    """What `inputs_there.check` found, in words; a dry run says what a submission refuses."""
+    try:
+        hidden = inputs_there.check(stage, config, site, earlier, unknown)
+    except UserError as error:
+        if not dry_run:
+            raise UserError(
+                f"{str(error).removesuffix('.')} ({stage}; where only the cluster's nodes see it: sbatch "
+                f"slurm/{stage}.sbatch with the same words)."
+            ) from error
+        return f"refused: {error}"
+    if hidden and not dry_run:
+        print(f"{stage}: not seen from here, so not looked at: {hidden}")
+    return f"not seen from here: {hidden}" if hidden else "there, or written by a stage before"
+
+
+def chain_disk(configs: Mapping[str, DictConfig]) -> str:
+    """The disk that sft and rl of one chain take together, as a line of YAML comments; "" for other chains."""
+    if not {"sft", "rl"} <= set(configs) or not disk.follows_own_sft(configs["rl"]):
+        return ""
+    shape = forecast.shape_of(configs["rl"])
+    return f"# disk of {disk.chain_line(configs, shape.parameters)}\n" if shape else ""
 
 
 def pending(stage: str) -> str:
@@ -174,18 +209,25 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
     return config
 
 
-def summary(job: Job) -> str:
-    """What the job is, in a few lines of YAML comments."""
+def summary(job: Job, limit: forecast.Limit, inputs: str) -> str:
+    """What the job is, in a few lines of YAML comments. inputs: what `look` found."""
     config = job.config
-    lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}"]
+    lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}, time limit: {limit.words}"]
     if job.stage in STAGES:
         layout = config.parallel
         nodes = f"{layout.nodes} + {n} for rollouts" if (n := beside(config)) else asked_nodes(job.stage, config)
         lines.append(f"# nodes: {nodes}, GPUs on each: {asked_gpus(config, job.site)}, device: {layout.device}")
-        lines.append(f"# model: {config.model.path}, TP {layout.tp} x PP {layout.pp}, rollout TP {layout.rollout_tp}")
+        parts = [f"policy: {config.get('init_from') or config.get('policy_path')}"]
+        if job.stage != "eval":  # the others have a trainer
+            parts.append(f"TP {layout.tp} x PP {layout.pp}")
+        if job.stage in ("rl", "eval"):
+            parts.append(f"rollout TP {layout.rollout_tp}")
+        lines.append(f"# {', '.join(parts)}")
         if train := config.get("train"):
             steps = train.steps or f"those of {train.epochs} epochs"
             lines.append(f"# steps: {steps}, batch: {train.batch}, learning rate: {train.lr}")
+        lines += [f"# {line}" for line in forecast.lines(job.stage, config, limit)]
+        lines.append(f"# inputs: {inputs}")
     return "\n".join(lines)
 
 

@@ -40,8 +40,11 @@ def lasts(found: Course, problem: Problem) -> str:
     saves = f"a checkpoint every {found.between / 3600:.1f} h" if found.between else "no checkpoint"
     if found.hours is None:
         return f"{saves}, each {found.save:.0f} s"
-    run = f"{found.hours:,.1f} h" if found.hours < 48 else f"{found.hours / 24:,.1f} days"
-    return f"{saves}; the run {run}, {found.hours * (problem.world + problem.own_gpus):,.0f} GPU-hours"
+    return f"{saves}; the run {length(found.hours)}, {found.hours * (problem.world + problem.own_gpus):,.0f} GPU-hours"
+
+
+def length(hours: float) -> str:
+    return f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} days"
 
 
 def _told(change: Change) -> str:

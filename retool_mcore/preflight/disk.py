@@ -1,13 +1,14 @@
 """Room on the disk: what a stage still has to write, what a chain of stages keeps, what an export takes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner.memory import ADAM, BF16, FP32
-from retool_mcore.preflight import machine
+from retool_mcore.planner.run import shape_of
+from retool_mcore.preflight import machine, memory
 from retool_mcore.resources import GIB
 from retool_mcore.state import checkpoints
 
@@ -95,6 +96,22 @@ def stage_line(config: DictConfig, parameters: int) -> str:
     size = gigabytes(checkpoint_bytes(config, parameters)).removesuffix(" GB")
     total = gigabytes(stage_bytes(config, parameters))
     return f"{total}, {kept(config)} checkpoints of {size} and one that is written"
+
+
+def room(stage: str, config: DictConfig) -> Iterator[tuple[str, str]]:
+    """("disk" or "memory", what the stage takes of it in words), of a model that the planner knows."""
+    try:
+        shape = shape_of(config)
+    except UserError:  # an architecture that preflight refuses
+        return
+    if shape is None:
+        return
+    if stage == "export":
+        yield "disk", f"{gigabytes(weights_bytes(config, shape.parameters))} in {config.output}"
+    elif "train" in config:
+        if config.train.save_every > 0:
+            yield "disk", stage_line(config, shape.parameters)
+        yield "memory", f"{memory.node_needs(config, shape).total / GIB:,.0f} GiB of each node"
 
 
 def gigabytes(size: float) -> str:

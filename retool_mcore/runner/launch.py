@@ -131,6 +131,12 @@ def preflight(stage: str, config: DictConfig) -> None:
         evaluation_parts(config)
     elif stage == "eval":
         check_prepared(config)
+    unset = [name for name in NODE_VARIABLES if name not in os.environ]
+    if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
+        raise UserError(
+            f"{stage} on {config.parallel.nodes} nodes: use `retool submit {stage}` with the same words, parallel= of "
+            f"one node such as 1x8-80g, or start it on each node with {', '.join(unset)} in the environment."
+        )
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
@@ -155,8 +161,7 @@ def launch(stage: str, config: DictConfig) -> None:
 
     Raises:
         UserError: bad input, found before anything starts or by the stage itself.
-        StageFailed: the stage failed.
-        Stopped: SIGINT or SIGTERM arrived.
+        StageFailed, Stopped: the stage failed; SIGINT or SIGTERM arrived.
         AlarmStop: an alarm whose answer is `stop` fired (state/alarms.py).
         Paused: somebody created STOP in the stage's folder.
     """
@@ -164,9 +169,6 @@ def launch(stage: str, config: DictConfig) -> None:
         return
     with nullcontext() if stage == "prepare" else template.begun(stage_env(config)):
         preflight(stage, config)
-        unset = [name for name in NODE_VARIABLES if name not in os.environ]
-        if stage in TORCHRUN and config.parallel.nodes > 1 and unset:
-            raise UserError(f"{stage} on {config.parallel.nodes} nodes needs {', '.join(unset)} in the environment.")
         while True:  # alarms.backs bounds it
             try:
                 return run_attempt(stage, config)

@@ -2,7 +2,7 @@
 
 
 def gpu(**changes):
-    return {"name": "H100", "driver": "570.1", "memory_mb": 81920, "used_mb": 5} | changes
+    return {"name": "H100", "driver": "580.1", "memory_mb": 81920, "used_mb": 5} | changes
 
 
 def good(node="n1", **changes):

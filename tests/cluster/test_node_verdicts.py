@@ -7,6 +7,7 @@ import pytest
 from made_reports import good, gpu
 from rich.console import Console
 
+from retool_mcore.cluster import node_verdicts
 from retool_mcore.cluster.node_verdicts import refusal, table, verdicts
 
 CUDA = {"parallel": {"device": "cuda", "nodes": 2, "gpus_per_node": 8, "ray": {"object_store_bytes": None}}}
@@ -32,7 +33,7 @@ def test_two_good_nodes_pass_every_check():
         ({"packages": {"torch": "2.11.0", "ray": "absent"}}, "package ray", "absent, but 2.56.1 on n1"),
         ({"code": "xyz"}, "code", "xyz, but abc on n1"),
         ({"model": "absent"}, "model", "absent, but def on n1"),
-        ({"gpus": [gpu(driver="560.0")] * 8}, "driver", "560.0, but 570.1 on n1"),
+        ({"gpus": [gpu(driver="590.0")] * 8}, "driver", "590.0, but 580.1 on n1"),
         ({"gpus": [gpu()] * 7 + [gpu(name="A100")]}, "GPU model", "A100, H100, but H100 on n1"),
         ({"gpus": [gpu()] * 7}, "GPUs", "7, 8 needed"),
         ({"gpus": [gpu()] * 6 + [gpu(used_mb=40000), gpu()]}, "GPU memory in use", "GPU 6: 40000 of 81920 MiB"),
@@ -123,3 +124,20 @@ def test_the_table_of_many_nodes_has_the_failing_ones():
     nodes = [f"n{i}" for i in range(16)]
     found = verdicts([good(node, **({"code": "old"} if node == "n7" else {})) for node in nodes], CUDA)
     assert [column.header for column in table(found, nodes).columns] == ["check", "n7", "what to do"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "ok"),
+    [
+        ("580.65.06", 0, True),
+        ("590.1", 13010, True),
+        ("575.1", 12090, False),
+        ("535.1", 13000, True),
+        ("535.1", 0, False),
+    ],
+)
+def test_a_driver_serves_cuda_13_itself_or_by_the_compatibility_package(driver, cuda, ok):
+    (row,) = node_verdicts._driver([gpu(driver=driver), gpu(driver="590.1")], cuda)
+    assert row[:2] == ("driver for CUDA 13", ok) and row[2].startswith(driver)
+    assert ok or ("580 or CUDA 13 needed" in row[2] and "cuda-compat-13-0" in row[3])
+    assert not list(node_verdicts._driver([gpu(driver="[N/A]")], cuda)), "a driver that tells no number is not judged"

@@ -37,6 +37,7 @@ def slurm(tmp_path, monkeypatch):
     for name in ("RETOOL_SITE", "RETOOL_ROOT", "SBATCH_EXPORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submit.inputs_there, "check", lambda *_: "")  # test_inputs_there.py
     return folder
 
 
@@ -51,9 +52,11 @@ def calls(slurm):
 
 
 def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
-    assert main.main(["submit", "sft", "rl", "eval", "name=r", *BIG]) == 0
+    assert main.main(["submit", "sft", "rl", "eval", "export", "name=r", *BIG]) == 0
     run = tmp_path / "runs" / "r"
-    sft, rl, evaluation = calls(slurm)
+    sft, rl, evaluation, export = calls(slurm)
+    assert export[2] == ROOT / "slurm" / "export.sbatch" and export[2].is_file()
+    assert {"--nodes=2", "--gpus-per-node=8", "--dependency=afterok:43"} <= set(export[1])
     assert sft[0] == [str(ROOT), "default", "ALL"]
     assert sft[1] == ["--parsable", f"--output={run}/slurm/%j-sft.out", "--mem=0", "--nodes=2", "--gpus-per-node=8"]
     assert sft[2] == ROOT / "slurm" / "sft.sbatch" and sft[2].is_file()
@@ -61,11 +64,16 @@ def test_a_chain_waits_stage_for_stage(slurm, tmp_path, capsys):
     assert rl[1][-2:] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
     assert "--nodes=1" in evaluation[1] and "--dependency=afterok:42" in evaluation[1]
     assert (run / "slurm").is_dir()  # Slurm drops the output of a job whose folder is missing
-    out = capsys.readouterr().out.splitlines()
+    out = [line for line in capsys.readouterr().out.splitlines() if "time is null" not in line]
     assert out[1] == f"rl: job 42, after job 41, log: {run}/slurm/42-rl.out"
-    assert out[3] == f"to watch it: retool status {run}"
+    assert out[4] == f"to watch it: retool status {run}"
     jobs = [(job["job"], job["stage"], job["folder"], job["after"]) for job in read_jobs(run)]
-    assert jobs == [("41", "sft", "sft", None), ("42", "rl", "rl", "41"), ("43", "eval", "eval/rl", "42")]
+    assert jobs == [
+        ("41", "sft", "sft", None),
+        ("42", "rl", "rl", "41"),
+        ("43", "eval", "eval/rl", "42"),
+        ("44", "export", "export", "43"),
+    ]
 
 
 def test_each_stage_gets_the_overrides_that_it_has(slurm):
@@ -141,6 +149,14 @@ def test_dry_run_shows_the_commands_and_does_nothing(slurm, tmp_path, capsys):
     assert commands[0][:3] == [f"RETOOL_ROOT={ROOT}", "RETOOL_SITE=default", "SBATCH_EXPORT=ALL"]
     assert "--dependency=afterok:JOBID_OF_SFT" in commands[1]
     assert "# nodes: 2, GPUs on each: 8, device: cuda" in out
+    policies = [line for line in out if line.startswith("# policy:")]
+    assert policies[0] == "# policy: /shared/m, TP 8 x PP 2"
+    assert policies[1] == f"# policy: {tmp_path}/runs/r/sft/policy, TP 8 x PP 2, rollout TP 8"
+    (long,) = (line for line in out if line.startswith("# takes: 7.9 days"))
+    assert "4,439 s a step: 9 jobs of a day each" in long
+    assert "# memory: 443 GiB of each node" in out and "# disk: 1,835 GB, 3 checkpoints of 459" in "\n".join(out)
+    assert out[-1].startswith("# disk of sft and rl one after the other: 3,211 GB")
+    assert sum("so the limit is the DefaultTime of the partition" in line for line in out) == 2
     assert not (slurm / "calls").exists() and not (tmp_path / "runs").exists()
     assert main.main(["submit", "sft", "rl", "name=r", *BIG]) == 0
     assert calls(slurm)[0][1] == [w for w in commands[0] if w.startswith("--")]
@@ -173,7 +189,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sft", "foo"], "there is no job 'foo': submit one or more of sft, rl, eval, tensorboard, sandbox"),
+        (["sft", "foo"], "there is no job 'foo': submit one or more of sft, rl, eval, export, tensorboard"),
         (["name=r"], "which stage?"),
         (["rl", "rl"], "once in a chain"),
         (["rl", "tensorboard"], "tensorboard runs until it is cancelled"),
@@ -190,7 +206,7 @@ def test_after_a_stage_that_is_complete_waits_for_nothing(slurm, tmp_path, capsy
         (["rl", "--site", "nowhere"], "no site 'nowhere'"),
         (["rl", "name=r", "--after", "sft"], "is queued or running: submit it first"),
         (["rl", "--after", "77"], "Slurm knows no job 77"),
-        (["rl", "--after", "prepare"], "--after prepare: give a job's number or one of sft, rl, eval."),
+        (["rl", "--after", "prepare"], "--after prepare: give a job's number or one of sft, rl, eval, export."),
     ],
 )
 def test_wrong_input_is_one_sentence_and_nothing_is_submitted(words, message, slurm, capsys):
