@@ -56,7 +56,7 @@ def test_hermes_calls_in_order():
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ("1" * 5000, "not valid JSON"),
-        ("[]", "unknown tool"),
+        ("[]", "write one call, a JSON object"),
         ('{"name": "search", "arguments": {"code": "1"}}', "unknown tool 'search'"),
         ('{"name": "code_interpreter"}', "the arguments of code_interpreter must be a JSON object"),
         ('{"name": "code_interpreter", "arguments": "1"}', "the arguments of code_interpreter must be a JSON object"),
