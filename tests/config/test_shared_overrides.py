@@ -31,7 +31,7 @@ def test_a_stage_by_itself_refuses_what_another_has():
 @pytest.mark.parametrize("stage", ["prepare", "sft", "rl"])
 def test_each_stage_takes_what_it_has(stage):
     shared = ["name=s", "recipe=dapo", "train.lr=2e-6", "verl.trainer.save_freq=3", "seed=2"]
-    own = {"prepare": [0, 4], "sft": [0, 2, 3, 4], "rl": [0, 1, 2, 3, 4]}[stage]
+    own = {"prepare": [0, 1, 4], "sft": [0, 2, 3, 4], "rl": [0, 1, 2, 3, 4]}[stage]
     words = own_words(stage, shared, STAGES)
     assert words == [shared[place] for place in own]
     compose(stage, words)
@@ -39,7 +39,7 @@ def test_each_stage_takes_what_it_has(stage):
 
 def test_the_scripts_stages_are_told_by_the_environment(tmp_path):
     retool = [sys.executable, "-c", "from retool_mcore.cli.main import main; raise SystemExit(main())"]
-    command = [*retool, "prepare", "--dry-run", f"runs_dir={tmp_path}", "recipe=dapo"]
+    command = [*retool, "prepare", "--dry-run", f"runs_dir={tmp_path}", "pipeline=async"]
     codes = [
         subprocess.run(command, env=os.environ | told, capture_output=True).returncode
         for told in ({}, {"RETOOL_STAGES": "prepare rl"})
