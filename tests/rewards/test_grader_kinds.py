@@ -1,5 +1,7 @@
 """Kinds of answers that real data showed to be misjudged: generated pairs of each, and corners that they leave out."""
 
+import time
+
 import pytest
 
 from benchmarks.rewards import kinds
@@ -39,6 +41,8 @@ def test_the_generators_are_seeded_and_make_both_right_and_wrong_answers():
         ("(x+y)^2 = 25", "25"),
         ("1,000.99m²", "1000.99"),
         ("Option B: Is not necessary", "B"),
+        ("C. Both A and B", "C"),
+        ("n2^{n-2}", "n 2^{n-2}"),
         ("C. It is denser than water", "C. It is heavier than water."),
     ],
 )
@@ -62,6 +66,10 @@ def test_same(answer, truth):
         ("x=2, y=1 or x=4, y=7", "x=2, y=7 or x=4, y=1"),
         ("x^2+y^2=25", "25"),
         ("C. not sure", "C"),
+        ("A", "(A) and (B)"),
+        ("B. None of the above or D. cannot be determined", "B"),
+        ("-3a0", "3a0"),
+        ("6a", "2a3"),
         ("C. I would say D.", "C"),
         (r"\text{C. or D}", "C"),
         ("(C) 5", "(C) 6"),
@@ -71,3 +79,17 @@ def test_same(answer, truth):
 )
 def test_other(answer, truth):
     assert not decide(answer, truth)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("+".join(f"|{'+'.join('abcdfghjklmnopqrstuvwxyz')}-{n}|" for n in range(7)), "|a|"),
+        ("+".join(f"|x-{n}|" for n in range(60)), "+".join(rf"\sqrt{{(x-{n})^2}}" for n in range(60))),
+        (r"\lfloor " * 18 + "x/3" + r"\rfloor " * 18, r"\lfloor x/5 \rfloor"),
+    ],
+)
+def test_the_search_for_kinks_is_bounded(answer, truth):
+    start = time.process_time()
+    assert not decide(answer, truth)
+    assert time.process_time() - start < 2

@@ -30,6 +30,7 @@ _OTHER_LETTER = re.compile(
     rf"[A-H](?:[).:,;{CLOSE_TEXT}]|$| (?:is|was|or|and|may|might|could|can|seems)(?![a-z]))"
     r"|\([A-H]\)|(?<![A-Za-z])[A-H][.)]"
 )
+_MORE_LETTERS = re.compile(rf"(?:[,;/&({OPEN_TEXT} ]|and|or|nor)+[A-H][).:{CLOSE_TEXT} ]*")
 _REMARKS = frozenset(
     [
         "answer",
@@ -120,8 +121,8 @@ def choice(a: str, t: str, same: Callable[[str, str], bool | None]) -> bool | No
         return _is_content(rests[0]) and (bool(re.search("[A-Za-z]{4}", rests[1])) or same(*rests) is not False)
     if long_left and right:
         return _is_content(long_left["rest"]) and ours == right["letter"].upper()
-    if long_right and left:  # the truth's text may say what it likes
-        return true == left["letter"].upper()
+    if long_right and left:  # the truth's text may say what it likes, if it is one
+        return true == left["letter"].upper() and not _MORE_LETTERS.fullmatch(long_right["rest"])
     if long_left:
         return same(long_left["rest"], t)
     return same(a, long_right["rest"]) if long_right else None

@@ -8,9 +8,9 @@ from retool_mcore.rewards.grader.values import same_value
 
 _BASED = re.compile(r"([+-]?)\(?([0-9A-Za-z]+)\)?_(?:\{([0-9]+)\}|([0-9]))")
 _PREFIXED = re.compile(r"([+-]?)0(?:[xX]([0-9A-Fa-f]+)|[bB]([01]+)|[oO]([0-7]+))")
-_CODE = re.compile(r"(?=[0-9A-Za-z]*?[A-Za-z][0-9])[0-9A-Za-z]{2,200}")
-_SCIENTIFIC = re.compile(r"[0-9]+[eE][0-9]+")
-_HEX = re.compile("[0-9A-Fa-f]+")
+_CODE = re.compile(r"-?(?=[0-9A-Za-z]*?[A-Za-z][0-9])[0-9A-Za-z]{2,200}")
+_SCIENTIFIC = re.compile(r"-?[0-9]+[eE][0-9]+")
+_HEX = re.compile("-?[0-9A-Fa-f]+")
 _TIME = re.compile(
     r"(?P<hours>[0-9]{1,3}):(?P<minutes>[0-5][0-9])(?::(?P<seconds>[0-5][0-9](?:\.[0-9]{1,9})?))?"
     rf"\s*{OPEN_TEXT}?\s*(?P<half>[AaPp])?\.?(?:[Mm]\.?)?{CLOSE_TEXT}?"

@@ -168,14 +168,17 @@ def compare(a: tuple, b: tuple, symbols: frozenset[str]) -> bool | None:
     if not names or "i" in symbols or not (branches.kinks or branches.counted):
         return _generic(a, b, symbols)
     counted = branches.counted & set(names)
+    search = _Search()
     if counted:
-        return _agree(a, b, pieces.integer_points(names, counted, branches.kinks, real_value, True))
-    verdict = _agree(a, b, pieces.real_points(names, branches.kinks, real_value))
+        return _agree(a, b, pieces.integer_points(names, counted, branches.kinks, search, True))
+    verdict = _agree(a, b, pieces.real_points(names, branches.kinks, search))
+    if search.left < 0:
+        return verdict and None  # equal so far, but not every piece was found
     if verdict is None and not branches.names & {"floor", "ceil", "abs"}:
         return _generic(a, b, symbols)  # the truth has no real value anywhere
     whole = branches.rounded
     if verdict is False and whole and whole <= pieces.INTEGER_LETTERS and not _rounds_integers(branches, names):
-        return _agree(a, b, pieces.integer_points(names, whole, branches.kinks, real_value, False))
+        return _agree(a, b, pieces.integer_points(names, whole, branches.kinks, search, False))
     return verdict
 
 
@@ -199,6 +202,24 @@ def real_value(tree: tuple, at: dict[str, float]) -> float | None:
     except NoValue:
         return None
     return result.real if abs(result.imag) <= 1e-12 * (1 + abs(result.real)) else None
+
+
+class _Search:
+    """`real_value` for the search of kinks, None after a number of steps that takes some 50 ms."""
+
+    def __init__(self) -> None:
+        self.left = 60_000
+        self.sizes: dict[int, int] = {}
+
+    def __call__(self, tree: tuple, at: dict[str, float]) -> float | None:
+        if id(tree) not in self.sizes:
+            self.sizes[id(tree)] = _size(tree)
+        self.left -= self.sizes[id(tree)]
+        return None if self.left < 0 else real_value(tree, at)
+
+
+def _size(tree: tuple) -> int:
+    return 1 + sum(_size(part) for part in tree if isinstance(part, tuple))
 
 
 def _rounds_integers(branches: pieces.Branches, names: list[str]) -> bool:

@@ -20,6 +20,8 @@ _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _NAME = re.compile(r"[A-Za-z]+")
 _SUBSCRIPT = re.compile(r"_(?:\{([0-9A-Za-z,+\-]{1,20})\}|([0-9A-Za-z]))")
 _BRACKET = re.compile(r" *\{? *\(")
+_CODE = re.compile(r"(?<![A-Za-z\\])(?![ij]$)[A-Za-z]{1,20}$")
+_RAISED = re.compile("[0-9]+\\^")
 _PREFIX = re.compile("0[A-Za-z][0-9A-Za-z]")
 _MARKS = re.compile(r"(?: *!)+")
 _CALL = re.compile(r"([fghO]'*)(?:\^(?:\{(-?[0-9])\}|([0-9])))?(?=\()")
@@ -98,6 +100,8 @@ class _Parser:
             elif self.starts_factor(token, stop):
                 if token[0] in "0123456789." and self.text[: self.at].rstrip(" ")[-1:] in "0123456789.":
                     raise ParseError("two numbers in a row")
+                if token[0].isdigit() and _CODE.search(self.text[: self.at]) and not _RAISED.match(self.text, self.at):
+                    raise ParseError("a code")  # `3a2` is no product, `n2^n` is one
                 no_mixed = left[1:2] == (0,) and self.text[self.at - 1] == " "  # `0 \frac{5}{8}` may be two values
                 factor = self.power(stop)
                 self.doubtful |= slashed

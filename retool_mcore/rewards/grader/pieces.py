@@ -6,8 +6,8 @@ some place. Values at a few points say nothing about the other pieces: the point
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from random import Random
-from typing import Any
 
 CONSTANTS = frozenset({"pi", "e", "i", "infty"})
 # Letters that stand for integers by custom, where the expression does not show it.
@@ -122,15 +122,15 @@ def _spread(base: tuple, count: int) -> list[float]:
     return [base[n % len(base)] * (1 + n // len(base) * 0.377) for n in range(count)]
 
 
+def _at(real: Callable, tree: tuple, row: Point, name: str, at: float) -> float | None:
+    return real(tree, row | {name: at})
+
+
 def _along(name: str, row: Point, kinks: list[tuple[tuple, bool]], real: Callable) -> Iterator[float]:
     places: set[float] = set()
     for tree, rounds in kinks:
         if name in letters(tree):
-
-            def value(at: float, tree: tuple = tree) -> Any:
-                return real(tree, row | {name: at})
-
-            places |= set(_places(value, rounds))
+            places |= set(_places(partial(_at, real, tree, row, name), rounds))
     ordered = sorted(places)
     for n, place in enumerate(ordered):
         step = 1e-3 * max(1.0, abs(place))
