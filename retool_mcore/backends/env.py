@@ -67,6 +67,7 @@ RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 JOB_SECRET = "RAY_AUTH_TOKEN"
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's name for the path of its dumps, to which it adds the rank
+NCCL_TIMEOUT_S = "RETOOL_NCCL_TIMEOUT_S"  # of every process group of an engine on GPUs: parallel.nccl_timeout_minutes
 # Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 
@@ -83,6 +84,8 @@ def stage_env(config: Mapping) -> dict[str, str]:
         needed[CPU_THREADS] = str(cpu_threads(config["parallel"]))
     if not config["parallel"].get("rollout", {}).get("enforce_eager", True):
         needed.pop("TORCH_COMPILE_DISABLE", None)
+    if not cpu and (minutes := config["parallel"].get("nccl_timeout_minutes")):
+        needed[NCCL_TIMEOUT_S] = str(60 * minutes)
     elsewhere = os.environ.get(RAY_CLUSTERS) == "1" and beside(config) > 0
     if config["parallel"].get("nodes", 1) == 1 and not elsewhere:  # a job's rollout engines are on other nodes
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
@@ -112,7 +115,7 @@ def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
-    names = {*COMMON, *GPU, *CPU, CPU_THREADS, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, *LOGGERS}
+    names = {*COMMON, *GPU, *CPU, CPU_THREADS, "VERL_FILE_LOGGER_PATH", FLIGHT_RECORDER, NCCL_TIMEOUT_S, *LOGGERS}
     names |= {"PYTHONSAFEPATH", "RETOOL_STAGE_ID", "RETOOL_HEARTBEAT", "RETOOL_JOB_END"}
     return {name: env[name] for name in sorted(names) if name in env}
 

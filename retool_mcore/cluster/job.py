@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -57,6 +58,7 @@ say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
 RAY_DEADLINE_S, RAY_DEADLINE_S_A_NODE = 180.0, 4.0  # 10 minutes for 100 nodes
 SWEEP_TIMEOUT_S = 60.0
+BEGAN = time.time()
 PREEMPTED = (
     "{stage}: the job was preempted, or put back by hand, which counts as no failure; work since the last checkpoint "
     "is done again"
@@ -314,7 +316,9 @@ def dump_nodes(allocation: Allocation, srun: Callable, folder: Path) -> None:
 
 def sweep(allocation: Allocation, site: Site) -> None:
     """Ends what a supervisor that was killed may have left on any node. A node that is gone cannot be swept."""
-    _on_every_node(allocation, partial(step, site), node_command("sweep", mark=allocation.mark), SWEEP_TIMEOUT_S)
+    _on_every_node(
+        allocation, partial(step, site), node_command("sweep", mark=allocation.mark, since=BEGAN), SWEEP_TIMEOUT_S
+    )
 
 
 def _on_every_node(allocation: Allocation, srun: Callable, command: list[str], timeout_s: float) -> None:

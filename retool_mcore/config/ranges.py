@@ -111,7 +111,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Natural, "parallel", "loader_workers"),
     (CacheType | None, "parallel", "rollout.kv_cache_dtype"),
     (Rate, "parallel", "gpu_memory_utilization"),
-    (Positive | None, "parallel", "min_bus_bandwidth_gbs"),
+    (Positive | None, "parallel", "min_bus_bandwidth_gbs nccl_timeout_minutes"),
     (Positive, "data", "held_back program_timeout_s"),
     (PartialShare, "data", "test_share sft_validation_share"),
     (Count, "data", "episodes.train episodes.held_back episodes.test"),

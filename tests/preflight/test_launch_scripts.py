@@ -63,6 +63,8 @@ def test_setup_refuses_before_it_makes_anything(tmp_path, environment, words):
     ("programs", "environment", "words"),
     [
         ({}, {}, "needs nvcc of CUDA 13, which is neither in /no/cuda/bin nor in PATH"),
+        ({"python3.12": "3.13"}, {}, "needs nvcc of CUDA 13"),
+        ({"python3.12": "3.14"}, {}, "needs Python 3.12, or 3.13 by RETOOL_PYTHON=python3.13, but"),
         ({"nvcc": "release 12.8, V12.8.93"}, {}, "is of CUDA 12, and torch here of CUDA 13"),
         ({"nvcc": "release 13.0, V13.0.88", "nvidia-smi": "550.54.15"}, {}, "is 550.54.15, and CUDA 13 needs 580"),
         ({}, {"RETOOL_WHEELHOUSE": "/no/wheels"}, "expected a folder that launch/wheelhouse.sh has filled"),

@@ -16,6 +16,8 @@ where verl looks engines up; with all switches off it is verl's.
 
 import contextlib
 import functools
+import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -28,6 +30,7 @@ from verl.utils.megatron_utils import get_extra_dist_checkpoint_path
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead, transformer_impl
 
+from retool_mcore.backends.env import NCCL_TIMEOUT_S
 from retool_mcore.backends.megatron import (  # noqa: F401  bridges registers
     beats,
     bridges,
@@ -52,6 +55,10 @@ class _Packs(GuardedUpdate):
     def initialize(self):
         with reading.beating():  # the weights that the policy begins with
             super().initialize()
+        if (seconds := os.environ.get(NCCL_TIMEOUT_S)) and torch.cuda.is_available():
+            # verl 0.9.1 has no option: its group of all ranks has torch's or its own time-out, and Megatron's groups
+            # have Megatron's.
+            parallel_state.update_pg_timeout(timedelta(seconds=float(seconds)))
 
     def _build_tf_config(self):
         if not self.engine_config.vanilla_mbridge:
