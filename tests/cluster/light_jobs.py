@@ -12,6 +12,7 @@ from benchmarks.cluster.slurm_jobs import Job
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = """\
 #!/bin/bash
+trap '' USR1 # as slurm/site.sh
 export PYTHONPATH={repository} LIGHT={light}
 name=${{SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}
 exec {python} {program} {stage} "name=t$name" runs_dir={runs} "$@"
