@@ -6,6 +6,7 @@ setup(
     packages=[*find_packages(include=["retool_mcore*"]), "retool_mcore.configs"],
     package_dir={"retool_mcore.configs": "configs"},
     package_data={
+        "retool_mcore.analysis": ["references/*.json"],
         "retool_mcore.backends": ["*.yaml"],
         "retool_mcore.cli": ["*.yaml"],
         "retool_mcore.cluster": ["*.yaml"],

@@ -27,7 +27,7 @@ BASE = {"errors", "files", "ports", "python_path", "resources", "tables", "tempo
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",
-    "analysis": "backends data metrics recipes rewards rollout view",
+    "analysis": "backends data metrics recipes rewards rollout state view",
     "cli": (
         "analysis backends cluster coldstart config explain metrics planner preflight runner sandbox state tools view"
     ),

@@ -16,14 +16,13 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-
-import numpy as np
-from scipy import stats
 
 from benchmarks import provenance
 from benchmarks.learning.arms import read_plan
+from retool_mcore.analysis.figure import bands, forest
+from retool_mcore.analysis.statistics import interval, met, reached
 from retool_mcore.metrics.records import read_columns, step_files
 
 CURVES = ("reward/accuracy", "behaviour/code_ratio", "behaviour/calls", "behaviour/response_length", "mismatch/kl")
@@ -136,30 +135,13 @@ def judge(plan, runs: dict[str, dict], hung: Collection[str] = (), judged: bool 
             found.append({"claim": name, "criterion": criterion(claim), "pairs": pairs} | told)
             continue
         mean, half = interval(pairs)
-        met = {
-            "all": mean >= claim.points and all(pair > 0 for pair in pairs),
-            "above": mean - half > claim.points,
-            "within": abs(mean) + half < claim.points,
-        }[claim.rule]
+        kept = met(claim.rule, claim.points, pairs, [(mean, half)])
         found.append(
             {"claim": name, "paper": claim.paper, "criterion": criterion(claim), "pairs": pairs}
-            | {"mean": round(mean, 2), "interval": [round(mean - half, 2), round(mean + half, 2)], "met": bool(met)}
+            | {"mean": round(mean, 2), "interval": [round(mean - half, 2), round(mean + half, 2)], "met": bool(kept)}
             | told
         )
     return found
-
-
-def interval(pairs: list[float]) -> tuple[float, float]:
-    """Mean, and half of its 95 % t-interval."""
-    half = stats.t.ppf(0.975, len(pairs) - 1) * statistics.stdev(pairs) / len(pairs) ** 0.5
-    return statistics.mean(pairs), half
-
-
-def reached(runs: Iterable[Mapping]) -> int | None:
-    """The last step after which all these runs were validated, of those that were at all; None: the files of older
-    results, which have the last validation only."""
-    steps = [{int(step) for step in run["validations"]} for run in runs if run.get("validations")]
-    return max(set.intersection(*steps), default=None) if steps else None
 
 
 def criterion(claim) -> str:
@@ -244,50 +226,14 @@ def decomposition(runs: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def drawing(height: float):
-    """(a figure 6 inches wide, its axes)"""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots()
-
-
 def plot(labels: Mapping[str, str], told: dict, path: Path) -> None:
     """Accuracy of the training steps: an arm's mean and the range of its runs; what the last policy has on held-back
     problems as a point with its 95 % interval."""
-    figure, axes = drawing(3.6)
-    axes.set(xlabel="RL step", ylabel="accuracy, %", ylim=(20, 100))
-    axes.grid(alpha=0.3)
-    for place, (arm, label) in enumerate(labels.items()):
+    arms = {}
+    for arm, label in labels.items():
         own = [run for name, run in told["runs"].items() if name.split("-")[1] == arm]
-        curves = np.array([run["curves"]["reward/accuracy"] for run in own]) * 100
-        ends = np.array([run["end"]["all"] for run in own]) * 100
-        steps = np.arange(1, curves.shape[1] + 1)
-        (line,) = axes.plot(steps, curves.mean(0), label=label)
-        axes.fill_between(steps, curves.min(0), curves.max(0), alpha=0.2, color=line.get_color())
-        axes.errorbar(
-            steps[-1] + 0.7 + 0.4 * place, *interval(ends.tolist()), fmt="o", color=line.get_color(), markersize=4
-        )
-    axes.legend(fontsize="small", loc="lower right")
-    figure.savefig(path, dpi=150)
-
-
-def forest(claims: list[dict], path: Path) -> None:
-    """Every claim's pairs as points, and their mean with its 95 % interval, in points of accuracy."""
-    figure, axes = drawing(0.6 + 0.4 * len(claims))
-    axes.axvspan(-5, 5, color="0.93")
-    axes.axvline(0, color="0.6", linewidth=0.8)
-    for place, row in enumerate(reversed(claims)):
-        low, high = row["interval"]
-        axes.plot(row["pairs"], [place] * len(row["pairs"]), "o", color="0.6", markersize=3)
-        axes.errorbar(row["mean"], place, xerr=[[row["mean"] - low], [high - row["mean"]]], fmt="s", color="C0")
-    names = [f"{row['claim']}: {row['criterion'].split(',')[0]}" for row in reversed(claims)]
-    axes.set(yticks=range(len(names)), yticklabels=names, xlabel="points of accuracy")
-    axes.set_xscale("symlog", linthresh=10)
-    axes.set_xticks([-10, -5, 0, 5, 10, 30, 60], ["-10", "-5", "0", "5", "10", "30", "60"])
-    figure.savefig(path, dpi=150)
+        arms[label] = ([run["curves"]["reward/accuracy"] for run in own], [run["end"]["all"] for run in own])
+    bands(arms, [path], lowest=20)
 
 
 def main() -> None:

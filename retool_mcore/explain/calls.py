@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 
 from retool_mcore.explain.finding import Finding
-from retool_mcore.explain.prepared import Prepared, mean, span, two
+from retool_mcore.explain.prepared import TREND, Prepared, mean, span, two
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+(?:\.\d+)?")
 _CONSTANT = re.compile(r"\s*print\(\s*(?:[\"'][^\"']*[\"']|-?[\d.,\s]+|)\s*\)\s*|\s*(?:pass|-?[\d.]+)?\s*")
@@ -45,7 +45,7 @@ def fail(p: Prepared) -> Finding | None:
 def vanish(p: Prepared) -> Finding | None:
     """The policy called its tool at the start, does so no more, and is not better for it."""
     early, late = mean([row.calls > 0 for row in p.early_rows]), mean([row.calls > 0 for row in p.late_rows])
-    if early < 0.1 or late > 0.25 * early or p.rise() > 0.05:
+    if len(p.steps) < TREND or early < 0.1 or late > 0.25 * early or p.rise() > 0.05:
         return None
     what = (
         f"{late:.0%} of the trajectories of {span([row.step for row in p.late_rows])} call a tool, {early:.0%} at the "
@@ -60,6 +60,8 @@ def vanish(p: Prepared) -> Finding | None:
 def never(p: Prepared) -> Finding | None:
     """A policy with a tool has never called it."""
     if p.key("rollout.format", "text") == _NO_TOOLS or not p.config or len(p.rows) < 16:
+        return None
+    if p.key("recipe.answer") == "calls":  # they are read from the answer and need not be run
         return None
     if any(row.calls for row in p.rows) or p.accuracy > 0.85:
         return None

@@ -14,9 +14,10 @@ from retool_mcore.metrics.records import read_columns, read_step, step_files
 from retool_mcore.runner.stage_log import last_error
 from retool_mcore.state.progress import read_steps
 
-MOST_FILES = 40  # step files whose small columns are read: the first and the last ones, the others evenly spaced
+MOST_FILES = 24  # step files whose small columns are read: the first and the last ones, the others evenly spaced
 MOST_ROWS = 400  # whole trajectories read of the start of a run, and of its end
 FEW_FILES = 3
+TREND = 6  # steps that a cause needs which is about a change
 PART = 4  # early: the first of so many parts of the steps; late: the last
 COLUMNS = ["uid", "index", "data_source", "score", "acc", "pred", "ground_truth", "finish", "tokens", "num_calls"]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -189,7 +190,7 @@ def mean(values: Sequence[float]) -> float:
 
 def span(steps: Mapping[int, Any] | Sequence[int]) -> str:
     """ "step 3" or "steps 1 to 30"."""
-    found = sorted(steps)
+    found = sorted(set(steps))
     if not found:
         return "no step"
     return f"step {found[0]}" if len(found) == 1 else f"steps {found[0]} to {found[-1]}"

@@ -122,6 +122,10 @@ def no_signal(p: Prepared) -> Finding | None:
     if len(wrong) >= 0.8 * len(groups):
         how = "a stronger start (retool sft first), or easier problems in data.train_files"
         return Finding("groups all wrong", 0.82, evidence, "init_from", how, two(rows, lambda row: not row.acc), _FLAT)
+    if any_right < 0.05 and len(groups) >= 4:
+        what = f"{evidence}; rewards differ by penalties and partial credit alone"
+        how = "a stronger start (retool sft first), or easier problems in data.train_files"
+        return Finding("groups all wrong", 0.76, what, "init_from", how, two(rows, lambda row: not row.acc))
     started = mean([row.acc for row in p.early_rows])
     if len(right) >= 0.8 * len(groups) and started >= 0.9:
         how = "harder problems: the policy solved these from the start"

@@ -1,7 +1,7 @@
 """Causes in the updates: broken steps, entropy, the learning rate, mismatch with the engine, stale rollouts."""
 
 from retool_mcore.explain.finding import Finding
-from retool_mcore.explain.prepared import Prepared, mean, span, two
+from retool_mcore.explain.prepared import TREND, Prepared, mean, span, two
 
 MISMATCH = 0.01  # mismatch/kl, where the configuration has no bound of its own
 CLIPPED = 0.3  # share of tokens
@@ -13,7 +13,7 @@ def failed(p: Prepared) -> Finding | None:
     """The stage ended with an error."""
     if p.outcome != "failed":
         return None
-    error = " ".join(p.error.split())[:300] or "an error that its log does not name"
+    error = " ".join(p.error.split())[:300].rstrip(".") or "an error that its log does not name"
     what = f"it failed after {p.span}: {error}"
     return Finding("failed", 0.97, what, "what the error names", f"the whole of it: {p.run / p.stage / 'log.txt'}")
 
@@ -31,7 +31,7 @@ def broken(p: Prepared) -> Finding | None:
 def entropy_collapse(p: Prepared) -> Finding | None:
     """The policy's entropy fell to a fraction, and it does not answer better."""
     ends = p.ends("actor/entropy")
-    if ends is None or len(p.steps) < 4 or ends[1] > 0.15 * ends[0] or p.rise() > 0.1 or p.accuracy > 0.85:
+    if ends is None or len(p.steps) < TREND or ends[1] > 0.15 * ends[0] or p.rise() > 0.1 or p.accuracy > 0.85:
         return None
     what = f"the entropy fell from {ends[0]:.3g} to {ends[1]:.3g} in {p.span}, at an accuracy of {p.accuracy:.0%}"
     looks = two(p.late_rows, lambda row: not row.acc)
@@ -41,7 +41,7 @@ def entropy_collapse(p: Prepared) -> Finding | None:
 def entropy_explosion(p: Prepared) -> Finding | None:
     """The policy's entropy grew, and it answers no better."""
     ends = p.ends("actor/entropy")
-    if ends is None or len(p.steps) < 4 or ends[1] < max(2 * ends[0], ends[0] + 0.5) or p.rise() > 0.1:
+    if ends is None or len(p.steps) < TREND or ends[1] < max(2 * ends[0], ends[0] + 0.5) or p.rise() > 0.1:
         return None
     what = f"the entropy rose from {ends[0]:.3g} to {ends[1]:.3g} in {p.span}, at an accuracy of {p.accuracy:.0%}"
     looks = two(p.late_rows, lambda row: not row.acc)
@@ -74,7 +74,7 @@ def lr_low(p: Prepared) -> Finding | None:
     rates, kl = p.curve("actor/lr"), p.curve("actor/ppo_kl")
     norms = p.curve("actor/grad_norm")
     several = (p.key("train.mini_batch") or 0) < (p.key("train.batch") or 0)
-    if len(p.steps) < 6 or not norms or mean(list(norms.values())) <= 0 or p.accuracy > 0.9 or abs(p.rise()) > 0.1:
+    if len(p.steps) < TREND or not norms or mean(list(norms.values())) <= 0 or p.accuracy > 0.9 or abs(p.rise()) > 0.1:
         return None
     still = several and len(kl) >= 6 and max(abs(value) for value in kl.values()) < STILL
     if not still and not (rates and max(rates.values()) < 1e-9):
@@ -140,4 +140,6 @@ def _oldest(p: Prepared) -> tuple[tuple[int, int], ...]:
 
 def short_of_steps(p: Prepared) -> str:
     """Why some causes cannot be judged, "" where all can."""
-    return "" if len(p.steps) >= 6 else f"only {span(p.steps)}: causes that need a trend are not judged"
+    return (
+        "" if len(p.steps) >= TREND or not p.steps else f"only {span(p.steps)}: causes that need a trend are not judged"
+    )

@@ -117,6 +117,11 @@ PLANTED: dict[str, Plan] = {
 }
 
 
+def penalised(own: dict) -> dict:
+    """Wrong, and the longer the worse: no group has one reward, and none a right answer."""
+    return wrong(own, score=-1.0 - 0.01 * own["sample"])
+
+
 def named(run, count: int = 2) -> list[str]:
     return [finding.cause for finding in report.explain(run)[1][:count]]
 
@@ -146,6 +151,17 @@ def test_a_failed_stage_is_named_with_its_error(tmp_path):
     run = planted.make(tmp_path / "run", Plan())
     planted.end(run / "rl", "failed", "step 8\nRuntimeError: CUDA out of memory\n")
     assert named(run) == ["failed"] and "CUDA out of memory" in report.top_line(run)
+
+
+def test_groups_whose_rewards_differ_by_penalties_alone_are_all_wrong(tmp_path):
+    run = planted.make(tmp_path / "run", Plan(change=penalised))
+    assert named(run) == ["groups all wrong"] and "penalties" in report.top_line(run)
+
+
+def test_a_trend_is_not_seen_in_three_steps(tmp_path):
+    run = planted.make(tmp_path / "run", Plan(accuracy=(0.4, 0.5, 0.5), code_share=(0.9, 0.1, 0.0)))
+    assert named(run) == []
+    assert "(only steps 1 to 3: causes that need a trend are not judged)" in next(report.lines(run))
 
 
 @functools.cache

@@ -1,0 +1,175 @@
+"""`retool compare`: arms by seeds against a criterion that is older than the runs, and a run on a reference curve."""
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from retool_mcore.analysis import reference
+from retool_mcore.analysis.compare import judge, read_arms
+from retool_mcore.analysis.plan import fixed_at, read_plan
+from retool_mcore.analysis.statistics import interval, met
+from retool_mcore.cli import main
+from retool_mcore.errors import UserError
+
+PLAN = {
+    "arms": {"tool": "tool-s{seed}", "text": "text-s{seed}"},
+    "seeds": [1, 2, 3],
+    "claims": {"helps": {"better": "tool", "worse": "text", "rule": "above", "points": 5}},
+}
+BEGAN = 1_700_000_000.0
+
+
+def run(folder: Path, last: float, problems: list[int] | None = None, began: float = BEGAN) -> None:
+    """A run whose accuracy rises to `last`; problems: of its evaluation, 1 for a right one."""
+    (folder / "rl" / "metrics").mkdir(parents=True)
+    curve = [last * step / 8 for step in range(1, 9)]
+    lines = [{"step": n, "data": {"reward/accuracy": v, "perf/total_num_tokens": 100}} for n, v in enumerate(curve, 1)]
+    (folder / "rl/metrics/attempt_001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    attempt = {"attempt": 1, "started": datetime.fromtimestamp(began, UTC).isoformat(), "seconds": 120.0}
+    (folder / "rl/attempts.jsonl").write_text(json.dumps(attempt | {"outcome": "complete"}) + "\n")
+    (folder / "rl/config.yaml").write_text("parallel: {device: cuda, nodes: 1, gpus_per_node: 2}\n")
+    (folder / "rl/validation.jsonl").write_text(json.dumps({"step": 8, "problems": [last, last]}) + "\n")
+    if problems is not None:
+        (folder / "eval/rl").mkdir(parents=True)
+        rows = [{"data_source": "s", "index": n, "sample": 0, "acc": float(one)} for n, one in enumerate(problems)]
+        (folder / "eval/rl/trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Three seeds of two arms; `tool` has 16, 15 and 17 of 20 problems, `text` 8, 8 and 10."""
+    for seed, (ours, theirs) in enumerate(((16, 8), (15, 8), (17, 10)), start=1):
+        run(tmp_path / f"tool-s{seed}", ours / 20, [1] * ours + [0] * (20 - ours))
+        run(tmp_path / f"text-s{seed}", theirs / 20, [1] * theirs + [0] * (20 - theirs))
+    write_plan(tmp_path)
+    return tmp_path
+
+
+def write_plan(folder: Path, older: bool = True, **changes) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(PLAN | {"runs": str(folder)} | changes))
+    when = BEGAN - 60 if older else BEGAN + 60
+    os.utime(path, (when, when))
+    return path
+
+
+def rows(path: Path) -> list[dict]:
+    plan = read_plan(path)
+    return judge(plan, read_arms(plan, path))
+
+
+def test_pairs_by_seed_and_by_problem_decide_together(study):
+    (row,) = rows(study / "study.yaml")
+    assert row["pairs"] == [40.0, 35.0, 35.0] and row["mean"] == pytest.approx(36.67)
+    assert row["over_seeds"] == pytest.approx([29.5, 43.84], abs=0.01)
+    assert row["problems"] == 20 and row["over_problems"][0] > 5 and row["met"]
+    strict = {"helps": PLAN["claims"]["helps"] | {"points": 25}}
+    (row,) = rows(write_plan(study, claims=strict))
+    assert row["over_seeds"][0] > 25 > row["over_problems"][0] and not row["met"]  # so few problems do not say so much
+
+
+@pytest.mark.parametrize("measure", ["training", "validation"])
+def test_other_measures(study, measure):
+    (row,) = rows(write_plan(study, measure=measure, late=1))
+    assert row["pairs"] == [40.0, 35.0, 35.0] and row["met"]
+
+
+def test_a_plan_that_is_younger_than_its_runs_is_refused(study):
+    path = write_plan(study, older=False)
+    with pytest.raises(UserError, match="after the RL of .* began"):
+        rows(path)
+    # A commit counts, not the time at which a clone wrote the file.
+    git = ["git", "-C", str(study), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "study.yaml"], check=True)
+    when = f"{int(BEGAN - 600)} +0000"
+    env = os.environ | {"GIT_COMMITTER_DATE": when, "GIT_AUTHOR_DATE": when}
+    subprocess.run([*git, "commit", "-qm", "plan"], check=True, env=env)
+    assert fixed_at(path) == BEGAN - 600 and rows(path)[0]["met"]
+    path.write_text(path.read_text() + "# changed since\n")
+    with pytest.raises(UserError, match="a criterion counts when it was fixed before"):
+        rows(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"measure": "luck"}, "measure is 'luck'"),
+        ({"seeds": [1, 1]}, "seeds are given twice"),
+        ({"arms": {"tool": "tool-s1", "text": "text-s{seed}"}}, "put {seed} into the folder's name"),
+        ({"claims": {"c": {"better": "tool", "worse": "txt", "rule": "all", "points": 1}}}, "names the arm 'txt'"),
+        ({"claims": {"c": {"better": "tool", "worse": "text", "rule": "some", "points": 1}}}, "has the rule 'some'"),
+        ({"points": 3}, "there is no key points"),
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [1, 9]}, "no run in"),
+        ({"label": "sft"}, "no evaluation 'sft' in"),
+    ],
+)
+def test_what_is_no_plan_or_has_no_runs_is_refused(study, changes, said):
+    with pytest.raises(UserError) as refused:
+        rows(write_plan(study, **changes))
+    assert said in str(refused.value)
+
+
+def test_other_problems_are_refused(study):
+    path = study / "tool-s1/eval/rl/trajectories.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match="on other problems"):
+        rows(study / "study.yaml")
+
+
+def test_rules_and_intervals():
+    assert interval([3.0]) == (3.0, float("inf"))
+    mean, half = interval([1.0, 2.0, 3.0])
+    assert mean == 2 and half == pytest.approx(2.4841, abs=1e-4)
+    assert met("all", 2, [1.0, 3.0], []) and not met("all", 2, [-1.0, 9.0], [])
+    assert met("within", 5, [1.0], [(1.0, 3.0)]) and not met("within", 5, [1.0], [(1.0, 3.0), (1.0, 4.5)])
+
+
+def test_the_command_reports_verdict_costs_and_a_figure(study, capsys):
+    assert main.main(["compare", str(study / "study.yaml"), "--json", str(study / "out.json")]) == 0
+    out = capsys.readouterr().out
+    assert "helps: tool - text interval above 5. met. Mean +36.7 points; pairs +40.0, +35.0, +35.0" in out
+    assert "95 % interval over 3 seeds" in out and "over 20 problems" in out
+    assert "4.0" in out and "800" in out  # GPU minutes of two GPUs, tokens
+    assert (study / "study.png").stat().st_size > 5000 and (study / "study.svg").is_file()
+    assert json.loads((study / "out.json").read_text())["claims"][0]["met"] is True
+
+
+def test_runs_without_a_plan_get_figures_and_no_verdict(study, capsys):
+    words = [str(study / f"{arm}-s{seed}") for arm in ("tool", "text") for seed in (1, 2)]
+    assert main.main(["compare", *words]) == 0
+    out = capsys.readouterr().out
+    assert "no criterion was fixed before these runs" in out and "met" not in out and "pairs +40.0, +35.0" in out
+    assert main.main(["compare", words[0], words[0]]) == 2 and "rename one" in capsys.readouterr().err
+
+
+def test_a_run_lies_on_a_reference(tmp_path, capsys):
+    shipped = reference.find_reference("quickstart")
+    curves = list(shipped["curves"].values())
+    assert len(curves) == 5 and all(len(own) == 16 for own in curves)
+    others = shipped | {"curves": dict(list(shipped["curves"].items())[1:])}
+    assert reference.place(curves[0], others)["verdict"] == "within"
+    assert reference.place([0.3] * 16, shipped)["verdict"] == "below"
+    assert reference.place([1.0] * 16, shipped)["verdict"] == "above"
+    run(tmp_path / "mine", 0.2)
+    assert main.main(["compare", str(tmp_path / "mine"), "reference:quickstart"]) == 0
+    assert "below it" in capsys.readouterr().out
+    assert main.main(["compare", str(tmp_path / "mine"), "reference:none"]) == 2
+    assert "shipped are quickstart" in capsys.readouterr().err
+
+
+def test_a_reference_of_ones_own(study, capsys):
+    path = study / "own.json"
+    words = [str(study / f"tool-s{seed}") for seed in (1, 2, 3)]
+    assert main.main(["compare", *words, "--write-reference", str(path)]) == 0
+    assert main.main(["compare", words[0], f"reference:{path}"]) == 0
+    assert "within it" in capsys.readouterr().out
+    path.write_text("{}")
+    with pytest.raises(UserError, match="is no reference"):
+        reference.find_reference(str(path))
