@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from retool_mcore.config.schema import own_files
 from retool_mcore.data import function_tasks, human_eval, reasoning_gym, toolmath
 from retool_mcore.data.arithmetic import task
+from retool_mcore.data.bfcl import ANSWERS
 from retool_mcore.data.bfcl import NAME as LEADERBOARD
 from retool_mcore.data.function_calls import own_call_problems, own_call_traces
 from retool_mcore.data.held_back import SPLIT, hold_back, weigh
@@ -82,13 +83,15 @@ def check_prepared(config) -> None:
 
 
 def inputs_of(part: "Part", config) -> list[Path]:
-    """The files of this machine that a part is read from, the prompt's included."""
+    """The files of this machine that a part is read from, those of the prompt and of the leaderboard's answers
+    included."""
     source = get_source(part.source) if isinstance(part.source, str) else part.source
     try:
         files = files_of(str(part.location or source.hub_name)) or []
     except UserError:  # gone
         files = []
-    return [file.absolute() for file in [*prompt_files(config), *files]]
+    answers = [place for file in files if (place := file.parent / ANSWERS / file.name).is_file()]
+    return [file.absolute() for file in [*prompt_files(config), *files, *answers]]
 
 
 def prompt_files(config) -> list[Path]:

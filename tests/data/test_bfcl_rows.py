@@ -174,6 +174,15 @@ def test_the_package_is_read_and_not_imported(package, tmp_path):
     assert len(rows_of(list(config.data.validation_files))) == 8
 
 
+def test_changed_answers_are_a_changed_input(folder, tmp_path):
+    words = [f"runs_dir={tmp_path}", "data=bfcl", f"data.sources.bfcl.location={folder}"]
+    config = compose("prepare", ["name=t", *words])
+    prepare.read_sources(config, prepare.parts_of(config))
+    assert prepare.changed_input(config) is None
+    write(folder / "possible_answer/BFCL_v4_simple_java.json", [{"id": "simple_java_0", "ground_truth": []}])
+    assert "BFCL_v4_simple_java.json changed" in prepare.changed_input(config)
+
+
 def test_a_share_of_it_can_be_trained_on(package, tmp_path):
     words = ["data.sources.bfcl.role=rl", "data.held_back=1", "data.test_share=0.5"]
     for place, file in enumerate(FILES["simple_python"] + FILES["live_multiple"]):

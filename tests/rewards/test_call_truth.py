@@ -1,6 +1,7 @@
 """Ground truths of function calls: every accepted value, by the parameter's declared type."""
 
 import json
+import time
 
 import pytest
 from recipe_samples import sample
@@ -131,6 +132,19 @@ def test_loose_texts_leave_out_what_the_leaderboard_does():
 )  # fmt: skip
 def test_values_compare_by_the_declared_type(options, value, declared, right):
     assert accepts(options, value, declared, loose=False) is right
+
+
+@pytest.mark.parametrize("piece", [",", "a", "a:", 'put("a", 1);', "add(1);", "],[", " ", "[", "{"])
+def test_no_literal_takes_long_to_read(piece):
+    clock = time.process_time()
+    for kind in ("java:HashMap", "java:ArrayList[integer]", "javascript:dict", "javascript:array[dict]"):
+        for text in (
+            piece * 100_000,
+            "{" + piece * (990 // len(piece)) + "}",
+            f"new HashMap<>() {{{{ {piece * 90} }}}}",
+        ):
+            accepts([{"a": [1]}], text, kind, loose=True)
+    assert time.process_time() - clock < 1
 
 
 def test_calls_may_come_in_any_order_and_each_counts_once():
