@@ -26,7 +26,7 @@ settings=(
     'data.prompt="{question} You may run Python in <code> tags. Put the final answer in \boxed{}."'
     rollout.max_prompt_tokens=160 rollout.max_response_tokens=128 rollout.max_observation_tokens=48 rollout.max_turns=2
     data.sft.batch=16 data.sft.steps=14 data.sft.lr=1e-4 data.sft.min_lr=1e-5 data.sft.warmup_steps=1 data.sft.max_length=288
-    data.rl.batch=8 data.rl.n=8 data.rl.mini_batch=4 data.rl.steps=10 data.rl.lr=2e-5 data.rl.eval_every=-1
+    data.rl.batch=8 data.rl.n=8 data.rl.mini_batch=4 data.rl.steps=5 data.rl.lr=2e-5 data.rl.eval_every=-1
     data.eval.k=4
     correction=bypass # in float32 engine and trainer agree to 1e-6: no pass of the trainer's for log-probabilities
 )
