@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 
 import pytest
 
@@ -53,6 +54,14 @@ def test_modules_may_lie_in_a_package_that_the_interpreter_has_imported():
 def test_a_module_that_fails_is_one_sentence(source, reason):
     with pytest.raises(UserError, match=f"made.*{reason}"):
         run("1", modules={"made": source})
+
+
+def test_a_module_that_never_loads_ends_the_start_in_time(monkeypatch):
+    monkeypatch.setattr("retool_mcore.sandbox.local.launch.START_TIMEOUT_S", 5.0)
+    start = time.monotonic()
+    with pytest.raises(UserError, match="did not start: no answer"):
+        run("1", modules={"made": "import time\ntime.sleep(100)"})
+    assert time.monotonic() - start < 60
 
 
 def test_packages_of_a_further_folder_are_imported(folder):

@@ -1,5 +1,6 @@
 """Starting the server's process from the trainer's."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.local.remove import remove_tree
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0  # a busy machine imports what is preloaded slowly
 ENDING_S = 1.0
 _LINES = Path(__file__).with_name("environment.txt").read_text().splitlines()
 ENVIRONMENT = dict(line.split("=", 1) for line in _LINES if line[0] != "#")
@@ -97,7 +98,8 @@ def launch(options: dict) -> tuple[Server, dict]:
     except TimeoutError:
         message = b""
     if not message:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # the warm interpreter too, which has our end of stderr open
+            os.killpg(process.pid, signal.SIGKILL)
         last_line = process.communicate()[1].decode("utf-8", "replace").strip().split("\n")[-1]
         Server(process, control, base_dir, os.getpid()).end()
         raise UserError(f"The local sandbox did not start: {last_line or 'no answer'}.")
