@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retool_mcore.data.prepare import prepare_rl
 from retool_mcore.data.records import Malformed, Problem
-from retool_mcore.data.sources import _READERS, SOURCES, Source, load, own_problem
+from retool_mcore.data.sources import SOURCES, Source, load, own_problem
 from retool_mcore.data.traces import own_trace
 from retool_mcore.errors import UserError
 
@@ -213,15 +213,17 @@ ANYTHING = st.recursive(
 )
 ROWS = st.lists(st.dictionaries(KEYS, ANYTHING, max_size=6) | ANYTHING, max_size=3)
 
+# A source of each function that reads rows.
+BY_READER = {getattr(source.parse, "func", source.parse).__name__: source for source in SOURCES.values()}
+
 
 @settings(max_examples=150, deadline=None)
-@given(ROWS, st.sampled_from(sorted(_READERS)))
+@given(ROWS, st.sampled_from(sorted(BY_READER)))
 def test_no_row_ends_a_reader(tmp_path_factory, rows, reader):
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = next(s for s in SOURCES.values() if getattr(s.parse, "func", s.parse) is _READERS[reader])
     parse = partial(own_trace, messages="messages")
-    for tried in (source, Source("s", "s", "sft", "train", None, parse)):
+    for tried in (BY_READER[reader], Source("s", "s", "sft", "train", None, parse)):
         for record in load(replace(tried, columns=None, complete=None), path):
             assert record is not None
 
