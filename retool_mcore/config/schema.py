@@ -1,6 +1,6 @@
-"""What our own values may be: ranges, choices, relations. Checked whenever a configuration is composed.
+"""Check our own values whenever a configuration is composed: each by its range (ranges.py), then their relations.
 
-A key that is not named here takes whatever has its default's type (overrides.py). Relations to the data, the model or
+A key without a range takes whatever has its default's type (overrides.py). Relations to the data, the model or
 the machine are preflight's.
 """
 
