@@ -16,7 +16,7 @@ Runs = Mapping[str, Mapping[int, Trained]]  # arm -> seed -> run
 
 def read_arms(plan: Plan, path: Path) -> Runs:
     """The plan's runs. Raises UserError for one that is missing, and for a plan that is younger than a run."""
-    found = {}
+    found: dict[str, dict[int, Trained]] = {}
     for arm in plan.arms:
         found[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
     fixed = fixed_at(path)
