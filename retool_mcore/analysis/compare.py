@@ -63,6 +63,7 @@ def measured(plan: Plan, runs: Sequence[Trained]) -> list[list[float]]:
     if plan.measure == "training":
         last = min(len(run.curve) for run in runs)
         return [[statistics.fmean(list(run.curve.values())[max(0, last - plan.late) : last])] for run in runs]
+    tables: list[dict]  # of each run {problem: accuracy}
     if plan.measure == "validation":
         steps = set.intersection(*(set(run.validations) for run in runs))
         if not steps:
