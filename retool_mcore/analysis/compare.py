@@ -16,7 +16,7 @@ Runs = Mapping[str, Mapping[int, Trained]]  # arm -> seed -> run
 
 def read_arms(plan: Plan, path: Path) -> Runs:
     """The plan's runs. Raises UserError for one that is missing, and for a plan that is younger than a run."""
-    found = {}
+    found: dict[str, dict[int, Trained]] = {}
     for arm in plan.arms:
         found[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
     fixed = fixed_at(path)
@@ -63,6 +63,7 @@ def measured(plan: Plan, runs: Sequence[Trained]) -> list[list[float]]:
     if plan.measure == "training":
         last = min(len(run.curve) for run in runs)
         return [[statistics.fmean(list(run.curve.values())[max(0, last - plan.late) : last])] for run in runs]
+    tables: list[dict]  # of each run {problem: accuracy}
     if plan.measure == "validation":
         steps = set.intersection(*(set(run.validations) for run in runs))
         if not steps:

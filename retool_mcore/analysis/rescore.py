@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -28,7 +29,7 @@ from retool_mcore.view.source import find_tokenizer, read_evaluation
 EXAMPLES = 10
 SAME = 1e-6  # rewards that differ by less are equal
 # An evaluation grades and pays nothing: its stored score is +1 or -1, which is ReTool's reward.
-_NO_RECIPE = {
+_NO_RECIPE: dict[str, Any] = {
     "reward": {"name": "retool", "args": {}},
     "group_reward": {"name": None, "args": {}},
     "overlong_buffer": 0,
@@ -154,7 +155,7 @@ def rescore(
     return found
 
 
-def read_config(run: Path, part: str) -> OmegaConf:
+def read_config(run: Path, part: str) -> Any:
     """The configuration of a part of the run, with a recipe's section. Raises UserError without one."""
     path = run / part / "config.yaml"
     if not path.is_file():
@@ -271,7 +272,8 @@ def _case(step: int, row: int, record: dict, config: Mapping, stored: Mapping, f
 def _reward_groups(found: Rescored) -> None:
     """Replace the new rewards by the recipe's group reward; the fewest calls of a problem run on from step to step."""
     settings = found.recipe["group_reward"]
-    reward, memory = find_reward(settings["name"]), {}
+    reward = find_reward(settings["name"])
+    memory: dict[str, int | None] = {}
     for cases in found.groups().values():
         accs, calls, problem = [c.new_acc for c in cases], [c.calls for c in cases], cases[0].problem
         values = reward(accs, calls, fewest=memory.get(problem), **settings["args"])
@@ -283,7 +285,8 @@ def _reward_groups(found: Rescored) -> None:
 def _dropped(found: Rescored, recipe: Mapping, new: bool) -> dict[str, int]:
     if not drops_groups(recipe["filters"]):
         return {}
-    limits, counts = {name: recipe["filters"][name] for name in LIMITS}, {}
+    limits = {name: recipe["filters"][name] for name in LIMITS}
+    counts: dict[str, int] = {}
     for cases in found.groups().values():
         outcomes = [Outcome(c.new_acc, c.new_drop) if new else Outcome(c.acc, c.drop) for c in cases]
         if reason := group_reason(outcomes, **limits):

@@ -82,7 +82,8 @@ def _explored(folders: Sequence[Path], label: str, plot: str | None, reference: 
         write_reference(reference, reference.stem, f"{', '.join(map(str, folders))}", curves)
     first, *others = runs
     measure = "evaluation" if all(run.evaluation for own in runs.values() for run in own.values()) else "training"
-    rows, lines = [], []
+    rows: list[dict] = []
+    lines: list[str] = []
     for other in others:
         shared = sorted(runs[first].keys() & runs[other].keys())
         if not shared:
