@@ -22,7 +22,8 @@ from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.relations import check_micro_batch
 from retool_mcore.preflight.trackers import check_mlflow, check_trackers
-from retool_mcore.recipes.check import check_arguments
+from retool_mcore.recipes.check import check_arguments, check_needs
+from retool_mcore.rewards.scoring import right_from
 from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import CODE, toolbox_of
@@ -135,7 +136,9 @@ def check_eval_stage(config: DictConfig) -> None:
     if config.get("prepare") and not all(map(os.path.isfile, data.listed(config.data.validation_files))):
         return  # they are read when the stage begins, and checked then (runner/launch.py)
     files = check_prompts(config, ("validation_files",))
-    graded = {**config.recipe, "answer": config.answer}
+    graded = {**OmegaConf.to_container(config.recipe, resolve=True), "answer": config.answer}
+    if right_from(graded) is not None:  # the reward decides
+        check_needs({**OmegaConf.to_container(config, resolve=True), "recipe": graded})
     for paths in files.values():
         data.check_ability(paths, graded)
         data.check_answers(paths, graded)

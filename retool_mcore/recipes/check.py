@@ -36,9 +36,8 @@ def check_rewards(config: Mapping) -> None:
     """
     recipe, n = config["recipe"], config["train"]["n"]
     for key in ("reward", "group_reward"):
-        section = recipe[key]
-        if section["name"] and (check := find_check(section["name"])):
-            _run(check, f"recipe.{key}.name={section['name']}", config, section["args"])
+        if recipe[key]["name"]:
+            check_needs(config, key)
     if recipe["group_reward"]["name"]:  # once its owner finds nothing wrong
         check_group_reward(recipe["group_reward"])
     check_overlong(recipe["overlong_buffer"], config["rollout"]["max_response_tokens"])
@@ -48,6 +47,13 @@ def check_rewards(config: Mapping) -> None:
             f"recipe.filters.accuracy={bounds} lets no group of train.n={n} trajectories pass: none of its accuracies, "
             f"multiples of 1/{n}, lies between the two. Widen it, or raise train.n."
         )
+
+
+def check_needs(config: Mapping, key: str = "reward") -> None:
+    """Ask the reward under recipe.KEY for what it needs of a configuration, plain. Raises UserError."""
+    section = config["recipe"][key]
+    if check := find_check(section["name"]):
+        _run(check, f"recipe.{key}.name={section['name']}", config, section["args"])
 
 
 def _run(check: Callable[..., None], what: str, config: Mapping, args: Mapping) -> None:
