@@ -70,7 +70,7 @@ def measured(plan: Plan, runs: Sequence[Trained]) -> list[list[float]]:
             raise UserError(
                 f"no step was validated in all runs ({_names(runs)}): set train.eval_every, or another measure."
             )
-        tables: list[dict] = [dict(enumerate(run.validations[max(steps)])) for run in runs]
+        tables = [dict(enumerate(run.validations[max(steps)])) for run in runs]
     else:
         tables = [dict(run.evaluation) for run in runs]
         if missing := [run for run, table in zip(runs, tables, strict=True) if not table]:
