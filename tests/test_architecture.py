@@ -32,11 +32,11 @@ EDGES = {
         "analysis backends cluster coldstart config explain metrics planner preflight runner sandbox state tools view"
     ),
     "coldstart": "backends data rewards runner sandbox",
-    "cluster": "backends config explain preflight recipes runner state",
+    "cluster": "backends config data explain planner preflight recipes runner state",
     "explain": "metrics runner state",
     "runner": "backends config preflight state train",
     "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
-    "preflight": "config data planner recipes rewards sandbox tools",
+    "preflight": "config data planner recipes rewards sandbox state tools",
     "backends": "config data environments metrics planner recipes rewards rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
     "rewards": "data official rollout",

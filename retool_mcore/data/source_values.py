@@ -29,15 +29,15 @@ _NUMBERS = {
     "javascript": {"integer": r"(-?\d+)", "Bigint": r"(-?\d+)n", "float": r"(-?\d+(?:\.\d+)?)"},
 }  # fmt: skip
 _JAVA_LIST = re.compile(r"new\s+ArrayList<\w*+>\(Arrays\.asList\(([^()\n]+)\)\)")
-_JAVA_ADDED = re.compile(r"new\s+ArrayList<\w*+>\(\)\s*+\{\{((?:\s*+add\([^()\n]+\);?)*+)\s*+\}\}")
+_JAVA_ADDED = re.compile(r"new\s+ArrayList<\w*+>\(\)\s*+\{\{((?>(?:\s*+add\([^()\n]+\);?)*))\s*+\}\}")
 _JAVA_NO_ITEM = re.compile(r"new\s+ArrayList<\w*+>\(\)")
 _JAVA_ARRAY = re.compile(r"new\s+\w+\[\]\s*+\{([^{}\n]*+)\}")
 _JAVA_MAP = re.compile(
-    r"new\s+HashMap<[\w\s,<>]*>\s*+\(\)(?:\s*+\{\s*+\{((?:\s*+put\(\"[^\"(){}\n]*+\",\s*+[^(){}\n]*+\);?)*+)\s*+\}\s*+\})?"
+    r"new\s+HashMap<[\w\s,<>]*>\s*+\(\)(?:\s*+\{\s*+\{((?>(?:\s*+put\(\"[^\"(){}\n]*+\",\s*+[^(){}\n]*+\);?)*))\s*+\}\s*+\})?"
 )
 _ADDED = re.compile(r"add\(([^()\n]+)\)")
 _PUT = re.compile(r"put\(\"([^\"(){}\n]*+)\",\s*+([^(){}\n]*+)\)")
-_JS_LISTS = re.compile(r"\[\s*+\[[^\[\]\n]*+\]\s*+(?:,\s*+\[[^\[\]\n]*+\]\s*+)*+\]")
+_JS_LISTS = re.compile(r"\[\s*+\[[^\[\]\n]*+\]\s*+(?>(?:,\s*+\[[^\[\]\n]*+\]\s*+)*)\]")
 _JS_LIST = re.compile(r"\[([^\[\]\n]*+)\]|new\s+Array\(([^()\[\]\n]*+)\)")
 _JS_OBJECT = re.compile(r"\{([^{}\n]*+)\}")
 _JS_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")

@@ -59,7 +59,7 @@ JSON_ROWS = {
     "NaN": (b'{"q": "Q?", "a": NaN}', "a is float, expected text"),
     "a key twice": (b'{"q": "Q?", "a": "1", "a": "2"}', "an object has the key 'a' twice"),
     "no key": (b'{"q": "Q?"}', "'a' leads nowhere"),
-    "no object": (b'["Q?", "1"]', "'a' leads nowhere"),
+    "no object": (b'["Q?", "1"]', "'q' leads nowhere"),
     "deep": (b'{"q": ' + b"[" * 100_000, "not JSON"),
     "a long number": (b'{"q": "Q?", "a": 1' + b"0" * 5000 + b"}", "not JSON"),
     "blank": (b'{"q": " \\n", "a": "1"}', "empty question"),

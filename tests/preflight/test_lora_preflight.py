@@ -55,13 +55,6 @@ def test_router_replay_is_of_experts(mode, tmp_path):
     assert run.check_trainer_layout(config, model(tmp_path, experts=4)) == 1
 
 
-def test_a_checkpoint_without_adams_state_of_all_weights_is_small(tmp_path):
-    lora, full = (compose("sft", ["parallel=1gpu", f"model.lora.rank={rank}"]) for rank in (8, 0))
-    here = Model(tmp_path, heads=1, kv_heads=1, layers=1, vocab=1, max_positions=1, parameters=700)
-    assert run.saved_parameters(full, here, critic=False) == 700
-    assert run.saved_parameters(lora, here, critic=False) == 100
-
-
 @pytest.mark.parametrize(
     ("trained", "words", "refused"),
     [
