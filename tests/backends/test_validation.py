@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from omegaconf import OmegaConf
 from trainer_double import surround
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
@@ -171,6 +172,7 @@ def test_validations_share_their_noise_and_training_has_none_of_it(tmp_path, mon
     trainer = object.__new__(RetoolTrainer)
     manager = SimpleNamespace(generate_sequences=lambda batch: sent.append(batch["global_steps"]))
     trainer.agent_loop_manager, trainer.began = manager, 0.0
+    trainer.config = OmegaConf.create({"retool": {"stage_dir": str(tmp_path)}})
     for trainer.global_steps in (5, 10):
         trainer._validate()
     assert sent == [0, 0] and trainer.agent_loop_manager is manager
@@ -179,9 +181,10 @@ def test_validations_share_their_noise_and_training_has_none_of_it(tmp_path, mon
     assert not seeds & trained
 
 
-def test_figures_that_verl_sums_up_elsewhere_are_missed(monkeypatch):
+def test_figures_that_verl_sums_up_elsewhere_are_missed(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_base.PPOTrainer, "_validate", lambda self: {"val-core/acc": 1.0})
     trainer = object.__new__(RetoolTrainer)
     trainer.agent_loop_manager, trainer.began = None, 0.0
+    trainer.config = OmegaConf.create({"retool": {"stage_dir": str(tmp_path)}})
     with pytest.raises(AssertionError, match="elsewhere"):
         trainer._validate()

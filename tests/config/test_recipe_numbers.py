@@ -1,5 +1,7 @@
 """Whose numbers a run has: the paper's of its recipe, a toy data set's own, or the command line's."""
 
+import itertools
+
 import pytest
 
 from retool_mcore.config import CONFIG_DIR, compose, register_resolvers
@@ -24,7 +26,7 @@ PUBLISHED = {
     "zerotir": (128, 16, 128, 1e-6),
 }
 ON_POLICY = ("grpo", "zerotir")  # one update a batch is the method's, whatever the data
-REAL = ("math", "xlam", "file")
+REAL = ("math", "xlam", "file", "bfcl", "environment", "human_eval", "reasoning_gym")
 DATA = sorted(path.stem for path in (CONFIG_DIR / "data").glob("*.yaml"))
 
 
@@ -47,8 +49,11 @@ def test_every_recipe_is_in_the_table():
     assert set(PUBLISHED) == {path.stem for path in (CONFIG_DIR / "recipe").glob("*.yaml")}
 
 
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("recipe", PUBLISHED)
+# Every recipe on a real and on a toy data set, every data set with a recipe that is on-policy and one that is not.
+PAIRS = sorted({*itertools.product(PUBLISHED, ("math", "arithmetic")), *itertools.product(("dapo", "grpo"), DATA)})
+
+
+@pytest.mark.parametrize(("recipe", "data"), PAIRS)
 def test_the_paper_decides_on_real_data_and_a_toy_task_for_itself(recipe, data):
     config = files(recipe=recipe, data=data)
     found = numbers(config)

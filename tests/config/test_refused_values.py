@@ -226,6 +226,10 @@ def test_every_key_of_the_schema_is_one_of_the_configuration():
         ("export",),
         ("rl", "data=file", "sandbox=pool"),
         ("rl", "data=functions"),
+        ("rl", "data=environment"),
+        ("rl", "data=xlam", "model.path=x"),
+        ("rl", "data=bfcl", "model.path=x"),
+        ("rl", "data=reasoning_gym", "model.path=x"),
         ("rl", "data=toolmath", "model.path=x"),
         ("rl", "data=calls", "model.path=x"),
     ):
