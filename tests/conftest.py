@@ -26,9 +26,12 @@ quick_compose.remember()
 
 @pytest.fixture(autouse=True)
 def environment_of_its_own() -> Iterator[None]:
-    """Restore the variables after each test: commands that run in the test's process set some for their children."""
-    before = dict(os.environ)
+    """Restore variables and umask after each test: commands that run in the test's process set them for a process that
+    is theirs."""
+    before, mask = dict(os.environ), os.umask(0)
+    os.umask(mask)
     yield
+    os.umask(mask)
     if dict(os.environ) != before:
         os.environ.clear()
         os.environ.update(before)

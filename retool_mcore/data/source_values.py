@@ -40,7 +40,7 @@ _PUT = re.compile(r"put\(\"([^\"(){}\n]*+)\",\s*+([^(){}\n]*+)\)")
 _JS_LISTS = re.compile(r"\[\s*+\[[^\[\]\n]*+\]\s*+(?>(?:,\s*+\[[^\[\]\n]*+\]\s*+)*)\]")
 _JS_LIST = re.compile(r"\[([^\[\]\n]*+)\]|new\s+Array\(([^()\[\]\n]*+)\)")
 _JS_OBJECT = re.compile(r"\{([^{}\n]*+)\}")
-_JS_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
+_JS_PAIR = re.compile(r"([^:]+):\s*+(.*?)(?:,\s*+(?=[^,]+:)|$)")
 
 
 def source_value(language: str, kind: str, items: str | None, text: Any) -> tuple[type | None, type | None, Any]:

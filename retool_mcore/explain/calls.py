@@ -7,7 +7,7 @@ from retool_mcore.explain.finding import Finding
 from retool_mcore.explain.prepared import TREND, Prepared, mean, span, two
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+(?:\.\d+)?")
-_CONSTANT = re.compile(r"\s*print\(\s*(?:[\"'][^\"']*[\"']|-?[\d.,\s]+|)\s*\)\s*|\s*(?:pass|-?[\d.]+)?\s*")
+_CONSTANT = re.compile(r"\s*+print\(\s*+(?:[\"'][^\"']*+[\"']|-?[\d.,\s]++|)\s*+\)\s*+|\s*+(?:pass|-?[\d.]++)?\s*+")
 _NO_TOOLS = "none"
 _AFTER_CALLS = ("groups all wrong", "format lost", "format never learnt", "calls vanish")
 

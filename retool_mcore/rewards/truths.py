@@ -10,7 +10,7 @@ from retool_mcore.rewards.equivalence import equivalent
 from retool_mcore.rewards.grader.text import MAX_CHARS
 
 _THAT_IS = re.compile(r"(?<![A-Za-z\\])(?:i\. ?e\.|that is|equivalently)(?![A-Za-z])")
-_OR = re.compile(r"(?:,\s*)?(?:\\(?:text|mathrm|mbox)\s*\{\s*,?\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z]))")
+_OR = re.compile(r"(?:,\s*+)?(?:\\(?:text|mathrm|mbox)\s*+\{\s*+(?:,\s*+)?or\s*+\}|(?<![A-Za-z\\])or(?![A-Za-z]))")
 
 
 def names_two_forms(truth: str) -> bool:
