@@ -17,7 +17,7 @@ from retool_mcore.config import compose
 REPOSITORY = Path(__file__).parents[2]
 PORT = 23456
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 CHECK = """\
 import sys
@@ -54,7 +54,7 @@ def submit(cluster, folder, *command):
 def done(cluster, folder, *command):
     """Output of `command`, run as a job to its end."""
     job, out = submit(cluster, folder, *command)
-    cluster.wait(job, "COMPLETED", "FAILED", timeout_s=150)
+    cluster.wait(job, "COMPLETED", "FAILED", timeout_s=270)
     return out.read_text()
 
 

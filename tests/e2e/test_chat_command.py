@@ -7,6 +7,7 @@ from e2e_runs import COMMAND
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly  # an engine outside of the template: a minute of imports
 @pytest.mark.timeout(600)
 def test_a_policy_answers_and_its_answers_can_be_viewed(fork_of_cold_start):
     run = fork_of_cold_start / "t"
