@@ -100,7 +100,8 @@ def run(secret: str | None) -> dict:
     """{rows, executed} of a Ray on this machine's loopback. Raises CalledProcessError when data does not pass."""
     from retool_mcore.backends.env import stage_env
 
-    env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_TEMPLATE": "off"}
+    # A stage does not search the working folder, where this module is.
+    env = stage_env({"parallel": {"device": "cpu"}}) | {"RETOOL_TEMPLATE": "off", "PYTHONPATH": str(provenance.ROOT)}
     env |= {"RAY_AUTH_TOKEN": secret} if secret else {"RAY_AUTH_MODE": "disabled"}
     if secret is None:
         del env["RAY_AUTH_TOKEN"]

@@ -4,14 +4,17 @@ are imported already."""
 import os
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from retool_mcore.backends.env import stage_env
 from retool_mcore.backends.forked_python import PYTHON
 
+REPOSITORY = Path(__file__).parents[2]  # a stage does not search the working folder
+
 
 def started(program: str, **variables: str) -> subprocess.Popen:
     """The program in a stage's environment with these variables too; its output is text."""
-    environment = stage_env({"parallel": {"device": "cpu"}}) | variables
+    environment = stage_env({"parallel": {"device": "cpu"}}) | {"PYTHONPATH": str(REPOSITORY)} | variables
     command = [os.environ[PYTHON], "-c", program]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
