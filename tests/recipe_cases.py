@@ -20,10 +20,10 @@ PIPELINE = {"otc": (DIFFERENT_LENGTHS,)}  # group reward, KL to a reference poli
 EVERY_CHANGE = {
     # global normalisation, left-out samples, trajectories cut off by the end of a step
     "zerotir": (ANY_ACCURACY, PATIENT, DIFFERENT_LENGTHS, *PARTIAL),
-    # refill, predicted observations, the rollout engine's log-probabilities in every other step
-    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1", *BYPASS),
 }
 NIGHTLY = {
+    # refill, predicted observations, the rollout engine's log-probabilities in every other step
+    "simpletir": (ANY_ACCURACY, PATIENT, "recipe.observation_weight=0.1", *BYPASS),
     "torl": (*LEAVE_ONE_OUT, DIFFERENT_LENGTHS),  # SkyRL's estimator and loss; short observations
     "retool": (),
     "grpo": (DIFFERENT_LENGTHS,),
