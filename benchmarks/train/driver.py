@@ -23,7 +23,6 @@ from tensordict import TensorDict
 from benchmarks import provenance
 from benchmarks.train.audit import make_records
 from retool_mcore.backends.verl.wire import sent, whole
-from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rollout.samples import Group, Sample
 from retool_mcore.state import alarms
 from retool_mcore.train.batch import Batch, shuffled
@@ -119,7 +118,7 @@ def measure(trajectories: int, tokens: int, folder: Path) -> dict:
          "alarms": alarms.IGNORED}
     )  # fmt: skip
     engines, run = Engines(), Run(cfg, retool, _NoLog(), 0, identity=None)
-    cut = Cut(trajectories, cfg.mini_batch * N, ranks=engines.dp)
+    cut = cfg.cut(engines.dp)
     start, seconds = peak_gb(), {}
     for step in run.steps():
         clock = time.perf_counter()

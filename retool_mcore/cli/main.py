@@ -19,18 +19,14 @@ from typer.exceptions import TyperException
 from retool_mcore.cli import stages  # noqa: F401 - registers the first commands of the list
 from retool_mcore.cli.app import (
     DryRun,
-    Gpu,
-    GpuMemory,
     Host,
-    LengthsOf,
-    MeanLength,
     Overrides,
     Run,
-    RunOverrides,
     Runs,
     app,
     command,
 )
+from retool_mcore.cli.plan import plan
 from retool_mcore.cli.questions import QUESTIONS
 from retool_mcore.cli.simulate import simulate
 from retool_mcore.cli.try_reward import try_reward
@@ -91,40 +87,12 @@ def figures(
     print("\n".join(map(str, drawing.draw(runs, out or runs[0] / "figures"))))
 
 
-@command(
+command(
     "plan",
     "retool plan model=qwen2.5-32b parallel=2x8-80g data=math recipe=dapo",
     "retool plan --model /models/mine --gpus 4 --gpu-memory 141 --max-length 16384 --sft "
     "--write configs/parallel/mine.yaml",
-)
-def plan(
-    overrides: RunOverrides = None,
-    model: Annotated[
-        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
-    ] = None,
-    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
-    gpu_memory: GpuMemory = None,
-    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
-    gpu: Gpu = None,
-    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
-    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
-    mean_length: MeanLength = None,
-    lengths_of: LengthsOf = None,
-    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
-    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
-    write: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
-    ] = None,
-) -> None:
-    """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
-    --model and --gpus, rank all layouts of a model on a cluster."""
-    from retool_mcore.cli import plan as planning
-
-    planning.plan(
-        overrides, model, gpus=gpus, gpu_memory=gpu_memory, max_length=max_length, gpu=gpu, sequences=sequences,
-        updates=updates, mean_length=mean_length, lengths_of=lengths_of, sft=sft, top=top, write=write,
-    )  # fmt: skip
-
+)(plan)
 
 command(
     "simulate",

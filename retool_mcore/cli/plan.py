@@ -8,10 +8,12 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from omegaconf import DictConfig, OmegaConf
+from typer import Option
 
+from retool_mcore.cli.app import Gpu, GpuMemory, LengthsOf, MeanLength, RunOverrides
 from retool_mcore.config import CONFIG_DIR, compose, own_words
 from retool_mcore.errors import UserError, refusals
 from retool_mcore.files import write_atomically
@@ -26,19 +28,23 @@ RECORDED_BYTES = 11  # of a token in RUN/rl/trajectories, compressed; measured o
 
 
 def plan(
-    overrides: list[str] | None = None,
-    model: str | None = None,
-    gpus: str | None = None,
-    gpu_memory: float | None = None,
-    max_length: int | None = None,
-    gpu: str | None = None,
-    sequences: int = 512,
-    updates: int = 1,
-    mean_length: int | None = None,
-    lengths_of: Path | None = None,
-    sft: bool = False,
-    top: int = 10,
-    write: Path | None = None,
+    overrides: RunOverrides = None,
+    model: Annotated[
+        str | None, Option(metavar="NAME|FOLDER", help="qwen2.5-1.5b, -7b or -32b, or a Hugging Face folder.")
+    ] = None,
+    gpus: Annotated[str | None, Option(metavar="NODESxGPUS", help="As in 2x8.")] = None,
+    gpu_memory: GpuMemory = None,
+    max_length: Annotated[int | None, Option(metavar="TOKENS", help="Longest sequence, prompt and response.")] = None,
+    gpu: Gpu = None,
+    sequences: Annotated[int, Option(metavar="N", help="Sequences of a step.", min=1)] = 512,
+    updates: Annotated[int, Option(metavar="N", help="Optimizer steps that share them.", min=1)] = 1,
+    mean_length: MeanLength = None,
+    lengths_of: LengthsOf = None,
+    sft: Annotated[bool, Option("--sft", help="Training alone, no vLLM on the same GPUs.")] = False,
+    top: Annotated[int, Option(metavar="N", help="Lines of the table.", min=1)] = 10,
+    write: Annotated[
+        Path | None, Option(metavar="FILE", help="Write the first line as configs/parallel/NAME.yaml.")
+    ] = None,
 ) -> None:
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
     --model and --gpus, rank all layouts of a model on a cluster."""

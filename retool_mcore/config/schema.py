@@ -11,11 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from retool_mcore.config.ranges import EXPECTED, PATTERNS, VALUES, Count, Name, Norms, Observation, Texts
+from retool_mcore.config.ranges import EXPECTED, PATTERNS, VALUES, Count, Name, Texts
 from retool_mcore.errors import UserError
-
-# Bounds that must be those of the code that reads them (tests/config/test_relations.py).
-_NUMBERS: dict[str, Any] = {"Observation": Observation, "Norms": Norms}
 
 # Policy losses that are their paper's with one aggregation only; the others' default is token-mean.
 LOSS_AGGREGATIONS = {"gspo": "seq-mean-token-mean", "cispo": "token-mean", "sequence_clip": "seq-mean-token-sum"}

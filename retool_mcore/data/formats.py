@@ -155,11 +155,14 @@ class Format:
 
         ended: whether the turn has its end token; of one that was cut off the template's own is written first.
         """
-        whole = self._render([*self._turns, *self.neutral(list(messages))], add_generation_prompt=True)
+        ids = self._following(self.neutral(list(messages)))
+        return ids if ended else [self.eos_id, *ids]
+
+    def _following(self, messages: Sequence[Mapping]) -> list[int]:
+        whole = self._render([*self._turns, *messages], add_generation_prompt=True)
         if not whole.startswith(self._base):
             raise UserError("The chat template changes earlier turns when others follow: take another one.")
-        ids = self.encode(self._after_eos + whole[len(self._base) :])
-        return ids if ended else [self.eos_id, *ids]
+        return self.encode(self._after_eos + whole[len(self._base) :])
 
     def neutral(self, value: Any) -> Any:
         """Return a text, or messages or schemas with all of their texts, with a space inside every token that makes a
@@ -254,13 +257,13 @@ class HermesFormat(Format):
         super().__init__(tokenizer, template_kwargs)
         self.turn_end = self.eos_id
         for count in (1, 2):
-            whole = self._render(self._with_tools(["OUTPUT-0"] * count), add_generation_prompt=True)
+            whole = self._render(self._turns + self._replies(["OUTPUT-0"] * count), add_generation_prompt=True)
             if not whole.startswith(self._base) or whole.count("OUTPUT-0") != count:
                 raise UserError(
                     "The chat template changes earlier turns when tool replies follow, so sampled tokens could not be "
                     f"kept verbatim (it wrote {whole!r} after {self._base!r}): use format=text or another template."
                 )
-        whole = self._render(self._with_tools(["OUTPUT-0"]), add_generation_prompt=True)
+        whole = self._render(self._turns + self._replies(["OUTPUT-0"]), add_generation_prompt=True)
         self.observation_open = whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
@@ -283,12 +286,11 @@ class HermesFormat(Format):
         gap = "\n" if text and not text.endswith("\n") else ""
         return f"{text}{gap}<tool_call>\n{call}\n</tool_call>"
 
-    def _with_tools(self, observations: Sequence[str]) -> list[dict]:
-        return self._turns + [{"role": "tool", "name": TOOL_NAME, "content": self.plain(o)} for o in observations]
+    def _replies(self, observations: Sequence[str]) -> list[dict]:
+        return [{"role": "tool", "name": TOOL_NAME, "content": self.plain(o)} for o in observations]
 
     def observation_ids(self, observations: Sequence[str]) -> list[int]:
-        whole = self._render(self._with_tools(observations), add_generation_prompt=True)
-        return self.encode(self._after_eos + whole[len(self._base) :])
+        return self._following(self._replies(observations))
 
 
 FORMATS = {cls.name: cls for cls in (TextFormat, HermesFormat, Format)}

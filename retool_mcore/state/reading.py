@@ -5,12 +5,11 @@ A thread writes them, and only for bytes that were read meanwhile: a read that h
 
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from retool_mcore.state import heartbeat
+from retool_mcore.state import background, heartbeat
 
 EVERY_S = 5.0
 LEAST_BYTES_S = 2**18  # other threads of the process look into /proc and read logs, which is less
@@ -28,22 +27,19 @@ def bytes_read() -> int:
 @contextmanager
 def beating() -> Iterator[None]:
     """Beat while the body reads, under the name of this process's rank (RANK)."""
-    name, over = f"load-{os.environ.get('RANK', '0')}", threading.Event()
-    start = bytes_read()
+    name = f"load-{os.environ.get('RANK', '0')}"
+    start = before = bytes_read()
 
-    def watch() -> None:
-        before = start
-        while not over.wait(EVERY_S):
-            now = bytes_read()
-            if now - before >= LEAST_BYTES_S * EVERY_S:
-                heartbeat.beat(name, heartbeat.LOAD, done=now - start)
-            before = now
+    def look() -> bool:
+        nonlocal before
+        now = bytes_read()
+        if now - before >= LEAST_BYTES_S * EVERY_S:
+            heartbeat.beat(name, heartbeat.LOAD, done=now - start)
+        before = now
+        return False
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
-        yield
+        with background.looking(EVERY_S, look):
+            yield
     finally:
-        over.set()
-        watcher.join()
         heartbeat.beat(name, heartbeat.LOAD, done=bytes_read() - start)

@@ -6,12 +6,12 @@ with the trainer. Only a stop for the time limit leads a Slurm job back to the q
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from retool_mcore.files import write_atomically
+from retool_mcore.state import background
 
 LOOK_S = 1.0
 EXIT_CODE = os.EX_TEMPFAIL  # 75: start it again to go on
@@ -54,20 +54,14 @@ def requested(stage_dir: Path) -> bool:
 @contextmanager
 def watched(stage_dir: Path, asked: Callable[[], None]) -> Iterator[None]:
     """Call `asked` once, in a thread, as soon as the stage is asked to stop while the body runs."""
-    over = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(LOOK_S):
-            if requested(stage_dir):
-                return asked()
+    def look() -> bool:
+        if found := requested(stage_dir):
+            asked()
+        return found
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
+    with background.looking(LOOK_S, look):
         yield
-    finally:
-        over.set()
-        watcher.join()
 
 
 def withdraw(stage_dir: Path) -> None:

@@ -61,8 +61,7 @@ def main(config_path: str) -> None:
 
 def replay(cfg: Settings, engines, run: Run, records: list[dict]) -> None:
     """Make the run's next step from its records, and record it."""
-    rows = cfg.batch // cfg.updates * cfg.n
-    cut = Cut(rows, min(cfg.mini_batch * cfg.n, rows), ranks=engines.dp)
+    cut = cfg.cut(engines.dp)
     for step in run.steps():
         total, batches = Total(), in_recorded_order(records, cut)
         for part, batch in enumerate(batches):

@@ -43,8 +43,7 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
     Raises StopRequested and alarms.Ended (state/), MaskAuditError, PushError and UserError.
     """
     groups = run.groups(engines.rollouts, prompts)
-    rows = cfg.batch // cfg.updates * cfg.n
-    cut = Cut(rows, min(cfg.mini_batch * cfg.n, rows), ranks=engines.dp)
+    cut = cfg.cut(engines.dp)
     with run.phase(heartbeat.PUSH):
         engines.push(run.start, verify=True)
     if problems and cfg.validate_first and run.start == 0:  # a resumed run has been validated before its first step

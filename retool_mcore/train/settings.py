@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from retool_mcore.recipes.mini_batches import Cut
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -31,6 +33,11 @@ class Settings:
     verify_every: int = 1  # pushes from one that is verified to the next; 0: the first alone
     stop_after_worse: int | None = None  # validations in a row
     sandbox_errors: float = 1.0  # share of trajectories that the sandbox may lose
+
+    def cut(self, ranks: int) -> Cut:
+        """Return how the engines of `ranks` data-parallel ranks cut the batch of one update."""
+        rows = self.batch // self.updates * self.n
+        return Cut(rows, min(self.mini_batch * self.n, rows), ranks)
 
     @classmethod
     def of(cls, verl) -> "Settings":

@@ -3,7 +3,7 @@
 import pytest
 
 from retool_mcore.config import compose
-from retool_mcore.config.schema import _NUMBERS
+from retool_mcore.config.ranges import Norms, Observation
 from retool_mcore.errors import UserError
 from retool_mcore.rollout import episode
 from retool_mcore.state import alarms
@@ -98,6 +98,6 @@ def test_a_coefficient_turns_the_kl_term_on_and_one_key_turns_it_off():
 
 def test_bounds_are_those_of_the_code():
     bounds = {
-        name: kind.__metadata__[0].metadata[0].ge for name, kind in _NUMBERS.items() if name in ("Observation", "Norms")
+        name: kind.__metadata__[0].metadata[0].ge for name, kind in (("Observation", Observation), ("Norms", Norms))
     }
     assert bounds == {"Observation": episode._MIN_OBSERVATION_TOKENS, "Norms": alarms.LEAST}
