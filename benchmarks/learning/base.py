@@ -25,8 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from retool_mcore.data import function_tasks, toolmath
-from retool_mcore.data.formats import TextFormat, render_segments
+from retool_mcore.data.formats import TextFormat
 from retool_mcore.data.prompts import render
+from retool_mcore.data.segments import render_segments
 from retool_mcore.data.tiny_model import EOS, build_tokenizer, make_tiny_model
 
 MIX = {

@@ -7,8 +7,9 @@ from typing import Any
 
 from retool_mcore.coldstart.config import Select
 from retool_mcore.coldstart.rows import Drop, Row
-from retool_mcore.data.formats import Format, get_format, render_segments
+from retool_mcore.data.formats import Format, get_format
 from retool_mcore.data.prompts import render
+from retool_mcore.data.segments import render_segments
 from retool_mcore.data.traces import without_answer_tags
 from retool_mcore.errors import UserError
 

@@ -7,9 +7,10 @@ import pyarrow.parquet
 import torch
 from torch.utils.data import Dataset
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
 from retool_mcore.data.function_schema import row_tools
 from retool_mcore.data.schema import check_sft
+from retool_mcore.data.segments import render_segments
 from retool_mcore.data.special_tokens import NAMED
 from retool_mcore.errors import UserError
 

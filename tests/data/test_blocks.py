@@ -6,7 +6,8 @@ import time
 import pytest
 from chatml_tokenizer import make_tokenizer
 
-from retool_mcore.data.formats import TOOL, TOOL_NAME, get_format, render_segments
+from retool_mcore.data.formats import TOOL, TOOL_NAME, get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.rewards.math import score
 from retool_mcore.rewards.tool_calls import judge, parse_calls, tool_n1, written_calls
 from retool_mcore.rewards.toolrl import toolrl

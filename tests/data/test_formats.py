@@ -7,7 +7,8 @@ from chatml_tokenizer import TEMPLATE, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.errors import UserError
 
 TOKENIZER = make_tokenizer()

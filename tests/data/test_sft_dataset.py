@@ -6,7 +6,8 @@ import pytest
 import torch
 from chatml_tokenizer import make_tokenizer
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.data.sft_dataset import ReToolSFTDataset
 from retool_mcore.errors import UserError
 

@@ -6,10 +6,11 @@ import pytest
 from families import FAMILIES, OURS, write_family
 from transformers import AutoTokenizer
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
 from retool_mcore.data.function_schema import function_schema
 from retool_mcore.data.prepare import write_problems, write_traces
 from retool_mcore.data.records import Problem, Segment, Trace
+from retool_mcore.data.segments import render_segments
 from retool_mcore.data.sft_dataset import ReToolSFTDataset
 from retool_mcore.preflight import data as preflight
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from retool_mcore.data import arithmetic, tiny_model
-from retool_mcore.data.formats import TOOL, get_format, render_segments
+from retool_mcore.data.formats import TOOL, get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.errors import UserError
 
 CALL = {"type": "function", "function": {"name": "code_interpreter", "arguments": {"code": 'print("2*\\n3")'}}}

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedEngine, ScriptedSandbox, roll_out
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.errors import UserError
 from retool_mcore.rewards.math import score
 from retool_mcore.rollout.episode import Generation, Limits, cut_observation, run_episode

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scripted import ScriptedEngine, ScriptedSandbox, roll_out
 from transformers import AutoTokenizer
 
-from retool_mcore.data.formats import get_format, render_segments
+from retool_mcore.data.formats import get_format
+from retool_mcore.data.segments import render_segments
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.episode import Limits
 from retool_mcore.rollout.trajectory import answer_text
