@@ -83,8 +83,8 @@ def metrics_of(stage_dir: Path) -> dict[int, dict[str, float]]:
 
 
 def differences(verl: dict[str, float], loop: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """The figures of a step that differ and that no clock decides; `batch/order_correlation` is the largest of three,
-    of which one is such a figure."""
+    """The figures of a step that differ and that no clock decides; `batch/order_correlation` is the
+    largest of three figures, and a clock decides one of them."""
 
     def timed(name: str) -> bool:
         return name.startswith(CLOCK) or name.endswith(CLOCK_ENDS) or name == "batch/order_correlation"

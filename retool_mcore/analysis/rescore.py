@@ -235,7 +235,7 @@ def _case(step: int, row: int, record: dict, config: Mapping, stored: Mapping, f
     }
     if stored["answer"] == TESTS:
         extra["verdict"] = record["acc"]
-    told = reward_fn.compute_score(
+    outcome = reward_fn.compute_score(
         record["data_source"],
         fmt.tokenizer.decode(record["response_ids"], skip_special_tokens=True),
         record.get("ground_truth", ""),
@@ -243,9 +243,9 @@ def _case(step: int, row: int, record: dict, config: Mapping, stored: Mapping, f
         recipe,
         config["rollout"]["max_response_tokens"],
     )
-    if told["error"]:
+    if outcome["error"]:
         what = f"recipe.reward.name={recipe['reward']['name']}"
-        first.failed(what, (told["error"],), told["error"], caller=f"{step}/{row}")
+        first.failed(what, (outcome["error"],), outcome["error"], caller=f"{step}/{row}")
     else:
         first.worked()
     return Case(
@@ -260,12 +260,12 @@ def _case(step: int, row: int, record: dict, config: Mapping, stored: Mapping, f
         acc=record["acc"],
         pred=record.get("pred", ""),
         drop=record.get("drop", ""),
-        new_score=told["score"],
-        new_acc=told["acc"],
-        new_pred=told["pred"],
-        new_drop=told["drop"],
-        overlong=told["overlong"],
-        error=told["error"],
+        new_score=outcome["score"],
+        new_acc=outcome["acc"],
+        new_pred=outcome["pred"],
+        new_drop=outcome["drop"],
+        overlong=outcome["overlong"],
+        error=outcome["error"],
     )
 
 

@@ -117,10 +117,10 @@ def _placed(run: Path, name: str, label: str) -> tuple[dict, list[str]]:
 
 
 def _claim(row: Mapping, verdict: bool) -> Iterator[str]:
-    pairs, told = ", ".join(f"{pair:+.1f}" for pair in row["pairs"]), ""
+    pairs, met = ", ".join(f"{pair:+.1f}" for pair in row["pairs"]), ""
     if verdict:
-        told = " met." if row["met"] else " not met."
-    yield f"{row['claim']}: {row['criterion']}.{told} Mean {row['mean']:+.1f} points; pairs {pairs}"
+        met = " met." if row["met"] else " not met."
+    yield f"{row['claim']}: {row['criterion']}.{met} Mean {row['mean']:+.1f} points; pairs {pairs}"
     for what, name in ((f"{len(row['pairs'])} seeds", "over_seeds"), (f"{row['problems']} problems", "over_problems")):
         if row[name]:
             yield f"  95 % interval over {what}: {row[name][0]:+.1f} to {row[name][1]:+.1f}"

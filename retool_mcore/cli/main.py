@@ -258,7 +258,7 @@ def serve(
         int | None,
         Option(metavar="N", help="Programs at once; default: sandbox.workers, or 64 and one a core.", min=1),
     ] = None,
-    queue: Annotated[int, Option(metavar="N", help="Runs that may wait; more are told to come back.", min=0)] = 1024,
+    queue: Annotated[int, Option(metavar="N", help="Runs that may wait; more are refused for now.", min=0)] = 1024,
     register: Annotated[
         Path | None, Option(metavar="FOLDER", help="Write the address there, for sandbox.hosts_from.")
     ] = None,

@@ -45,8 +45,8 @@ def rescore(
     )
     figures = summary(found)
     if json_file is not None:
-        told = {"figures": figures, "recipe": found.recipe, "cases": [asdict(case) for case in found.cases]}
-        write_atomically(json_file, json.dumps(told, indent=1) + "\n")
+        content = {"figures": figures, "recipe": found.recipe, "cases": [asdict(case) for case in found.cases]}
+        write_atomically(json_file, json.dumps(content, indent=1) + "\n")
     print("\n".join(lines(found, figures)))
 
 

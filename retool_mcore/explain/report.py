@@ -47,9 +47,10 @@ def lines(run: Path) -> Iterator[str]:
     for prepared in stages:
         checks = len(CAUSES[prepared.stage])
         accuracy = prepared.ends("reward/accuracy")
-        told = f", accuracy {accuracy[0]:.0%} to {accuracy[1]:.0%}" if accuracy else ""
+        range_text = f", accuracy {accuracy[0]:.0%} to {accuracy[1]:.0%}" if accuracy else ""
         few = updates.short_of_steps(prepared)
-        yield f"{prepared.stage}: {prepared.span}{told}; {checks} causes looked for" + (f" ({few})" if few else "")
+        note = f" ({few})" if few else ""
+        yield f"{prepared.stage}: {prepared.span}{range_text}; {checks} causes looked for{note}"
     if not findings:
         yield "Nothing stands out."
     for number, finding in enumerate(findings, start=1):

@@ -31,7 +31,7 @@ class Runner(Protocol):
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
     ) -> tuple[Sample, dict[str, Any]]: ...
 
-    async def scored(self, judge, row: dict, sample: Sample, told: dict) -> dict: ...
+    async def scored(self, judge, row: dict, sample: Sample, facts: dict) -> dict: ...
 
 
 class RolloutWorker:
@@ -82,9 +82,9 @@ class RolloutWorker:
         assert self.live is not None, "the worker is asked before it is connected"
         async with self.episodes.trace(uid, number, row, step):
             async with self.live.trajectory():
-                sample, told = await self.episodes.run(self.client, uid, number, row, step, sampling)
+                sample, facts = await self.episodes.run(self.client, uid, number, row, step, sampling)
                 self.live.ended(sample.length)
-            sample.outcome = await self.episodes.scored(next(self.judges), row, sample, told)
+            sample.outcome = await self.episodes.scored(next(self.judges), row, sample, facts)
         error = sample.outcome.get("error", "")
         if error and not self.scored:
             raise ScoringError(error)
@@ -106,14 +106,14 @@ class RolloutWorker:
 class JudgeActor:
     """Scores trajectories in a process of its own: grading takes no core from an event loop of episodes.
 
-    make: makes this process's scorer, which has `score(row, response_ids, told)`.
+    make: makes this process's scorer, which has `score(row, response_ids, facts)`.
     """
 
     def __init__(self, make: Callable[[], Any]):
         self.scorer = make()
 
-    async def score(self, row: dict, response_ids, told: dict) -> dict:
-        return await asyncio.to_thread(self.scorer.score, row, response_ids, told)
+    async def score(self, row: dict, response_ids, facts: dict) -> dict:
+        return await asyncio.to_thread(self.scorer.score, row, response_ids, facts)
 
 
 def _digest(row: Mapping) -> str:

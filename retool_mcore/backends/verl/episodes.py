@@ -52,7 +52,7 @@ class Episodes:
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
     ) -> tuple[Sample, dict[str, Any]]:
-        """(the trajectory without its reward, what the reward function is told of it). `step` seeds the requests."""
+        """(the trajectory without its reward, what the reward function sees besides). `step` seeds the requests."""
         loop = self.loop(server_manager=client)
         output = await loop.run(sampling, global_steps=step, session_id=number, uid=uid, **row)
         extra = output.extra_fields
@@ -77,9 +77,9 @@ class Episodes:
             sample.experts[: len(found)] = found  # the engine has read all but the last turn's last token
         return sample, extra | {"num_turns": output.num_turns, "rollout_reward_scores": {}}
 
-    async def scored(self, judge, row: dict, sample: Sample, told: dict) -> dict:
+    async def scored(self, judge, row: dict, sample: Sample, facts: dict) -> dict:
         """The outcome of the trajectory, by the actor `judge`."""
-        return await judge.score.remote(row, sample.response_ids, told)
+        return await judge.score.remote(row, sample.response_ids, facts)
 
 
 class Scorer:
@@ -89,8 +89,8 @@ class Scorer:
         self.tokenizer = hf_tokenizer(config.actor_rollout_ref.model.path)
         self.compute = functools.partial(compute_score, **config.reward.custom_reward_function.reward_kwargs)
 
-    def score(self, row: Mapping, response_ids: list[int], told: Mapping) -> dict:
+    def score(self, row: Mapping, response_ids: list[int], facts: Mapping) -> dict:
         """The outcome (backends/verl/reward_fn.py) of a response to the data set's `row`."""
         text = self.tokenizer.decode(response_ids, skip_special_tokens=True)
-        known = {**row["extra_info"], **told}
+        known = {**row["extra_info"], **facts}
         return self.compute(str(row["data_source"]), text, row["reward_model"]["ground_truth"], known)

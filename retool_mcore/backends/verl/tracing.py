@@ -92,7 +92,7 @@ class TracingWorker(KeepingWorker):
 
 
 class TracedEpisodes(Episodes):
-    """Episodes of which those of the first prompts of a step are traced, with spans of the reward and tags."""
+    """Episodes with traces of a step's first prompts: spans of the calls and the reward, and tags."""
 
     def __init__(self, config):
         name_store(Path(config.retool.stage_dir) / FOLDER)
@@ -115,12 +115,12 @@ class TracedEpisodes(Episodes):
         if traced:  # here, because Ray ends a worker without its exit handlers
             await asyncio.to_thread(mlflow.flush_trace_async_logging)
 
-    async def scored(self, judge, row, sample, told):
+    async def scored(self, judge, row, sample, facts):
         outcome = await span(
             "reward",
-            lambda: super(TracedEpisodes, self).scored(judge, row, sample, told),
+            lambda: super(TracedEpisodes, self).scored(judge, row, sample, facts),
             lambda found: {"reward": found["score"]} | {name: found[name] for name in found if name != "score"},
-            answer=told.get("policy_text"),
+            answer=facts.get("policy_text"),
             expected=dict(row.get("reward_model") or {}).get("ground_truth"),
         )
         names = {"uid": sample.group, "session_id": sample.number} | {
