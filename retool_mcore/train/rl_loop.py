@@ -241,6 +241,8 @@ def main(config_path: str) -> None:
     from retool_mcore.backends.verl.settings import verl_config
 
     assert_adapters()
+    # More threads wait for each other while engines keep the cores busy, and the last digit of a sum depends on them.
+    torch.set_num_threads(1)
     config = OmegaConf.load(config_path)
     stage_dir = Path(config.run_dir) / "rl"
     last = checkpoints.repair(stage_dir / "checkpoints")
