@@ -23,9 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.cluster import slurm_here
-from benchmarks.cluster.slurm_cluster import NODES, Cluster
-from benchmarks.cluster.slurm_jobs import prepare, submit
+from tests.support.slurm import slurm_here
+from tests.support.slurm.slurm_cluster import NODES, Cluster
+from tests.support.slurm.slurm_jobs import prepare, submit
 
 SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=60")
 TIMEOUT_S = 5.0

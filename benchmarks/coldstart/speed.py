@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.coldstart.recorded_rewrites import recorded
 from benchmarks.sandbox.measure import PACKAGES
 from retool_mcore.coldstart import dedup
 from retool_mcore.coldstart.config import Columns, EvaluationFile, Execution, Select, Source
@@ -36,6 +35,7 @@ from retool_mcore.coldstart.source import read
 from retool_mcore.coldstart.verify import check_answer, check_rule
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.sandbox.create import create_sandbox
+from tests.support.coldstart.recorded_rewrites import recorded
 
 JACCARD, WORDS, NGRAM = 0.8, 3, 10
 _PAIRED_ROWS, _RUN_ROWS, _FRESH_ROWS = 600, 200, 20

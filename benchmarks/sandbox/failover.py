@@ -15,14 +15,13 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from benchmarks import provenance
 from retool_mcore.sandbox.service.pool import PoolSandbox
 
 PROGRAM = "import time\ntime.sleep({sleep_s})\n{client} * 100_000 + {turn}"
 DOWN_S = 1.0
-SERVE = Path(__file__).with_name("serve_plainly.py")
+SERVE = provenance.ROOT / "tests" / "support" / "serve_plainly.py"
 TIMEOUT_S = 120.0
 
 

@@ -100,7 +100,7 @@ def main() -> int:
     arguments = parser.parse_args()
     head, suites, surprises = provenance.made(("verl",)), {}, []
     config = {"workers": arguments.workers} if arguments.workers else {}
-    serve = [sys.executable, "-m", "benchmarks.sandbox.serve_plainly", json.dumps(config)]
+    serve = [sys.executable, "-m", "tests.support.serve_plainly", json.dumps(config)]
     service = subprocess.Popen(serve, stdout=-1, text=True, cwd=provenance.ROOT)
     try:
         url = service.stdout.readline().split()[2]

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cluster import slurm_here, slurm_jobs
-from benchmarks.cluster.slurm_cluster import NODES, Cluster
-from benchmarks.cluster.slurm_jobs import Job
 from retool_mcore.runner import processes
 from retool_mcore.state import heartbeat
+from tests.support.slurm import slurm_here, slurm_jobs
+from tests.support.slurm.slurm_cluster import NODES, Cluster
+from tests.support.slurm.slurm_jobs import Job
 
 SMALL_DISK_MB = 200
 BALLAST = "ballast"

@@ -3,7 +3,7 @@
 After every case, these and all others, the runner runs one fixed program and compares its whole output.
 """
 
-from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
+from tests.support.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
 
 ANY = SUCCESS | ERROR | KILLED
 PATCHES = {

@@ -1,6 +1,6 @@
 """Programs that talk to the kernel directly: namespaces, mounts, forbidden calls by number, machine code, clocks, limits."""
 
-from benchmarks.sandbox.hostile.hostile_case import (
+from tests.support.hostile.hostile_case import (
     BELOW_NAMESPACES,
     ERROR,
     KILLED,

@@ -1,6 +1,6 @@
 """Programs that do not end, or do not want to be ended."""
 
-from benchmarks.sandbox.hostile.hostile_case import KILLED, SUCCESS, TIMEOUT, Case, timed_out
+from tests.support.hostile.hostile_case import KILLED, SUCCESS, TIMEOUT, Case, timed_out
 
 ENDLESS = {
     "loop": "while True: pass",

@@ -1,6 +1,6 @@
 """Looks with hypothesis for an input that makes the grader raise, take long, or judge wrongly: as long as it is given.
 
-    nice -n 15 python -m benchmarks.rewards.fuzz --minutes 60 --database DIRECTORY
+    nice -n 15 python -m tests.support.grading.fuzz --minutes 60 --database DIRECTORY
 
 Four hunts take turns, each round with the next seed: `noise` (the pieces that answers are made of, in thousands, and
 any characters, up to a megabyte), `same` (a text equals itself with blanks around it), `pairs` (the rules of
@@ -21,11 +21,10 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from benchmarks import provenance
-from benchmarks.rewards import metamorphic, statements
 from retool_mcore.rewards.grader import canonical, nodes, text, values
 from retool_mcore.rewards.grader.structure import decide
 from retool_mcore.rewards.grader.text import normal_form
+from tests.support.grading import metamorphic, statements
 
 FOUND = Path(__file__).with_name("fuzzed.json")
 MODULES = (canonical, nodes, text, values)
@@ -188,9 +187,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each one has the next")
     parser.add_argument("--database", default=".hypothesis/grader", help="folder of hypothesis's own examples")
     parser.add_argument("--found", type=Path, default=FOUND)
-    parser.add_argument("--out", type=Path, default=provenance.RESULTS / "grader_fuzz.json")
     args = parser.parse_args()
-    head = provenance.made(("hypothesis",))
     kept = json.loads(args.found.read_text()) if args.found.exists() else []
     before, hunt, number = len(kept), Hunt(), args.seed
     options = settings(
@@ -219,7 +216,6 @@ def main() -> int:
     result = {"minutes": args.minutes, "rounds": number - args.seed, "inputs": dict(hunt.tried)}
     result |= {"found": len(kept) - before, "slow": len(hunt.slow), "slowest_cpu_s": round(hunt.slowest_s, 3)}
     print(json.dumps(result))
-    provenance.write(args.out, head, result)
     return int(len(kept) > before)
 
 

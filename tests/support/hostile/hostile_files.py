@@ -1,6 +1,6 @@
 """Programs that want files which are not theirs, or want to leave some behind."""
 
-from benchmarks.sandbox.hostile.hostile_case import (
+from tests.support.hostile.hostile_case import (
     BELOW_NAMESPACES,
     ERROR,
     KILLED,

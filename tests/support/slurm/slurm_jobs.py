@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cluster.slurm_cluster import Cluster
 from retool_mcore.data import curriculum
 from retool_mcore.metrics import records
 from retool_mcore.state import checkpoints
+from tests.support.slurm.slurm_cluster import Cluster
 
 RETOOL = str(Path(sys.executable).with_name("retool"))
 ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")

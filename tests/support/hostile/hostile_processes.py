@@ -1,6 +1,6 @@
 """Programs that want to outlive their run, or reach the processes beside them."""
 
-from benchmarks.sandbox.hostile.hostile_case import ATTEMPT, ERROR, KILLED, SUCCESS, SYSCALL, TIMEOUT, Case, attempts
+from tests.support.hostile.hostile_case import ATTEMPT, ERROR, KILLED, SUCCESS, SYSCALL, TIMEOUT, Case, attempts
 
 OTHERS = {"process": "processes of one user may signal, trace and read each other"}
 READ_OTHERS = OTHERS | {"landlock": "Landlock hides no entries of /proc; it only forbids tracing and signals"}

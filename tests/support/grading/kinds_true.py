@@ -6,7 +6,7 @@ Each generator takes a seeded `random.Random` and yields (answer, truth, same), 
 from collections.abc import Iterator
 from random import Random
 
-from benchmarks.rewards.kinds_words import Case, choices, nothing
+from tests.support.grading.kinds_words import Case, choices, nothing
 
 
 def constants(r: Random) -> Iterator[Case]:

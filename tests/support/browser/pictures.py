@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/viewing.md: `python -m docs.pictures`. Needs Chromium; the run in them is a made one."""
+"""Takes the pictures of docs/viewing.md: `python -m tests.support.browser.pictures`. Needs Chromium."""
 
 import asyncio
 import tempfile
@@ -6,10 +6,11 @@ from pathlib import Path
 
 from aiohttp.test_utils import TestServer
 
-from benchmarks.view.browser import browser
-from benchmarks.view.example_run import make_run
 from retool_mcore.view.server import application
+from tests.support.browser.browser import browser
+from tests.support.browser.example_run import make_run
 
+DOCS = Path(__file__).parents[3] / "docs"
 # File, height in pixels, address.
 PICTURES = (
     ("view-overview", 1010, "#/"),
@@ -42,4 +43,4 @@ async def take(folder: Path, scratch: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch_folder:
-        asyncio.run(take(Path(__file__).parent, Path(scratch_folder)))
+        asyncio.run(take(DOCS, Path(scratch_folder)))

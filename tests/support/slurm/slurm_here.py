@@ -5,8 +5,8 @@ runs on one can neither reach nor end the other's processes but through the netw
 file system. What lives in a node's process namespace is exactly what that node runs: an orphan cannot hide.
 
 By hand, as root, with Debian's slurmctld, slurmd, slurm-client and munge:
-    python -m benchmarks.cluster.slurm_here up /tmp/slurm     # prints the SLURM_CONF to export
-    python -m benchmarks.cluster.slurm_here down /tmp/slurm
+    python -m tests.support.slurm.slurm_here up /tmp/slurm     # prints the SLURM_CONF to export
+    python -m tests.support.slurm.slurm_here down /tmp/slurm
 """
 
 import json
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
+from tests.support.slurm.slurm_cluster import NODES, Cluster, search_path
 
 GPUS = 8  # a node's fake GPUs: device files that nothing opens
 NAMESPACES = ("--pid", "--mount-proc", "--mount", "--uts", "--net", "--ipc")

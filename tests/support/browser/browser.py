@@ -1,4 +1,4 @@
-"""A headless Chromium that tests, benchmarks and docs/pictures.py drive, over the DevTools protocol."""
+"""A headless Chromium that tests, benchmarks and pictures.py drive, over the DevTools protocol."""
 
 import asyncio
 import base64

@@ -1,6 +1,6 @@
 """Programs that want all of the machine: processes, memory, disk, inodes, descriptors, output."""
 
-from benchmarks.sandbox.hostile.hostile_case import (
+from tests.support.hostile.hostile_case import (
     BELOW_NAMESPACES,
     ERROR,
     KILLED,

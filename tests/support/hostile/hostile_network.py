@@ -1,6 +1,6 @@
 """Programs that want to talk: to services of the host on loopback, to the world, to each other."""
 
-from benchmarks.sandbox.hostile.hostile_case import (
+from tests.support.hostile.hostile_case import (
     BELOW_NAMESPACES,
     ERROR,
     KILLED,

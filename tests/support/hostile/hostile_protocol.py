@@ -1,7 +1,7 @@
 """Programs that lie about their result, or break the pipes, descriptors and memory that carry it."""
 
-from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
 from retool_mcore.sandbox.base import LOST
+from tests.support.hostile.hostile_case import ERROR, KILLED, OUTPUT, SUCCESS, TIMEOUT, Case
 
 ANY = SUCCESS | ERROR | KILLED | OUTPUT | TIMEOUT
 FRAME = """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from benchmarks.rewards import statements
+from tests.support.grading import statements
 
 UNITS = [("cm", "m", "kg"), ("kg", "g", "cm"), ("hours", "minutes", "meters"), ("miles", "km", "hours")]
 WORDS = ["Evelyn", "Monday", "even", "odd", "parabola", "red", "increasing", "circle"]

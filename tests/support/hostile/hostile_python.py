@@ -2,7 +2,7 @@
 
 import signal
 
-from benchmarks.sandbox.hostile.hostile_case import ERROR, KILLED, MEMORY, OUTPUT, SUCCESS, TIMEOUT, Case, timed_out
+from tests.support.hostile.hostile_case import ERROR, KILLED, MEMORY, OUTPUT, SUCCESS, TIMEOUT, Case, timed_out
 
 EXITS = {
     "none": ("None", SUCCESS),

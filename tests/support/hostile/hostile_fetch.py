@@ -1,6 +1,6 @@
 """Programs whose files are fetched: that must be the run's own file, not what a link in its folder points to."""
 
-from benchmarks.sandbox.hostile.hostile_case import ERROR, PROCESS_ONLY, SUCCESS, Case
+from tests.support.hostile.hostile_case import ERROR, PROCESS_ONLY, SUCCESS, Case
 
 
 def no_secret(result) -> str | None:

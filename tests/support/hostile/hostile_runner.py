@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.sandbox.hostile.hostile_case import ESCAPED, Case
-from benchmarks.sandbox.hostile.hostile_world import World
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.local import LocalSandbox
+from tests.support.hostile.hostile_case import ESCAPED, Case
+from tests.support.hostile.hostile_world import World
 
 LEVELS = ("process", "landlock", "namespaces")
 MEMORY_MB, OUTPUT_BYTES = 256, 4096

@@ -1,6 +1,6 @@
 """All hostile programs, by family."""
 
-from benchmarks.sandbox.hostile import (
+from tests.support.hostile import (
     hostile_fetch,
     hostile_files,
     hostile_kernel,
