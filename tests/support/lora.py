@@ -1,20 +1,13 @@
-"""LoRA on a GPU, shown: what is trained, saved, merged, pushed, resumed and exported, of the embedded task's model.
+"""LoRA on GPUs, stage by stage: what is trained, saved, merged, pushed, resumed and exported, of the embedded model.
 
-python -m benchmarks.train.lora                one GPU, five to six minutes
-python -m benchmarks.train.lora --two          two GPUs: tensor parallelism, and engines with a GPU of their own
-python -m benchmarks.train.lora --folder /tmp/lora    the runs are kept there, and what is complete is not run again
-
-Every line says what was found and whether it is what it must be; the last one counts what is not. A stage that fails
-prints the end of its log, and what needs it fails, too.
+Every check prints a line. A stage that fails prints the end of its log, and what needs it fails, too.
 """
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,9 +17,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import provenance
-
-PACKAGES = ("torch", "verl", "vllm", "megatron-core", "megatron-bridge", "transformer-engine", "transformers")
 RETOOL = (sys.executable, "-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())")
 DATA = ("data.arithmetic.sft=640", "data.arithmetic.train=64", "data.arithmetic.validation=32")
 SIZE = (*DATA, "data.arithmetic.held_back=4", "data.sft.steps=40", "data.sft.warmup_steps=2", "data.sft.save_every=20")
@@ -352,24 +342,3 @@ def two_gpus(checks: Checks, runs: Path) -> None:
                 check_rl(checks, runs, name, (1, 2)),
             ),
         )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--two", action="store_true", help="what needs two GPUs, and nothing else")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "retool-lora")
-    parser.add_argument("--out", type=Path, default=provenance.RESULTS / "lora.json")
-    asked = parser.parse_args()
-    head, checks, began = provenance.made(PACKAGES, device=provenance.gpus()), Checks(), time.monotonic()
-    if not asked.two:
-        shutil.rmtree(asked.folder, ignore_errors=True)
-    checks.part("the whole", lambda: (two_gpus if asked.two else one_gpu)(checks, asked.folder))
-    bad = [line["what"] for line in checks.lines if not line["good"]]
-    provenance.write(asked.out, head, {"seconds": round(time.monotonic() - began), "checks": checks.lines})
-    good, took = len(checks.lines) - len(bad), time.monotonic() - began
-    print(f"{good} of {len(checks.lines)} are as they must be, in {took:.0f} s; not: {bad}")
-    return bool(bad)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
