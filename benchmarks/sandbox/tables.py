@@ -13,7 +13,7 @@ def print_tables(document: Path, write: bool) -> None:
     """Print every table that has a result; `write`: replace `<!-- table NAME -->...<!-- end -->` in `document`."""
     tables = {}
     makers = {"sandbox": comparison, "sandbox_neighbours": neighbours, "sandbox_hostile": hostile, "sandbox_soak": soak}
-    makers |= {"sandbox_load": load, "sandbox_preload": preload, "sandbox_before_after": before_after}
+    makers |= {"sandbox_load": load, "sandbox_preload": preload}
     for name, make in makers.items():
         path = provenance.RESULTS / f"{name}.json"
         if path.exists():
@@ -113,14 +113,6 @@ def preload(result: dict) -> str:
     rows = [[*[row[key] for key in keys], *[row[program]["p50_ms"] for program in programs]] for row in result["rows"]]
     head = ["preloaded", "first run s", "warm interpreter MB", "all processes MB", *[f"`{p}` p50 ms" for p in programs]]
     return f"{_measured(result['made'])}\n\n{_rows(head, rows)}"
-
-
-def before_after(result: dict) -> str:
-    """Medians of two checkouts, measured in turns."""
-    keys = [f"{key}_{which}" for key in ("runs_per_s", "p50_ms", "p99_ms") for which in ("before", "after")]
-    rows = [[row["clients"], *[round(row[key], 1) for key in keys]] for row in result["medians"]]
-    head = ["clients", *[key.replace("_", " ").replace(" per s", "/s") for key in keys]]
-    return f"{_measured(result['made'])} Medians of {result['rounds']} turns.\n\n{_rows(head, rows)}"
 
 
 def hostile(result: dict) -> str:
