@@ -1,6 +1,6 @@
 """Runs two peers' own tests against our service: SandboxFusion's of Python and isolation, verl's of its sandbox client.
 
-python -m benchmarks.sandbox.peers --sandboxfusion CHECKOUT --verl CHECKOUT
+    python -m tests.support.peers --sandboxfusion CHECKOUT --verl CHECKOUT
 
 Neither package on PyPI holds them, so each is a checkout that you give; nothing is copied out of it but into a
 temporary folder. SandboxFusion's tests talk to an app in their own process: stand-ins for the names that they import
@@ -18,8 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import provenance
-
+ROOT = Path(__file__).resolve().parents[2]
 SUITES = {
     "sandboxfusion": (Path("sandbox", "tests", "runners"), ["test_python.py", "test_isolation.py"]),
     "verl": (Path("tests", "utils", "reward_score", "reward_score"), ["test_sandbox_fusion_on_cpu.py"]),
@@ -98,10 +97,10 @@ def main() -> int:
         parser.add_argument(f"--{suite}", type=Path, help="a checkout of it")
     parser.add_argument("--workers", type=int, default=None, help="programs at once; the service's default")
     arguments = parser.parse_args()
-    head, suites, surprises = provenance.made(("verl",)), {}, []
+    surprises = []
     config = {"workers": arguments.workers} if arguments.workers else {}
     serve = [sys.executable, "-m", "tests.support.serve_plainly", json.dumps(config)]
-    service = subprocess.Popen(serve, stdout=-1, text=True, cwd=provenance.ROOT)
+    service = subprocess.Popen(serve, stdout=-1, text=True, cwd=ROOT)
     try:
         url = service.stdout.readline().split()[2]
         for suite in SUITES:
@@ -115,15 +114,14 @@ def main() -> int:
             revision = subprocess.run(
                 ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"], stdout=-1, text=True
             )
-            suites[suite] = {"revision": revision.stdout.strip(), "tests": len(outcomes), "failed": failed}
-            suites[suite]["passed"] = sum(outcome == "passed" for outcome in outcomes.values())
-            suites[suite]["intended"] = {test: INTENDED[test] for test in failed if test in INTENDED}
-            print(suite, json.dumps(suites[suite], indent=1), flush=True)
+            found = {"revision": revision.stdout.strip(), "tests": len(outcomes), "failed": failed}
+            found["passed"] = sum(outcome == "passed" for outcome in outcomes.values())
+            found["intended"] = {test: INTENDED[test] for test in failed if test in INTENDED}
+            print(suite, json.dumps(found, indent=1), flush=True)
     finally:
         service.terminate()
         service.wait()
     print("surprises:", ", ".join(surprises) or "none")
-    print(provenance.write("sandbox_peers", head, {"suites": suites, "surprises": surprises}))
     return int(bool(surprises))
 
 
