@@ -1,4 +1,4 @@
-"""What docs/measured/cluster.md tells of benchmarks/results: faults, checkpoint, checkpoint_gpu and rehearsal.
+"""The tables of docs/measured/cluster.md out of benchmarks/results: faults and rehearsal.
 
 python -m benchmarks.cluster.tables             print it
 python -m benchmarks.cluster.tables --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
@@ -50,29 +50,6 @@ def faults(result: dict) -> str:
     return "".join(shown) + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def checkpoint(result: dict) -> str:
-    """What saving costs a step."""
-    step, save, ratio = (result[name] for name in ("seconds_a_step", "seconds_a_save_holds_up", "step_against_none"))
-    complete = result["seconds_to_complete"]
-    lines = [
-        ("saving", "a step (s)", "against none", "a save holds the step up (s)", "COMPLETE after (s)"),
-        ("---",) * 5,
-    ]
-    words = {"none": "none", "sync": "synchronous", "async": "asynchronous, since removed"}
-    for mode in step:
-        against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
-        waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
-        lines.append((words[mode], f"{step[mode]:.2f}", against, *waits))
-    loads, machine = result["load_before"].values(), result["made"]["machine"]
-    where = f"{machine['cores']} cores" if machine["device"] is None else f"{machine['devices']} x {machine['device']}"
-    size = f"{result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} MB"
-    text = (
-        f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {where}, a load of "
-        f"{min(loads):.0f} to {max(loads):.0f} before the runs."
-    )
-    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def rehearsal(result: dict) -> str:
     """What the rehearsal came to, and a row for each fault in the order in which they came."""
     rows, end, clock = result["rows"], result["end"] or {}, result["clock"]
@@ -107,7 +84,7 @@ def rehearsal(result: dict) -> str:
 
 def render(page: str) -> str:
     """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
-    made = {"faults": faults, "checkpoint": checkpoint, "checkpoint_gpu": checkpoint, "rehearsal": rehearsal}
+    made = {"faults": faults, "rehearsal": rehearsal}
     for name, make in made.items():
         if not (result := provenance.RESULTS / f"{name}.json").exists():
             continue
