@@ -1,34 +1,27 @@
-"""Does the reward for function calls agree with the Berkeley leaderboard's own checker, category by category?
+"""Calls for every row of the Berkeley leaderboard's data, right and wrong, judged by its checker and by our reward.
 
-    python -m benchmarks.rewards.bfcl [--shown 5]
-
-For every single-turn row of the data that bfcl-eval ships, calls are made from the accepted values: right ones (the
-shortest, with every argument, with the last accepted values, restyled texts) and wrong ones (a wrong value, a value of
-a wrong type, a missing, an extra argument, another function, one call too many or too few). Each is judged by the
-official checker and by `rewards/tool_calls.py::judge` on the row as `data=bfcl` prepares it. It needs the package
-bfcl-eval; the calls are ours, so the checker runs in this process.
+Calls are made from the accepted values: right ones (the shortest, with every argument, with the last accepted values,
+restyled texts) and wrong ones (a wrong value, a value of a wrong type, a missing, an extra argument, another function,
+one call too many or too few). Each is judged by the official checker and by `rewards/tool_calls.py::judge` on the row
+as `data=bfcl` prepares it. The calls are ours, so the checker runs in this process.
 """
 
-import argparse
 import copy
 import json
 import random
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from benchmarks import provenance
 from retool_mcore.data.bfcl import PACKAGE
 from retool_mcore.data.records import CallProblem
 from retool_mcore.data.sources import get_source, load
 from retool_mcore.rewards.tool_calls import judge
 
 MODEL = "any"
-COLUMNS = ("pairs", "official", "ours", "too strict", "too lenient")  # verdicts that accept, and how ours differ
 
 
 def official_checker() -> tuple[Callable, Any]:
@@ -225,57 +218,6 @@ def kinds(problem: CallProblem, rng: random.Random) -> Iterator[tuple[str, list[
     yield "order reversed", shortest[::-1] if len(shortest) > 1 else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shown", type=int, default=5, help="disagreements to print")
-    shown = parser.parse_args().shown
-    head = provenance.made((PACKAGE,))
-    checker, languages = official_checker()
-    problems = [p for p in load(replace(get_source("bfcl"), loose=True), PACKAGE) if isinstance(p, CallProblem)]
-    rng, table = random.Random(0), dict[str, dict[str, Counter]]()
-    for problem in problems:
-        category = problem.extra["category"]
-        counts = table.setdefault(category, {})
-        counts.setdefault("rows", Counter())["rows"] += 1
-        for kind, calls in kinds(problem, rng):
-            if calls is None:
-                continue
-            theirs, mine = official(checker, languages, problem, calls), ours(problem, calls)
-            counts.setdefault(kind, Counter()).update(
-                {
-                    "pairs": 1,
-                    "official": theirs,
-                    "ours": mine,
-                    "too strict": theirs > mine,
-                    "too lenient": mine > theirs,
-                }
-            )
-            if theirs != mine and shown > 0:
-                shown -= 1
-                print(f"{problem.extra['bfcl_id']}, {kind}: official {theirs}, ours {mine}: {json.dumps(calls)[:300]}")
-    print("| category | rows | shortest right: official, ours | pairs | agree | too strict | too lenient |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for category, counts in table.items():
-        rows = counts["rows"]["rows"]
-        of = {kind: count for kind, count in counts.items() if kind != "rows"}
-        total = sum(of.values(), Counter())
-        agree = 1 - (total["too strict"] + total["too lenient"]) / total["pairs"]
-        first = of["right: shortest"]
-        print(
-            f"| {category} | {rows} | {first['official']}, {first['ours']} | {total['pairs']} | {agree:.2%} | "
-            f"{total['too strict']} | {total['too lenient']} |"
-        )
-    whole: dict[str, Counter] = {}
-    for counts in table.values():
-        for kind, count in counts.items():
-            whole.setdefault(kind, Counter()).update(count)
-    print(f"\n| calls | {' | '.join(COLUMNS)} |\n| {'--- | ' * len(COLUMNS)}--- |")
-    for kind, count in whole.items():
-        if kind != "rows":
-            print(f"| {kind} | " + " | ".join(str(count[n]) for n in COLUMNS) + " |")
-    tables = {category: {kind: dict(count) for kind, count in own.items()} for category, own in table.items()}
-    provenance.write("bfcl", head, {"categories": tables})
-
-
-if __name__ == "__main__":
-    main()
+def problems() -> list[CallProblem]:
+    """Return the rows that the installed package ships and `data=bfcl` reads."""
+    return [p for p in load(replace(get_source("bfcl"), loose=True), PACKAGE) if isinstance(p, CallProblem)]
