@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import provenance
+from benchmarks.tables import markdown
 
 OURS = "retool_mcore"
 OTHERS = ("math_dapo", "prime_math", "verl math_verify", "math-verify")
@@ -194,15 +195,13 @@ def by_kind(cases: list, wrong: list[dict]) -> dict[str, list[int]]:
 
 def table(rows: list[dict]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| grader | recall % | false accepts % | p50 ms | p99 ms | max ms | hostile: hung | accepted | slowest s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = ["grader", "recall_percent", "false_accepts_percent", "p50_ms", "p99_ms", "max_ms"]
-        tail = f"{row['hostile_hung']} of {row['hostile']} | {row['hostile_accepted']} | {row['hostile_max_s']}"
-        lines.append(f"| {' | '.join(str(row[cell]) for cell in cells)} | {tail} |")
-    return "\n".join(lines)
+    cells = ("grader", "recall_percent", "false_accepts_percent", "p50_ms", "p99_ms", "max_ms")
+    head = ("grader", "recall %", "false accepts %", "p50 ms", "p99 ms", "max ms")
+    head += ("hostile: hung", "accepted", "slowest s")
+    tail = (
+        (f"{row['hostile_hung']} of {row['hostile']}", row["hostile_accepted"], row["hostile_max_s"]) for row in rows
+    )
+    return markdown(head, [[*(row[cell] for cell in cells), *end] for row, end in zip(rows, tail, strict=True)])
 
 
 def main() -> None:
