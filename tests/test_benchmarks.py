@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from graphlib import TopologicalSorter
 
 import pytest
 
@@ -39,9 +40,24 @@ def test_the_readme_names_every_script_and_every_command_exists():
     assert commands == named
 
 
-def test_every_result_is_named_by_a_script_or_a_page():
-    text = "".join(path.read_text() for path in [*FOLDER.rglob("*.py"), FOLDER / "README.md"])
-    assert [path.stem for path in provenance.RESULTS.glob("*.json") if path.stem not in text] == []
+def test_every_result_is_cited_by_a_page():
+    """By its file's name, or by the place of its table."""
+    text = "".join(
+        page.read_text() for page in [provenance.ROOT / "README.md", *(provenance.ROOT / "docs").rglob("*.md")]
+    )
+    cited = set(re.findall(r"(\w+)\.json\b", text)) | set(re.findall(r"<!-- table (\w+) -->", text))
+    assert [path.name for path in provenance.RESULTS.glob("*.json") if path.stem not in cited] == []
+
+
+def test_no_benchmark_imports_itself_by_way_of_others():
+    names = {".".join(path.relative_to(provenance.ROOT).with_suffix("").parts): path for path in FOLDER.rglob("*.py")}
+    arrows: dict[str, set[str]] = {}
+    for name, path in names.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                arrows.setdefault(name, set()).update(found & set(names))
+    TopologicalSorter(arrows).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize(
