@@ -34,6 +34,13 @@ def test_what_a_run_writes_has_that_head(tmp_path):
     assert made["machine"]["cores"] >= 1 and made["machine"]["device"] is None
 
 
+def test_a_list_of_plain_values_takes_one_line_and_nothing_else_changes():
+    result = {"made": {}, "steps": [1.5, 2, None], "rows": [{"a": "x, y", "b": ["[", "c,  d"]}, [[], [1, 2]]]}
+    text = provenance.as_text(result)
+    assert json.loads(text) == result
+    assert ' "steps": [1.5, 2, null],\n' in text and "[1, 2]\n" in text and '"a": "x, y",\n' in text
+
+
 def test_the_readme_names_every_script_and_every_command_exists():
     commands = set(re.findall(r"python -m benchmarks\.([\w.]+)", (FOLDER / "README.md").read_text()))
     named = {".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in SCRIPTS if path.stem not in INSIDE}
