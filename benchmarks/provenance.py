@@ -8,6 +8,7 @@ A value that nobody noted is null, never a guess: so are the commits of the file
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -84,5 +85,15 @@ def write(path: str | Path, head: Mapping, figures: Mapping) -> Path:
     """Write a result file; `path`: a name under benchmarks/results, or a path that ends in .json."""
     path = Path(path) if str(path).endswith(".json") else RESULTS / f"{path}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"made": dict(head)} | dict(figures), indent=1) + "\n")
+    path.write_text(as_text({"made": dict(head)} | dict(figures)))
     return path
+
+
+def as_text(result: Mapping) -> str:
+    """Return a result file's text: JSON with an entry a line, but a list of plain values on one line."""
+
+    def on_one_line(found: re.Match) -> str:
+        return "[" + re.sub(r",\n\s+", ", ", found[1]) + "]"
+
+    # Texts hold no line breaks in JSON; a list with a bracket in a text keeps its lines.
+    return re.sub(r"\[\n\s+([^\[\]{}]*?)\n\s*\]", on_one_line, json.dumps(result, indent=1)) + "\n"

@@ -5,20 +5,14 @@ what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`
 """
 
 import json
-import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import provenance
 from benchmarks.cluster.listeners import table as listeners_table
+from benchmarks.tables import markdown, put
 from retool_mcore.preflight.listeners import LISTENERS
 
 PAGE = Path(__file__).with_suffix(".md")
-
-
-def rows(*lines: Iterable) -> str:
-    head, *rest = ([str(cell) for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rest))
 
 
 def preflight() -> str:
@@ -26,7 +20,7 @@ def preflight() -> str:
         return f"{place['where']}; {place['who'] or '**no protection**'}"
 
     lines = [(f"{entry['what']}: {entry['of']}", said(entry["one"]), said(entry["several"])) for entry in LISTENERS]
-    return rows(("what", "a run on one node", "a job of several nodes, or of one under Slurm"), *lines)
+    return markdown(("what", "a run on one node", "a job of several nodes, or of one under Slurm"), lines)
 
 
 def queue_keys(result: dict) -> str:
@@ -38,7 +32,7 @@ def queue_keys(result: dict) -> str:
     ports = len(result["with"]["executed"])
     told = f"A stranger's pickle ran on {ran[0]} of its {ports} ports without the key, on {ran[1]} with it."
     head = ("MB", "put, ms, without", "with the key", "get, ms, without", "with the key")
-    return f"{told}\n\n{rows(head, *lines)}"
+    return f"{told}\n\n{markdown(head, lines)}"
 
 
 def listeners(result: dict) -> str:
@@ -47,7 +41,7 @@ def listeners(result: dict) -> str:
 
 def untrusted(result: dict) -> str:
     head = ("reader", "slowest text", "s at a quarter", "s", "ratio", "held longest by", "ms")
-    return rows(head, *((name, *row.values()) for name, row in result["rows"].items()))
+    return markdown(head, ((name, *row.values()) for name, row in result["rows"].items()))
 
 
 def render(page: str) -> str:
@@ -56,14 +50,7 @@ def render(page: str) -> str:
     for make in (queue_keys, listeners, untrusted):
         name = make.__name__
         made[name] = make(json.loads((provenance.RESULTS / f"{name}.json").read_text()))
-    for name, table in made.items():
-        place = re.compile(rf"<!-- table {name} -->\n.*?<!-- end -->", re.DOTALL)
-        page, count = place.subn(
-            lambda _, name=name, table=table: f"<!-- table {name} -->\n{table}\n<!-- end -->", page
-        )
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} places for the table {name}, not one")
-    return page
+    return put(page, made, PAGE.name)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
-from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
+from tests.support.slurm import slurm_faults, slurm_here, slurm_jobs
+from tests.support.slurm.slurm_cluster import NODES, Cluster, search_path
 
 STAGES = ("sft", "rl")
 SIZES = {

@@ -23,9 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.cluster import slurm_here
-from benchmarks.cluster.slurm_cluster import NODES, Cluster
-from benchmarks.cluster.slurm_jobs import prepare, submit
+from benchmarks.tables import markdown
+from tests.support.slurm import slurm_here
+from tests.support.slurm.slurm_cluster import NODES, Cluster
+from tests.support.slurm.slurm_jobs import prepare, submit
 
 SIZE = ("init_from=${run_dir}/model", "train.save_every=-1", "train.steps=60")
 TIMEOUT_S = 5.0
@@ -186,9 +187,8 @@ def _loopback(address: str) -> bool:
 def table(rows: list[dict]) -> str:
     """Alike rows as one, with their number."""
     counted = Counter((r["part"], r["where"], r["said"], "yes" if r["served"] else "no") for r in rows)
-    lines = ["| of what | listens on | number | an unauthenticated stranger sees | served |", "|---|---|---|---|---|"]
-    lines += [f"| {a} | {b} | {n} | {c} | {d} |" for (a, b, c, d), n in sorted(counted.items())]
-    return "\n".join(lines)
+    head = ("of what", "listens on", "number", "an unauthenticated stranger sees", "served")
+    return markdown(head, ((*of, n, said, served) for (*of, said, served), n in sorted(counted.items())))
 
 
 def main() -> None:

@@ -28,8 +28,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.cluster import slurm_faults, slurm_here, slurm_jobs
-from benchmarks.cluster.rehearsal_plan import (
+from retool_mcore.files import write_atomically
+from retool_mcore.runner import watchdog
+from retool_mcore.state import heartbeat, progress
+from tests.support.slurm import slurm_faults, slurm_here, slurm_jobs
+from tests.support.slurm.rehearsal_plan import (
     IN_PLACE,
     LIMIT,
     PHASES,
@@ -39,10 +42,7 @@ from benchmarks.cluster.rehearsal_plan import (
     largest_difference,
     plan,
 )
-from benchmarks.cluster.slurm_cluster import NODES, Cluster, search_path
-from retool_mcore.files import write_atomically
-from retool_mcore.runner import watchdog
-from retool_mcore.state import heartbeat, progress
+from tests.support.slurm.slurm_cluster import NODES, Cluster, search_path
 
 ROOT = provenance.ROOT
 

@@ -1,4 +1,4 @@
-"""What docs/measured/cluster.md tells of benchmarks/results: faults, checkpoint, checkpoint_gpu and rehearsal.
+"""The tables of docs/measured/cluster.md out of benchmarks/results: faults and rehearsal.
 
 python -m benchmarks.cluster.tables             print it
 python -m benchmarks.cluster.tables --write     put it into the page, between `<!-- table NAME -->` and `<!-- end -->`
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks import provenance
+from benchmarks.tables import markdown, put
 
 PAGE = provenance.ROOT / "docs" / "measured" / "cluster.md"
 HEAD = (
@@ -28,7 +29,7 @@ HEAD = (
 def faults(result: dict) -> str:
     """A row for each fault that was tried, by stage and name, and what they add up to."""
     rows = sorted(result["rows"], key=lambda row: (row["stage"] != "sft", row["pipeline"] != "sync", row["fault"]))
-    lines = [HEAD, ("---",) * len(HEAD)]
+    lines = []
     for row in rows:
         steps = f"{row['steps_lost']} / {row['steps_doubled']}"
         cause = f"`{row['cause'].replace('`', chr(39))}`" if row["cause"] else "-"
@@ -47,30 +48,7 @@ def faults(result: dict) -> str:
     shown.append(f"{sums['steps_lost']} lost, {sums['steps_doubled']} doubled, {sums['orphans']} orphans. ")
     shown.append(f"{result['made']['machine']['cores']} cores")
     shown.append(f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else ".")
-    return "".join(shown) + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def checkpoint(result: dict) -> str:
-    """What saving costs a step."""
-    step, save, ratio = (result[name] for name in ("seconds_a_step", "seconds_a_save_holds_up", "step_against_none"))
-    complete = result["seconds_to_complete"]
-    lines = [
-        ("saving", "a step (s)", "against none", "a save holds the step up (s)", "COMPLETE after (s)"),
-        ("---",) * 5,
-    ]
-    words = {"none": "none", "sync": "synchronous", "async": "asynchronous, since removed"}
-    for mode in step:
-        against = f"{ratio[mode]:.2f} x" if mode in ratio else "1"
-        waits = (f"{save[mode]:.2f}", f"{complete[mode]:.2f}") if mode in save else ("-", "-")
-        lines.append((words[mode], f"{step[mode]:.2f}", against, *waits))
-    loads, machine = result["load_before"].values(), result["made"]["machine"]
-    where = f"{machine['cores']} cores" if machine["device"] is None else f"{machine['devices']} x {machine['device']}"
-    size = f"{result['parameters'] / 1e6:.0f} M parameters, {result['checkpoint_bytes'] / 1e6:.0f} MB"
-    text = (
-        f"`{result['made']['command']}`: {size} every {result['save_every']} steps, {where}, a load of "
-        f"{min(loads):.0f} to {max(loads):.0f} before the runs."
-    )
-    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{''.join(shown)}\n\n{markdown(HEAD, lines)}"
 
 
 def rehearsal(result: dict) -> str:
@@ -96,27 +74,20 @@ def rehearsal(result: dict) -> str:
     loads = [row["load"] for row in rows]
     text += f", a load of {min(loads):.0f} to {max(loads):.0f} at the moments of the faults." if loads else "."
     head = ("step", "phase", "fault", "detected (s)", "generates again (s)", "kept of the step", "cause, as told")
-    lines = [head, ("---",) * len(head)]
+    lines = []
     for row in rows:
         cause = f"`{row['cause'].replace('`', chr(39))}`".replace("|", "\\|") if row["cause"] else "-"
         fault = row["what"] + (" (given up, submitted again)" if row["submitted_again"] else "")
         times = [_seconds(row["detected_s"]), _seconds(row["resumed_s"])]
         lines.append((str(row["step"]), row["phase"], fault, *times, str(row["kept"]), cause))
-    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\n{markdown(head, lines)}"
 
 
 def render(page: str) -> str:
-    """`page` with its tables as the results have them. Raises ValueError when it has no place for one."""
-    made = {"faults": faults, "checkpoint": checkpoint, "checkpoint_gpu": checkpoint, "rehearsal": rehearsal}
-    for name, make in made.items():
-        if not (result := provenance.RESULTS / f"{name}.json").exists():
-            continue
-        block = f"<!-- table {name} -->\n{make(json.loads(result.read_text()))}\n<!-- end -->"
-        place = re.compile(rf"<!-- table {name} -->\n.*?<!-- end -->", re.DOTALL)
-        page, count = place.subn(lambda _, block=block: block, page)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} places for the table {name}, not one")
-    return page
+    """Return `page` with its tables as the results have them. Raises ValueError when it has no place for one."""
+    makers = {"faults": faults, "rehearsal": rehearsal}
+    results = {name: json.loads((provenance.RESULTS / f"{name}.json").read_text()) for name in makers}
+    return put(page, {name: make(results[name]) for name, make in makers.items()}, PAGE.name)
 
 
 def _seconds(value: float | None) -> str:

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.coldstart.model_double import MODEL, serving
-from benchmarks.coldstart.recorded_rewrites import KINDS, MISSED, NEAR_MISSES, recorded
 from benchmarks.sandbox.measure import PACKAGES
 from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.config import Execution, Judge, Model
@@ -32,6 +30,8 @@ from retool_mcore.coldstart.pipeline import outcomes_async
 from retool_mcore.coldstart.rows import Row
 from retool_mcore.coldstart.verify import check_answer, check_by_judge, check_rule
 from retool_mcore.sandbox.create import create_sandbox
+from tests.support.coldstart.model_double import MODEL, serving
+from tests.support.coldstart.recorded_rewrites import KINDS, MISSED, NEAR_MISSES, recorded
 
 STAGES = ("format verification", "execution", "answer verification")
 LABELS = KINDS | NEAR_MISSES | MISSED

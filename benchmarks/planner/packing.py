@@ -1,140 +1,40 @@
-"""Packing and balance of a step's sequences beside verl's own: slots filled, cost over ranks, milliseconds.
+"""Micro-batches of a step's sequences beside verl's own: slots filled, and milliseconds to plan them.
 
     python -m benchmarks.planner.packing
     python -m benchmarks.planner.packing --sequences 1024 --beside 256 --ranks 4
 
-verl cuts a step in two: its trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions
-with equal_size, Karmarkar and Karp), and each rank cuts its share into micro-batches (rearrange_micro_batches; as many
-as the rank that needs most). Here `plan` does both at once; in training each
-rank packs its share (retool_mcore/planner/packing.py). verl's time grows with the
-square
-of the sequences and more, so both pack `--beside` sequences, and ours also `--sequences`.
-Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt. Cost is the 32B model's
-forward FLOPs, linear and quadratic. verl's functions get nested tensors of one byte a token, so that copying does not
-count.
+In both, verl's trainer gives every data-parallel rank as many sequences (get_seqlen_balanced_partitions with
+equal_size, Karmarkar and Karp). Each rank then cuts its share into micro-batches, as many as the rank that needs most:
+verl by rearrange_micro_batches, training here by `fill` of backends/megatron/micro_batches.py. Times are of these cuts,
+all ranks one after another. verl's grows with the square of the sequences and more, so both cut `--beside` sequences,
+and ours also `--sequences`. Lengths are drawn like ReTool's: a log-normal response cut at 16,384 tokens, and a prompt.
+verl's functions get nested tensors of one byte a token, so that copying does not count.
 """
 
 import argparse
-import heapq
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
+from tensordict import TensorDict
+from verl.utils import seqlen_balancing
 
 from benchmarks import provenance
-from retool_mcore.errors import UserError
-from retool_mcore.planner.packing import Cost, pack, split
-from retool_mcore.planner.shape import SHAPES
+from retool_mcore.backends.megatron.micro_batches import fill
 
 RESULT = provenance.RESULTS / "packing.json"
-SHAPE = "qwen2.5-32b"
 LONGEST = 16384
 MEDIANS = {"short (median 2,000)": 2000, "middle (median 5,000)": 5000, "long (median 7,500)": 7500}
 SIGMA = 0.75
 SLOTS = (18432, 24576, 32768)
 
-LEVEL = 0.002  # difference of the costliest and the cheapest rank, in means, at which levelling ends
-MOVES = 8  # of sequences between ranks, a rank
-
-
-@dataclass(frozen=True)
-class Packing:
-    """`ranks[r]` are the micro-batches of data-parallel rank r, each a list of indices into the lengths."""
-
-    ranks: list[list[list[int]]]
-    slots: int
-    lengths: np.ndarray  # (n,) int64
-    cost: Cost
-
-    @property
-    def fill(self) -> float:
-        """Tokens over token slots, of all micro-batches of all ranks."""
-        return float(self.lengths.sum() / (self.slots * sum(map(len, self.ranks))))
-
-    @property
-    def imbalance(self) -> float:
-        """Cost of the costliest rank over the mean."""
-        costs = self.cost(self.lengths)
-        ranks = [sum(float(costs[micro_batch].sum()) for micro_batch in rank) for rank in self.ranks]
-        return max(ranks) * len(ranks) / sum(ranks)
-
-
-def plan(lengths: Sequence[int], *, slots: int, ranks: int = 1, cost: Cost | None = None, multiple: int = 1) -> Packing:
-    """Micro-batches of at most `slots` tokens, as many on each of `ranks` ranks, of nearly the same cost.
-
-    Args:
-        lengths: tokens of each sequence.
-        cost: of a sequence; default: its tokens.
-        multiple: of each rank's number of micro-batches (interleaved pipelines want whole groups).
-
-    Raises:
-        UserError: a sequence is longer than `slots` or empty, or there are fewer sequences than micro-batches.
-    """
-    tokens = np.asarray(lengths, np.int64)
-    cost = cost or Cost()
-    if ranks < 1 or multiple < 1:
-        raise UserError(f"{ranks} ranks with a multiple of {multiple} micro-batches: expected 1 or more of each.")
-    bins = pack(tokens, slots)
-    count = -(-len(bins) // (ranks * multiple)) * ranks * multiple
-    if count > len(tokens):
-        raise UserError(
-            f"{len(tokens)} sequences do not make {count} micro-batches, {count // ranks} on each of {ranks} ranks."
-        )
-    costs = cost(tokens)
-    spread_bins = spread(split(bins, count, costs), costs, ranks)
-    _level(spread_bins, tokens, costs, slots)
-    return Packing(spread_bins, slots, tokens, cost)
-
-
-def spread(bins: list[list[int]], costs: np.ndarray, ranks: int) -> list[list[list[int]]]:
-    """`bins` over `ranks` ranks, as many on each: the costliest first, each to the rank that has the least so far
-    (Graham 1969). `costs`, (n,) float64, are of the sequences."""
-    each = len(bins) // ranks
-    weights = [float(costs[taken].sum()) for taken in bins]
-    result: list[list[list[int]]] = [[] for _ in range(ranks)]
-    loads = [(0.0, rank) for rank in range(ranks)]
-    for number in sorted(range(len(bins)), key=lambda number: -weights[number]):
-        load, rank = heapq.heappop(loads)
-        result[rank].append(bins[number])
-        if len(result[rank]) < each:
-            heapq.heappush(loads, (load + weights[number], rank))
-    return result
-
-
-def _level(ranks: list[list[list[int]]], tokens: np.ndarray, costs: np.ndarray, slots: int) -> None:
-    """Moves single sequences from the costliest rank to room in the cheapest one, as long as that brings them closer.
-
-    Rounding the number of micro-batches up leaves some with room, which the spreading alone cannot even out.
-    """
-    loads = [float(sum(costs[taken].sum() for taken in rank)) for rank in ranks]
-    for _ in range(MOVES * len(ranks)):
-        high, low = int(np.argmax(loads)), int(np.argmin(loads))
-        gap = loads[high] - loads[low]
-        if gap <= LEVEL * sum(loads) / len(loads):
-            return
-        room, target = max((slots - int(tokens[taken].sum()), number) for number, taken in enumerate(ranks[low]))
-        movable = [
-            (abs(gap / 2 - float(costs[index])), index, taken)
-            for taken in ranks[high]
-            if len(taken) > 1
-            for index in taken
-            if tokens[index] <= room and costs[index] < gap
-        ]
-        if not movable:
-            return
-        _, index, taken = min(movable, key=lambda move: move[:2])
-        taken.remove(index)
-        ranks[low][target].append(index)
-        loads[high] -= float(costs[index])
-        loads[low] += float(costs[index])
-
 
 def draw(sequences: int, median: int, seed: int) -> np.ndarray:
-    """(sequences,) int64: prompt and response together."""
+    """Return the lengths of prompt and response together, (sequences,) int64."""
     random = np.random.default_rng(seed)
     response = np.minimum(LONGEST, random.lognormal(np.log(median), SIGMA, sequences)).astype(np.int64) + 1
     return response + random.integers(80, 600, sequences)
@@ -155,48 +55,39 @@ def least_bins(lengths: np.ndarray, slots: int) -> int:
     return int(best)
 
 
-def verl_packing(lengths: np.ndarray, slots: int, ranks: int, cost: Cost) -> Packing:
-    """What verl 0.9.1 does in `_balance_batch` and, on each rank, in `prepare_micro_batches`."""
-    import torch
-    from tensordict import TensorDict
-    from verl.utils import seqlen_balancing
+def ours(lengths: np.ndarray, slots: int, least: int) -> list[list[int]]:
+    """Return a rank's micro-batches as training makes them, at least `least`."""
+    return fill(lengths.tolist(), budget=slots, agree=lambda count: max(count, least))
 
-    workload = seqlen_balancing.calculate_workload(torch.from_numpy(lengths)).tolist()
-    shares = seqlen_balancing.get_seqlen_balanced_partitions(workload, ranks, equal_size=True)
 
-    def cut(share: list[int], least: int | None) -> list[list[int]]:
-        rows = [torch.zeros(int(lengths[index]), dtype=torch.int8) for index in share]
-        batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, len(share))
-        _, found = seqlen_balancing.rearrange_micro_batches(batch, slots, min_num_micro_batch=least)
-        return [[share[index] for index in taken] for taken in found]
+def verls(lengths: np.ndarray, slots: int, least: int) -> list[list[int]]:
+    """Return a rank's micro-batches as verl 0.9.1 makes them in `prepare_micro_batches`, at least `least`."""
+    rows = [torch.zeros(length, dtype=torch.int8) for length in lengths.tolist()]
+    batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, len(rows))
+    return seqlen_balancing.rearrange_micro_batches(batch, slots, min_num_micro_batch=least or None)[1]
 
-    found = [cut(share, None) for share in shares]
+
+def cut(shares: list[np.ndarray], slots: int, make: Callable) -> dict:
+    """Cut every rank's share into as many micro-batches as the rank that needs most: their number, fill and time."""
+    start = time.process_time()
+    found = [make(share, slots, 0) for share in shares]
     most = max(map(len, found))
-    found = [bins if len(bins) == most else cut(share, most) for bins, share in zip(found, shares, strict=True)]
-    return Packing(found, slots, lengths, cost)
+    found = [bins if len(bins) == most else make(share, slots, most) for bins, share in zip(found, shares, strict=True)]
+    took = time.process_time() - start
+    assert {len(bins) for bins in found} == {most}
+    tokens = sum(int(share.sum()) for share in shares)
+    return {"fill": tokens / (slots * most * len(shares)), "micro_batches": most * len(shares), "ms": 1000 * took}
 
 
-def measure(lengths: np.ndarray, slots: int, ranks: int, cost: Cost, repeat: int, beside: bool) -> dict:
-    times = []
-    for _ in range(repeat):
-        start = time.process_time()
-        ours = plan(lengths, slots=slots, ranks=ranks, cost=cost)
-        times.append(time.process_time() - start)
-    found = {"ours": (ours, float(np.median(times)))}
-    if beside:
-        start = time.process_time()
-        found["verl"] = verl_packing(lengths, slots, ranks, cost), time.process_time() - start
-    bound = -(-least_bins(lengths, slots) // ranks) * ranks
-    row = {"slots": slots, "mean": float(lengths.mean()), "cut": float((lengths > LONGEST).mean())}
-    row |= {"sequences": len(lengths), "fill_bound": float(lengths.sum() / (bound * slots))}
-    for name, (packing, took) in found.items():
-        row[name] = {
-            "fill": packing.fill,
-            "imbalance": packing.imbalance,
-            "micro_batches": sum(map(len, packing.ranks)),
-            "ms": 1000 * took,
-        }
-    return row
+def measure(lengths: np.ndarray, slots: int, ranks: int, repeat: int, beside: bool) -> dict:
+    workload = seqlen_balancing.calculate_workload(torch.from_numpy(lengths)).tolist()
+    shares = [lengths[rank] for rank in seqlen_balancing.get_seqlen_balanced_partitions(workload, ranks, True)]
+    bound = max(least_bins(share, slots) for share in shares) * ranks
+    row = {"slots": slots, "mean": float(lengths.mean()), "sequences": len(lengths)}
+    row |= {"fill_bound": float(lengths.sum() / (bound * slots))}
+    runs = [cut(shares, slots, ours) for _ in range(repeat)]
+    row["ours"] = runs[0] | {"ms": float(np.median([run["ms"] for run in runs]))}
+    return row | ({"verl": cut(shares, slots, verls)} if beside else {})
 
 
 def table(rows: list[dict]) -> Table:
@@ -209,8 +100,6 @@ def table(rows: list[dict]) -> Table:
         "fill %",
         "verl",
         "at best",
-        "max/mean",
-        "verl",
         "ms",
         "verl",
         "ratio",
@@ -227,8 +116,6 @@ def table(rows: list[dict]) -> Table:
             f"{100 * ours['fill']:.2f}",
             f"{100 * verl['fill']:.2f}" if verl else "",
             f"{100 * row['fill_bound']:.2f}",
-            f"{ours['imbalance']:.4f}",
-            f"{verl['imbalance']:.4f}" if verl else "",
             f"{ours['ms']:.0f}",
             f"{verl['ms']:,.0f}" if verl else "",
             f"{verl['ms'] / ours['ms']:.0f}" if verl else "",
@@ -246,13 +133,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    cost = Cost.of(SHAPES[SHAPE])
     rows, head = [], provenance.made(("verl", "numpy", "torch", "tensordict"))
     for sequences, beside in ((arguments.sequences, False), (arguments.beside, True)):
         for name, median in MEDIANS.items() if sequences else ():
             lengths = draw(sequences, median, arguments.seed)
             for slots in arguments.slots:
-                found = measure(lengths, slots, arguments.ranks, cost, arguments.repeat, beside)
+                found = measure(lengths, slots, arguments.ranks, arguments.repeat, beside)
                 rows.append({"lengths": name} | found)
     Console(width=140).print(table(rows))
     compared = [row for row in rows if "verl" in row]

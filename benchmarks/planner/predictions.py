@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
-from benchmarks.planner.calibration import FITTED, Case, calibrate, case, read
 from retool_mcore.planner.machine import Constants
 from retool_mcore.planner.memory import GIB
 from retool_mcore.planner.rollout import Rollout, generation_seconds
 from retool_mcore.planner.time import log_prob_seconds
+from tests.support.calibration import FITTED, Case, calibrate, case, read
 
 BASELINE, MEASURED, RESULT = (provenance.RESULTS / f"{name}.json" for name in ("plan_baseline", "train_gpu", "plan"))
 MEMORY_GOAL, TIME_GOAL = 0.07, 0.15

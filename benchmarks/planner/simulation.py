@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import provenance
+from benchmarks.planner import tail
+from benchmarks.planner.tail import FULL, OURS, STOCK
 from benchmarks.rollout.live import made, size
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout, Shape, rollout, scale
 from retool_mcore.planner.memory import memory
@@ -27,9 +29,6 @@ from retool_mcore.planner.simulate import Order, Simulation
 
 RESULT = provenance.RESULTS / "simulation.json"
 GOAL = 0.10
-STOCK = {"tp": 2, "micro_batch_tokens": 12288}
-OURS = STOCK | {"fused_swiglu": True, "fused_rope": True, "fused_log_probs": "in_place", "fused_wgrad": True}
-FULL = OURS | {"micro_batch_tokens": 16384, "packed": True, "overlap": True, "half_logits": True}
 FILES = {"rl_step": OURS, "rl_step_again": OURS, "rl_step_overlap": FULL, "rl_step_stock": STOCK}
 FITTED = ("qwen2.5-7b 4 GPUs stock", "qwen2.5-32b x32 4 GPUs stock", "rl_step_again step 3")
 # Stock verl 0.9.1 on 4 x H200, sync: seconds of a whole step; sequences, tokens of one, layout, vLLM's TP. With torch
@@ -143,8 +142,6 @@ def caches() -> list[dict]:
 
 def traces() -> list[dict]:
     """The steps of benchmarks.rollout.tail on one H200. They were predicted for an H100, before they were measured."""
-    from benchmarks.planner.tail import TRACES, played
-
     found, label = [], {"partial 3": "partial, 3 ahead"}
     for name, speeds in json.loads((provenance.RESULTS / "tail.json").read_text())["speeds"].items():
         trace, kind = name.split("/")
@@ -153,7 +150,7 @@ def traces() -> list[dict]:
         kind = label.get(kind, kind)
         for passes, suffix in (("with", ""), ("without", "bypass" if kind == "sync" else f"{kind}, bypass")):
             if f"step {passes}" in speeds:
-                simulated = played(TRACES[trace], suffix or kind, "H200-141")
+                simulated = tail.played(tail.TRACES[trace], suffix or kind, "H200-141")
                 row = {"row": f"{trace}, {suffix or kind}", "measured": speeds[f"step {passes}"]}
                 found.append(row | {"simulated": simulated["step"], "fitted": False, "trace": True})
     return found

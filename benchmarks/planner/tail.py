@@ -8,7 +8,6 @@ python -m benchmarks.planner.tail --gpu H200-141
 import argparse
 import random
 
-from benchmarks.planner.simulation import FULL, STOCK
 from benchmarks.rollout.traces import TRACES, Trace
 from retool_mcore.planner import MACHINES, Batch, Layout, Shape, rollout, scale
 from retool_mcore.planner.memory import memory
@@ -16,6 +15,10 @@ from retool_mcore.planner.search import Problem, planned
 from retool_mcore.planner.serving import Trajectory
 from retool_mcore.planner.simulate import Order, Simulation
 
+# Layouts of the measured runs: stock verl's, ours, and ours with full micro-batches, overlap and bfloat16 logits.
+STOCK = {"tp": 2, "micro_batch_tokens": 12288}
+OURS = STOCK | {"fused_swiglu": True, "fused_rope": True, "fused_log_probs": "in_place", "fused_wgrad": True}
+FULL = OURS | {"micro_batch_tokens": 16384, "packed": True, "overlap": True, "half_logits": True}
 SHAPE = Shape(24, 896, 4864, 14, 2, 64, 151936, False)  # Qwen2.5-0.5B with an output matrix of its own
 GROUP, SEQUENCES, SLOTS, WARM, PLAYED = 8, 256, 256, 3, 8
 # Batches at work beyond the one that is trained, and whether the pass for old log-probabilities is left out.

@@ -1,17 +1,8 @@
-"""Judges the pairs that were written before the grader saw one of them (SETS): right, wrong, how long.
+"""Judges the pairs that were held back (tests/support/grading/held_back.py): right, wrong, and how long.
 
-python -m benchmarks.rewards.held_back [--set held_back_forms] [--out grader_held_back_forms_again]
+    python -m benchmarks.rewards.held_back [--set held_back_forms] [--out grader_held_back_forms_again]
 
-The pairs, {family: [[answer, truth, same], ...]}, are made apart from the generators that the grader was developed on
-(metamorphic.py, statements.py). `held_back` comes from the look of the answers of college_math, CARP and Minerva:
-slashes with spaces, `+C`, solved systems, families over the integers, implicit equations. `held_back_forms` comes from
-the forms in the issues and suites of published graders (Math-Verify, NeMo-Skills, STACK) and in GSM8K, AIME and
-UGMathBench: sympy's texts and LaTeX, chains of equations, planes, choices, quantities, and attempts to cheat of other
-templates. `held_back_blind` is hand-made: truths of Omni-MATH and of the kinds that GSM8K-like sets have (units, money,
-times, words), each with answers that a reader takes for the same and for another, and cheats in words of their own; its
-author had read docs/grader.md and the templates of statements.py, and no rule. Elsewhere each value is known by
-construction. A first result is an estimate; after the faults that it showed are
-mended, the set is a test and no estimate any more.
+A set's first result is an estimate. Once the faults that it showed are mended, the set is a test.
 """
 
 import argparse
@@ -19,17 +10,9 @@ import json
 import statistics
 import time
 from collections import Counter
-from pathlib import Path
 
 from benchmarks import provenance
-
-SETS = ("held_back", "held_back_forms", "held_back_blind")
-
-
-def pairs(name: str = "held_back") -> list[tuple[str, str, bool, str]]:
-    """(answer, truth, whether they are the same, family) of one of SETS."""
-    families = json.loads(Path(__file__).with_name(f"{name}.json").read_text())
-    return [(answer, truth, same, name) for name, found in families.items() for answer, truth, same in found]
+from tests.support.grading.held_back import SETS, pairs
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     python -m benchmarks.rewards.kinds --before de51f34 --others ""  # this tree and a commit's grader
 
 The kinds come from school and competition problems, multiple choice and reasoning_gym; the pairs are made here, by
-seed, with values of their own (kinds_false.py, kinds_true.py). A cell is "right answers refused, wrong answers
+seed, with values of their own (tests/support/grading/kinds.py). A cell is "right answers refused, wrong answers
 accepted".
 """
 
@@ -16,13 +16,10 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 from benchmarks import provenance
-from benchmarks.rewards.kinds_false import FALSE_ACCEPTS
-from benchmarks.rewards.kinds_true import RIGHT_REFUSED
+from tests.support.grading.kinds import KINDS, pairs
 
-KINDS = FALSE_ACCEPTS | RIGHT_REFUSED
 _JUDGE = """
 import json, sys
 from retool_mcore.rewards.grader.structure import decide
@@ -33,16 +30,6 @@ def safe(pair):
         return False
 print(json.dumps([safe(pair) for pair in json.load(sys.stdin)]))
 """
-
-
-def pairs(kind: str, seed: int, count: int) -> list[tuple[str, str, bool]]:
-    """At least `count` different (answer, truth, whether they are the same) of one of KINDS."""
-    random, found = Random(f"{kind} {seed}"), {}
-    while len(found) < count:
-        for answer, truth, same in KINDS[kind](random):
-            if answer != truth:
-                found[answer, truth] = same
-    return [(*pair, same) for pair, same in found.items()]
 
 
 def judged_at(commit: str, asked: list[tuple[str, str]]) -> list[bool]:

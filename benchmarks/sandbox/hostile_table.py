@@ -20,9 +20,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import provenance
-from benchmarks.sandbox.hostile import hostile_catalogue, hostile_runner
 from benchmarks.sandbox.measure import PACKAGES
 from retool_mcore.errors import UserError
+from tests.support.hostile import hostile_catalogue, hostile_runner
 
 CASES, FAMILIES, LEVELS = hostile_catalogue.CASES, hostile_catalogue.FAMILIES, hostile_runner.LEVELS
 

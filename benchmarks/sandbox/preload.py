@@ -9,10 +9,10 @@ import os
 import time
 
 from benchmarks import provenance
-from benchmarks.sandbox.hostile import hostile_runner
 from benchmarks.sandbox.measure import PACKAGES, closed_loop, pss_mb, summary
 from benchmarks.sandbox.speed import PROGRAMS
 from retool_mcore.sandbox.local import LocalSandbox
+from tests.support.hostile import hostile_runner
 
 SETS = ["", "numpy", "numpy,sympy", "numpy,scipy,sympy", "numpy,scipy,sympy,pandas"]
 

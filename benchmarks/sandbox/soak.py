@@ -8,8 +8,8 @@ import shutil
 import tempfile
 import time
 
-from benchmarks.sandbox.hostile import hostile_runner
 from benchmarks.sandbox.measure import pss_mb
+from tests.support.hostile import hostile_runner
 
 CLIENTS = 8
 FORKS = "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(99)"

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 from benchmarks import provenance
-from benchmarks.sandbox.hostile import hostile_runner
 from benchmarks.sandbox.measure import PACKAGES, closed_loop, percentile, pss_mb, summary
 from benchmarks.sandbox.rivals import TIMEOUT_S, Bubblewrap, Fork, Fusion, Ours, Subprocess
 from benchmarks.sandbox.soak import soak
 from benchmarks.sandbox.tables import print_tables
+from tests.support.hostile import hostile_runner
 
 PROGRAMS = {
     "print(1)": "print(1)",

@@ -1,10 +1,10 @@
 """Markdown tables out of benchmarks/results/sandbox*.json, and into docs/measured/sandbox.md between its markers."""
 
 import json
-import re
 from pathlib import Path
 
 from benchmarks import provenance
+from benchmarks.tables import markdown, put
 
 SYSTEMS = ("retool", "plain fork", "subprocess", "bubblewrap", "SandboxFusion")
 
@@ -13,7 +13,7 @@ def print_tables(document: Path, write: bool) -> None:
     """Print every table that has a result; `write`: replace `<!-- table NAME -->...<!-- end -->` in `document`."""
     tables = {}
     makers = {"sandbox": comparison, "sandbox_neighbours": neighbours, "sandbox_hostile": hostile, "sandbox_soak": soak}
-    makers |= {"sandbox_load": load, "sandbox_preload": preload, "sandbox_before_after": before_after}
+    makers |= {"sandbox_load": load, "sandbox_preload": preload}
     for name, make in makers.items():
         path = provenance.RESULTS / f"{name}.json"
         if path.exists():
@@ -21,18 +21,7 @@ def print_tables(document: Path, write: bool) -> None:
     for name, table in tables.items():
         print(f"## {name}\n\n{table}\n")
     if write:
-        text = document.read_text()
-        for name, table in tables.items():
-            block = f"<!-- table {name} -->\n{table}\n<!-- end -->"
-            text = re.sub(
-                rf"<!-- table {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL
-            )
-        document.write_text(text)
-
-
-def _rows(head: list[str], rows: list[list]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+        document.write_text(put(document.read_text(), tables, document.name))
 
 
 def _measured(made: dict) -> str:
@@ -72,7 +61,7 @@ def comparison(result: dict) -> str:
     memory = result["memory"]
     parts = [
         f"{_measured(result['made'])} Level `{result['level']}`.",
-        _rows(head, rows),
+        markdown(head, rows),
         *[f"Left out: {name}: {reason}." for name, reason in result["left_out"].items()],
         f"Idle, shared pages divided among their sharers (PSS): server {memory['server_mb']} MB, "
         f"{memory['waiting_processes']} waiting processes of {memory['waiting_mb_each']} MB on average "
@@ -91,7 +80,7 @@ def neighbours(result: dict) -> str:
     ]
     groups = "on" if result["autogroup"] else "off"
     head = ["clients", "hogs beside them", "p99 ms alone", "p99 ms beside", "ratio"]
-    return f"{_measured(result['made'])} The kernel's automatic groups are {groups}.\n\n{_rows(head, rows)}"
+    return f"{_measured(result['made'])} The kernel's automatic groups are {groups}.\n\n{markdown(head, rows)}"
 
 
 def load(result: dict) -> str:
@@ -103,7 +92,7 @@ def load(result: dict) -> str:
         rows[-1] += [beside["own_p99_ms"], row["own_p50_ratio"], row["own_p99_ratio"], beside["whole_p50_ms"]]
     head = ["hostile", "alone: p50 ms", "p99", "beside: runs", "p50 ms", "p99", "ratio p50", "ratio p99"]
     text = f"256 sleeps of one second at once: {result['sleeps_256_s']} s."
-    return f"{_measured(result['made'])}\n\n{_rows([*head, 'with its wait: p50 ms'], rows)}\n\n{text}"
+    return f"{_measured(result['made'])}\n\n{markdown([*head, 'with its wait: p50 ms'], rows)}\n\n{text}"
 
 
 def preload(result: dict) -> str:
@@ -112,15 +101,7 @@ def preload(result: dict) -> str:
     keys = ("preload", "first_run_s", "warm_interpreter_pss_mb", "all_processes_pss_mb")
     rows = [[*[row[key] for key in keys], *[row[program]["p50_ms"] for program in programs]] for row in result["rows"]]
     head = ["preloaded", "first run s", "warm interpreter MB", "all processes MB", *[f"`{p}` p50 ms" for p in programs]]
-    return f"{_measured(result['made'])}\n\n{_rows(head, rows)}"
-
-
-def before_after(result: dict) -> str:
-    """Medians of two checkouts, measured in turns."""
-    keys = [f"{key}_{which}" for key in ("runs_per_s", "p50_ms", "p99_ms") for which in ("before", "after")]
-    rows = [[row["clients"], *[round(row[key], 1) for key in keys]] for row in result["medians"]]
-    head = ["clients", *[key.replace("_", " ").replace(" per s", "/s") for key in keys]]
-    return f"{_measured(result['made'])} Medians of {result['rounds']} turns.\n\n{_rows(head, rows)}"
+    return f"{_measured(result['made'])}\n\n{markdown(head, rows)}"
 
 
 def hostile(result: dict) -> str:
@@ -146,9 +127,9 @@ def hostile(result: dict) -> str:
             if name not in names:
                 names.append(name)
     listed = [[level, reason, ", ".join(f"`{name}`" for name in names)] for (level, reason), names in reasons.items()]
-    parts = [_measured(result["made"]), _rows(head, [[row[key] for key in keys] for row in result["rows"]])]
+    parts = [_measured(result["made"]), markdown(head, [[row[key] for key in keys] for row in result["rows"]])]
     if listed:
-        parts += ["Programs that a level does not contain:", _rows(["level", "why", "programs"], listed)]
+        parts += ["Programs that a level does not contain:", markdown(["level", "why", "programs"], listed)]
     return "\n\n".join(parts)
 
 
@@ -162,6 +143,6 @@ def soak(result: dict) -> str:
         [
             f"{_measured(result['made'])} Level `{result['level']}`, {result['runs']} runs, "
             f"{result['runs_per_s']} runs/s: {statuses}. Unexpected statuses: {wrong}.",
-            _rows(["", "after the first tenth", "after all"], rows),
+            markdown(["", "after the first tenth", "after all"], rows),
         ]
     )

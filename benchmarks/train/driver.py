@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 
 from benchmarks import provenance
-from benchmarks.train.audit import make_records
+from benchmarks.train.made_records import make_records
 from retool_mcore.backends.verl.wire import sent, whole
 from retool_mcore.rollout.samples import Group, Sample
 from retool_mcore.state import alarms

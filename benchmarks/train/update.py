@@ -20,10 +20,10 @@ from pathlib import Path
 import yaml
 
 from benchmarks import provenance
-from benchmarks.planner.calibration import batch_of, case
 from retool_mcore.backends.env import COMMON, CPU, ONE_NODE
 from retool_mcore.planner import SHAPES, Shape
 from retool_mcore.planner.flops import model_flops
+from tests.support.calibration import batch_of, case
 
 WORKER = "benchmarks.train.worker"
 PLAN = Path(__file__).with_name("plan.yaml")

@@ -23,12 +23,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from pyarrow import parquet
 
 from benchmarks import provenance
-from benchmarks.view.browser import CHROMIUM, browser
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.metrics.records import write_step
 from retool_mcore.view.curves import Curves
 from retool_mcore.view.server import application
 from retool_mcore.view.source import Source
+from tests.support.browser.browser import CHROMIUM, browser
 
 PACKAGES = ("pyarrow", "aiohttp", "tokenizers", "numpy")
 METRICS = 230  # a step

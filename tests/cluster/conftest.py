@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from slurm_clusters import await_idle
 
-from benchmarks.cluster import slurm_here
-from benchmarks.cluster.slurm_cluster import Cluster
+from tests.support.slurm import slurm_here
+from tests.support.slurm.slurm_cluster import Cluster
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cluster.slurm_cluster import Cluster
-from benchmarks.cluster.slurm_jobs import Job
+from tests.support.slurm.slurm_cluster import Cluster
+from tests.support.slurm.slurm_jobs import Job
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = """\

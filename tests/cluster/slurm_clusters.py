@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import slurm_here
-from benchmarks.cluster.slurm_cluster import Cluster
+from tests.support.slurm import slurm_here
+from tests.support.slurm.slurm_cluster import Cluster
 
 
 def await_idle(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from light_jobs import submit, tell, wait_for, wait_for_steps
 from made_reports import gpu
 from slurm_clusters import other_cluster
 
-from benchmarks.cluster import slurm_faults
+from tests.support.slurm import slurm_faults
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(1800)]
 GPUS = ("--gpus-per-node=8", "--exclusive")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.slurm_jobs import SIZE, Job, prepare
+from tests.support.slurm.slurm_jobs import SIZE, Job, prepare
 
 REPOSITORY = Path(__file__).parents[2]
 INSIDE = """\

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.cluster import faults, slurm_jobs
+from benchmarks.cluster import faults
 from retool_mcore.metrics import records
+from tests.support.slurm import slurm_jobs
 
 N = 2
 

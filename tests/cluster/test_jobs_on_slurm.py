@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from light_jobs import PATIENCE_S, step_of, submit, tell, wait_for, wait_for_steps
 
-from benchmarks.cluster import slurm_faults, slurm_here
-from benchmarks.cluster.slurm_jobs import ENV, RETOOL, Job
 from retool_mcore.state import chain
+from tests.support.slurm import slurm_faults, slurm_here
+from tests.support.slurm.slurm_jobs import ENV, RETOOL, Job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 

@@ -6,8 +6,8 @@ import time
 import pytest
 from light_jobs import step_of, submit, tell, wait_for, wait_for_steps
 
-from benchmarks.cluster import slurm_faults
-from benchmarks.cluster.slurm_jobs import ENDS, Job
+from tests.support.slurm import slurm_faults
+from tests.support.slurm.slurm_jobs import ENDS, Job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(1800)]
 

@@ -4,8 +4,8 @@ import pytest
 from light_jobs import submit, tell, wait_for, wait_for_steps
 from slurm_clusters import other_cluster
 
-from benchmarks.cluster.slurm_jobs import Job
 from retool_mcore.state import chain
+from tests.support.slurm.slurm_jobs import Job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(1800)]
 PARTITIONS = """\

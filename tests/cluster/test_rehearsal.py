@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from benchmarks.cluster import rehearsal, rehearsal_plan, slurm_faults
+from benchmarks.cluster import rehearsal
+from tests.support.slurm import rehearsal_plan, slurm_faults
 
 
 def test_every_phase_gets_limits_and_kills_and_every_victim_its_turn():

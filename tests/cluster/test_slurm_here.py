@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.slurm_cluster import NODES
+from tests.support.slurm.slurm_cluster import NODES
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import slurm_faults, slurm_here
-from benchmarks.cluster.slurm_jobs import fork, prepare, retool, submit, wrong_groups, wrong_steps
+from tests.support.slurm import slurm_faults, slurm_here
+from tests.support.slurm.slurm_jobs import fork, prepare, retool, submit, wrong_groups, wrong_steps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.coldstart.model_double import MODEL
 from retool_mcore.coldstart.config import Columns, Config, Execution, Judge, Model, Rewrite, Source
+from tests.support.coldstart.model_double import MODEL
 
 
 def config(folder: Path, source: Path, url: str, **changes) -> Config:

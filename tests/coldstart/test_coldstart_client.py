@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from benchmarks.coldstart.model_double import MODEL, serving
 from retool_mcore.coldstart.client import CallCache, Client
 from retool_mcore.coldstart.command import serve_command
 from retool_mcore.coldstart.config import Columns, Config, Judge, Model, Rewrite, Source
 from retool_mcore.coldstart.rows import Drop, Row
 from retool_mcore.coldstart.verify import SCHEMA, check_by_judge, judged_answer
 from retool_mcore.errors import UserError
+from tests.support.coldstart.model_double import MODEL, serving
 
 QUESTION = [{"role": "user", "content": "What is 6 times 7?"}]
 

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from benchmarks.coldstart.recorded_rewrites import block
 from retool_mcore.coldstart import select
 from retool_mcore.coldstart.config import EvaluationFile, Execution, Select
 from retool_mcore.coldstart.dedup import Decontaminate
@@ -19,6 +18,7 @@ from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.local import LocalSandbox
+from tests.support.coldstart.recorded_rewrites import block
 
 END = "So.\n<answer>\n\\boxed{4}\n</answer>"
 

@@ -13,10 +13,10 @@ from coldstart_runs import config
 # Loaded before the forks, which would each take seconds for it.
 from transformers import AutoTokenizer  # noqa: F401
 
-from benchmarks.coldstart.model_double import recorded_replies, serving
-from benchmarks.coldstart.recorded_rewrites import KINDS, recorded, write_source
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.rows import Store
+from tests.support.coldstart.model_double import recorded_replies, serving
+from tests.support.coldstart.recorded_rewrites import KINDS, recorded, write_source
 
 ROWS = recorded(15)
 STAGES = [

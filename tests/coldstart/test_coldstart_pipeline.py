@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from coldstart_runs import config
 
-from benchmarks.coldstart.model_double import recorded_replies, serving
-from benchmarks.coldstart.recorded_rewrites import KINDS, recorded, write_source
 from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.pipeline import run
 from retool_mcore.data.schema import check_sft
 from retool_mcore.data.sft_dataset import ReToolSFTDataset
+from tests.support.coldstart.model_double import recorded_replies, serving
+from tests.support.coldstart.recorded_rewrites import KINDS, recorded, write_source
 
 ROWS = recorded(45)
 

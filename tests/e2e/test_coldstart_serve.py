@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from e2e_runs import COMMAND, metrics_of, retool
 
-from benchmarks.coldstart.model_double import recorded_replies, serving
-from benchmarks.coldstart.recorded_rewrites import KINDS, NEAR_MISSES, recorded, write_source
 from retool_mcore.data.tiny_model import make_tiny_model
+from tests.support.coldstart.model_double import recorded_replies, serving
+from tests.support.coldstart.recorded_rewrites import KINDS, NEAR_MISSES, recorded, write_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 START_S = 900

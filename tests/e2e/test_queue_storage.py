@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 # A real storage unit without Ray: what its worker thread does with a message is what the exploit is of.
 UNIT = """
-from benchmarks.cluster.queue_keys import attacked
+from tests.support.queue_keys import attacked
 private_sockets.install()
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
 unit = SimpleStorageUnit.__ray_metadata__.modified_class({"_run_id": "x"})

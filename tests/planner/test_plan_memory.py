@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.calibration import predict
 from retool_mcore.errors import UserError
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, layers_in_flight, memory, models, stage_parameters
+from tests.support.calibration import predict
 
 BIG = SHAPES["qwen2.5-32b"]
 BASE = Layout(tp=4, pp=2, dp=2, micro_batch_tokens=8192)

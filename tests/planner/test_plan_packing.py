@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planner.packing import plan
 from retool_mcore.errors import UserError
 from retool_mcore.planner.packing import Cost, pack
 from retool_mcore.planner.shape import SHAPES
 
-COST = Cost.of(SHAPES["qwen2.5-32b"])
 LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=80)
 
 
@@ -24,29 +22,11 @@ def test_every_sequence_is_in_one_micro_batch_and_none_is_too_full(lengths, slot
     assert sum(sum(lengths[index] for index in taken) * 2 <= slots for taken in bins) <= 1
 
 
-@settings(max_examples=60, deadline=None)
-@given(LENGTHS, st.integers(120, 400), st.integers(1, 4), st.integers(1, 3))
-def test_ranks_have_as_many_micro_batches_each_and_nothing_is_lost(lengths, slots, ranks, multiple):
-    try:
-        packing = plan(lengths, slots=slots, ranks=ranks, cost=COST, multiple=multiple)
-    except UserError as error:
-        assert "do not make" in str(error)
-        return
-    assert {len(rank) for rank in packing.ranks} == {len(packing.ranks[0])}
-    assert len(packing.ranks) == ranks and len(packing.ranks[0]) % multiple == 0
-    taken = [micro_batch for rank in packing.ranks for micro_batch in rank]
-    assert all(taken) and sorted(sum(taken, [])) == list(range(len(lengths)))
-    assert max(sum(lengths[index] for index in micro_batch) for micro_batch in taken) <= slots
-    assert 0 < packing.fill <= 1 <= packing.imbalance + 1e-9
-
-
 @pytest.mark.parametrize("seed", range(2))
-def test_thousands_of_lengths_fill_nearly_every_slot_and_balance(seed):
+def test_thousands_of_lengths_fill_nearly_every_slot(seed):
     random = np.random.default_rng(seed)
     lengths = np.minimum(16384, random.lognormal(np.log(5000), 0.75, 4096)).astype(int) + 200
-    packing = plan(lengths, slots=32768, ranks=4, cost=COST)
-    assert packing.fill >= 0.995
-    assert packing.imbalance <= 1.01
+    assert lengths.sum() / (32768 * len(pack(lengths, 32768))) >= 0.995
 
 
 def test_pairs_fill_exactly_where_the_longest_that_fits_would_not():
@@ -60,14 +40,6 @@ def test_a_pair_of_one_length_needs_two_sequences_of_it():
     assert sorted(map(sorted, pack(np.array([60, 20, 35, 20]), 100))) == [[0, 1, 3], [2]]
 
 
-def test_levelling_moves_a_sequence_only_where_there_is_room():
-    full = plan([90, 10, 50, 50], slots=100, ranks=2, cost=Cost(0, 1))
-    assert sorted(sorted(rank[0]) for rank in full.ranks) == [[0, 1], [2, 3]]
-    # The same with room for the 10 beside the 40s: the two ranks come closer.
-    room = plan([90, 10, 40, 40], slots=100, ranks=2, cost=Cost(0, 1))
-    assert sorted(sorted(rank[0]) for rank in room.ranks) == [[0], [1, 2, 3]]
-
-
 def test_cost_is_the_models_forward_flops():
     from retool_mcore.planner.flops import forward_flops
 
@@ -76,18 +48,11 @@ def test_cost_is_the_models_forward_flops():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ({"lengths": [], "slots": 10}, "at least one"),
-        ({"lengths": [3, 0], "slots": 10}, "1 token or more"),
-        ({"lengths": [11], "slots": 10}, "raise micro_batch_tokens"),
-        ({"lengths": [5, 5], "slots": 10, "ranks": 3}, "do not make 3"),
-        ({"lengths": [5, 5], "slots": 10, "ranks": 0}, "expected 1 or more"),
-    ],
+    ("lengths", "part"), [([], "at least one"), ([3, 0], "1 token or more"), ([11], "raise micro_batch_tokens")]
 )
-def test_what_cannot_be_packed_is_refused(arguments, part):
+def test_what_cannot_be_packed_is_refused(lengths, part):
     with pytest.raises(UserError, match=part):
-        plan(arguments.pop("lengths"), **arguments)
+        pack(np.array(lengths), 10)
 
 
 def test_a_pair_that_fills_a_micro_batch_is_as_alike_as_there_are():

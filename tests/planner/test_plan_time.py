@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.calibration import FITTED, Case, calibrate, case, covered, predict, read
 from retool_mcore.errors import UserError
 from retool_mcore.planner import MACHINES, SHAPES, Batch, Layout
 from retool_mcore.planner.flops import model_flops
 from retool_mcore.planner.machine import Constants
 from retool_mcore.planner.rollout import Rollout, fit, generation_seconds, lacks, resident
 from retool_mcore.planner.time import log_prob_seconds, seconds
+from tests.support.calibration import FITTED, Case, calibrate, case, covered, predict, read
 
 H200 = MACHINES["H200-141"]
 SHAPE = SHAPES["qwen2.5-7b"]

@@ -10,11 +10,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from benchmarks.cluster.slurm_jobs import ENV, Job
 from retool_mcore.backends.env import stage_env
 from retool_mcore.backends.forked_python import PYTHON
 from retool_mcore.config import compose
 from retool_mcore.runner import template
+from tests.support.slurm.slurm_jobs import ENV, Job
 
 LAYOUT = "2x8-80g"  # TP8 x PP2
 RETOOL = str(Path(sys.executable).with_name("retool"))

@@ -33,9 +33,9 @@ from rehearsal_runs import (
 )
 from thin_models import write_thin
 
-from benchmarks.cluster import slurm_here
 from retool_mcore.config import compose
 from retool_mcore.metrics.records import write_step
+from tests.support.slurm import slurm_here
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.timeout(3600)]
 

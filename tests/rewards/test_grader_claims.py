@@ -4,9 +4,9 @@ import tracemalloc
 
 import pytest
 
-from benchmarks.rewards import metamorphic, statements
-from benchmarks.rewards.grader import hostile
 from retool_mcore.rewards.grader.structure import decide
+from tests.support.grading import metamorphic, statements
+from tests.support.grading.hostile_inputs import hostile
 
 CHEATS = statements.cheats()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rewards import fuzz
 from retool_mcore.rewards.grader.structure import decide
+from tests.support.grading import fuzz
 
 # {truth: {"same": answers that say it, "other": answers that say something else}}
 FORMS = json.loads(Path(fuzz.__file__).with_name("forms.json").read_text())

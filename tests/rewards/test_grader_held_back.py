@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.rewards.held_back import SETS, pairs
 from retool_mcore.rewards.grader.structure import decide
+from tests.support.grading.held_back import SETS, pairs
 
 
 def matrix(*rows: str) -> str:

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from benchmarks.rewards import kinds
 from retool_mcore.rewards.grader.structure import decide
+from tests.support.grading import kinds
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

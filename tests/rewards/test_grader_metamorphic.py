@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rewards import metamorphic
 from retool_mcore.rewards.grader.structure import decide
 from retool_mcore.rewards.grader.text import normal_form
+from tests.support.grading import metamorphic
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.rewards.math_verify_pairs import DISPUTED, PAIRS
 from retool_mcore.rewards.grader.structure import decide
+from tests.support.grading.math_verify_pairs import DISPUTED, PAIRS
 
 
 @pytest.mark.parametrize(("truth", "answer", "same"), [*PAIRS, *DISPUTED])

@@ -13,7 +13,7 @@ from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.service.app import Service
 from retool_mcore.sandbox.service.schema import Limits
 
-SERVE = Path(__file__).parents[2] / "benchmarks" / "sandbox" / "serve_plainly.py"
+SERVE = Path(__file__).parents[1] / "support" / "serve_plainly.py"
 
 
 class Gate:

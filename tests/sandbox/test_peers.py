@@ -1,6 +1,6 @@
 """What SandboxFusion's and verl's own tests ask of a service, in our words and of ours.
 
-The originals are on no package index; benchmarks/sandbox/peers.py runs them from checkouts and lists what differs on
+The originals are on no package index; tests/support/peers.py runs them from checkouts and lists what differs on
 purpose.
 """
 
@@ -10,7 +10,7 @@ import pytest
 import requests
 from services import end_process, start_process, url_of
 
-from benchmarks.sandbox import peers
+from tests.support import peers
 
 
 @pytest.fixture(scope="module")

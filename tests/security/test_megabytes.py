@@ -2,15 +2,15 @@
 hurt.
 
 Where the time grew with the square, a quarter took many minutes and a megabyte hours, far beyond the limit of a test;
-where a reader called itself for every bracket, it raised. Times are measured by `benchmarks/rewards/untrusted.py`,
-which holds the cases.
+where a reader called itself for every bracket, it raised. Times are measured by
+`benchmarks/rewards/untrusted.py`.
 """
 
 import functools
 
 import pytest
 
-from benchmarks.rewards import untrusted
+from tests.support import untrusted
 
 QUARTER, MEGABYTE = 250_000, 1_000_000
 

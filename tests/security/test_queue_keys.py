@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from benchmarks.cluster import queue_keys as rig
+from tests.support import queue_keys as rig
 
 SOCKETS = 4  # two of the controller, one of each storage unit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from benchmarks.view.browser import CHROMIUM, Tab, browser
 from retool_mcore.view.server import application
+from tests.support.browser.browser import CHROMIUM, Tab, browser
 
 MARKS = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),

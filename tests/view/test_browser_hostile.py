@@ -5,9 +5,9 @@ import json
 from made_run import add_metrics, call, make_run, record
 from shown_run import MARKS, look, shown
 
-from benchmarks.view.browser import browser
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.metrics.records import write_step
+from tests.support.browser.browser import browser
 
 pytestmark = MARKS
 

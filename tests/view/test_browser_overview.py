@@ -3,7 +3,7 @@
 from made_run import add_evaluation, add_metrics, make_run, metrics_line
 from shown_run import MARKS, ROWS, TABLE, click_on_step, figure, look, shown
 
-from benchmarks.view import example_run
+from tests.support.browser import example_run
 
 pytestmark = MARKS
 

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from benchmarks.sandbox.hostile.hostile_catalogue import CASES
-from benchmarks.sandbox.hostile.hostile_runner import LEVELS, Range
 from retool_mcore.errors import UserError
+from tests.support.hostile.hostile_catalogue import CASES
+from tests.support.hostile.hostile_runner import LEVELS, Range
 
 STRONGEST = "strongest"
 

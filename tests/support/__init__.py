@@ -1,0 +1,1 @@
+"""Rigs that several tests share; benchmarks may import them, the package, docs/ and examples/ may not."""

@@ -1,0 +1,1 @@
+"""A headless Chromium and a made run for it to show."""
