@@ -42,7 +42,7 @@ def test_two_nodes_with_names_addresses_and_gpus_of_their_own(cluster):
     assert len(set(addresses)) == 2 and not any(address.startswith("127.") for address in addresses)
 
 
-@pytest.mark.parametrize("stage", ["sft", "rl", "eval", "tensorboard", "sandbox"])
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval", "export", "tensorboard", "sandbox"])
 def test_the_batch_scripts_are_accepted(cluster, stage):
     """Slurm reads every #SBATCH line of theirs and finds nodes for them, with no site file changed."""
     cluster.run("sbatch", "--test-only", f"slurm/{stage}.sbatch", cwd=REPOSITORY)
