@@ -70,16 +70,9 @@ def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     Raises UserError when it needs a link and no folder of this user's own can be had for it, or when another user has
     the job's folder.
     """
-    given, kept, job = env.get("TMPDIR"), env.get(GIVEN), env.get(JOB)
-    if job:  # as Python's tempfile looks for it
-        given = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), PLACES[0])
-    if not given:
+    if (path := _asked(env)) is None:
         return {}
-    if kept and Path(given).name == _name(Path(kept)):
-        given = kept
-    path = Path(os.path.abspath(given))
-    if job:
-        path = path if path.name == job else path / job
+    if JOB in env:
         try:
             own_folder(path, 0o711)  # sandboxed programs run as another user, in a folder below
         except OSError:  # `folder` says what is wrong with the one above
@@ -88,6 +81,19 @@ def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
         return {}
     named = short(path)
     return {} if str(named) == env.get("TMPDIR") else {"TMPDIR": str(named), GIVEN: str(path)}
+
+
+def _asked(env: Mapping[str, str]) -> Path | None:
+    """The folder that TMPDIR names or, as a link of ours, stands for; a job's own below it. None: the system's."""
+    given, kept, job = env.get("TMPDIR"), env.get(GIVEN), env.get(JOB)
+    if job:  # as Python's tempfile looks for it
+        given = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), PLACES[0])
+    if not given:
+        return None
+    if kept and Path(given).name == _name(Path(kept)):
+        given = kept
+    path = Path(os.path.abspath(given))
+    return path / job if job and path.name != job else path
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
@@ -110,15 +116,10 @@ def job_folder(job: str, start: int) -> dict[str, str]:
 
 def remove_job_folder(env: Mapping[str, str] = os.environ) -> None:
     """Remove this job's folder from this node, and what earlier starts of it have left, as on a node that was lost.
-
-    env: as `variables` made it; nothing is done outside a job.
-    """
-    if JOB not in env or "TMPDIR" not in env:
+    Nothing is done outside a job."""
+    if JOB not in env or (place := _asked(env)) is None:
         return
     job, _, start = env[JOB].rpartition("-")
-    place = Path(env.get(GIVEN) or env["TMPDIR"])
-    if place.name != env[JOB]:
-        return
     for path in place.parent.glob(f"{job}-*"):
         number = path.name.removeprefix(f"{job}-")
         if number.isdecimal() and int(number) <= int(start):

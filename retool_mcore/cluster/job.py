@@ -129,6 +129,7 @@ def run_attempt_on_nodes(
             signals.ignore()
             signals.judges |= crash_marker.end(folder, allocation.mark)
             sweep(allocation, site)
+            temporary.remove_job_folder()  # a job that was cancelled starts no step that sweeps
     except Paused as paused:
         if paused.why == stop.REQUEST:
             why = f"{paused}: it was asked to (retool stop, or STOP in its folder)."

@@ -190,6 +190,8 @@ def ray(
     finally:
         keep_logs(folder, Path(logs) / network.host())
         clean(mark, index)
+        if index > 0:  # the first node's is still its stage's
+            temporary.remove_job_folder()
 
 
 def clean(mark: str, index: int) -> None:
@@ -213,7 +215,10 @@ def stage(mark: str, stage: str, config: str, others: Sequence[str]) -> int:
     env = node_env(index, interface) | {"NODE_RANK": str(index)}
     command = stage_command(stage, OmegaConf.load(path), path, env)
     with template.forked(env, command) as (env, command):
-        return supervise(command, env, node_mark(mark, index), "torchrun", log=path.with_name("log.txt"))
+        code = supervise(command, env, node_mark(mark, index), "torchrun", log=path.with_name("log.txt"))
+    if code > 128:  # ended from outside: a job that was cancelled starts no sweep
+        temporary.remove_job_folder()
+    return code
 
 
 def stacks(mark: str, folder: str) -> int:

@@ -149,3 +149,20 @@ sys.exit(node.main(["stage", {given!r}]))
 """
     done = run_python({"TMPDIR": str(base), "RETOOL_TEMPLATE": "off"} | JOB, "-c", code)
     assert f"found {base / NAME}" in done.stdout.splitlines(), done.stderr
+
+
+def test_a_part_that_is_ended_from_outside_leaves_nothing(base, tmp_path):
+    """Slurm starts no step, and so no sweep, in a job that was cancelled."""
+    (tmp_path / "config.yaml").write_text("{}")
+    given = json.dumps({"mark": "15-2", "stage": "sft", "config": str(tmp_path / "config.yaml"), "others": []})
+    code = f"""
+import os, signal, sys, threading
+from retool_mcore.cluster import node
+look = "import tempfile, time; print(tempfile.mkdtemp()); time.sleep(60)"
+node.stage_command = lambda *_: [sys.executable, "-uc", look]
+threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+sys.exit(node.main(["stage", {given!r}]))
+"""
+    done = run_python({"TMPDIR": str(base), "RETOOL_TEMPLATE": "off"} | JOB, "-c", code)
+    assert done.returncode == 143 and done.stdout.startswith(str(base / NAME)), done.stderr
+    assert list(base.iterdir()) == []

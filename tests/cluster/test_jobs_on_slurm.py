@@ -67,7 +67,7 @@ def temporary_files(job: Job) -> list[Path]:
 
 @pytest.mark.parametrize("length", [0, pytest.param(150, marks=pytest.mark.nightly)], ids=["/tmp", "a long TMPDIR"])
 def test_jobs_on_one_node_do_not_meet_in_tmpdir_and_leave_nothing_there(cluster, tmp_path, monkeypatch, length):
-    """One ends by itself, one by a failure and then by scancel; a socket's name fits below either's folder."""
+    """One ends on its own, one by a failure and then by scancel; a socket's name fits below either's folder."""
     base = tmp_path / ("d" * length) if length else Path(tempfile.gettempdir())
     base.mkdir(exist_ok=True)
     if length:
