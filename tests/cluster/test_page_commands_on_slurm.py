@@ -24,6 +24,11 @@ def commands(first: str) -> list[list[str]]:
     return found
 
 
+def allocation() -> list[str]:
+    """The page's salloc of two nodes, without a command."""
+    return next(line for line in commands("salloc") if "--nodes=2" in line and "retool" not in line)
+
+
 def output(command: str) -> list[str]:
     """What the page shows below its command that begins so."""
     _, _, rest = PAGE.read_text().partition(f"\n$ {command}")
@@ -42,7 +47,7 @@ def test_slurm_takes_the_batch_scripts_with_the_pages_words(cluster):
 
 def test_a_stage_takes_the_pages_words(cluster, tmp_path):
     """On the nodes of an allocation, as slurm/attach.sh starts it: refused is only the word that the page has not."""
-    (allocate, *_) = commands("salloc")
+    allocate = allocation()
     attached = commands("slurm/attach.sh")
     script = tmp_path / "by_hand.sh"
     lines = [shlex.join([*line, "train.no_such_key=1"]) + "; echo ended: $?" for line in attached]
@@ -81,3 +86,13 @@ def test_a_sweep_of_jobs_submits_each_run(cluster, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("sbatch --parsable") == done.stdout.count("== sweep: ") == 3
     assert "complete" not in done.stdout.splitlines()[-1], "none of them has begun"
+
+
+@pytest.mark.nightly
+def test_the_doctor_looks_at_an_allocation_from_a_login_node(cluster, tmp_path):
+    """This machine does not know the nodes' names, as many login nodes do not."""
+    allocate = allocation()
+    words = [RETOOL, "doctor", "parallel=cpu-2nodes", f"runs_dir={tmp_path}"]
+    said = cluster.run(*allocate, *words, env=ENV | {"RETOOL_INTERFACE": "eth0"}, timeout_s=500)
+    assert "nodes: n1, n2: " in said and "checks, all fine" in said, said
+    assert "nccl_check: all nodes together: " in said and "interface " in said, said
