@@ -63,7 +63,7 @@ def test_a_stage_takes_the_pages_words(cluster, tmp_path):
 def test_what_a_dry_run_prints_is_on_the_page(cluster, tmp_path):
     (line,) = [line for line in commands("retool") if "--dry-run" in line]
     runs = tmp_path / "runs"
-    said = cluster.run(RETOOL, *line[1:], f"runs_dir={runs}", env=ENV)
+    said = cluster.run(RETOOL, *line[1:], f"runs_dir={runs}", env=ENV, timeout_s=300)
     shown = [text.replace(f" runs_dir={runs}", "") for text in said.splitlines()]
     assert with_paths_of_the_page("\n".join(shown), runs) == output("retool submit")
 
@@ -71,7 +71,7 @@ def test_what_a_dry_run_prints_is_on_the_page(cluster, tmp_path):
 @pytest.mark.nightly
 def test_what_prepare_and_a_queue_print_is_on_the_page(cluster, tmp_path):
     (line,) = [line for line in commands("retool") if line[1] == "prepare"]
-    said = cluster.run(RETOOL, *line[1:], f"runs_dir={tmp_path / 'runs'}", env=ENV)
+    said = cluster.run(RETOOL, *line[1:], f"runs_dir={tmp_path / 'runs'}", env=ENV, timeout_s=300)
     assert with_paths_of_the_page(said, tmp_path / "runs") == output("retool prepare")
     assert cluster.run("sinfo").splitlines() == output("sinfo")
     assert cluster.run("squeue").splitlines() == output("squeue")[:1]
