@@ -61,4 +61,8 @@ if ((${#failed[@]} > 0)); then
     echo "sweep: ${#failed[@]} of ${#runs[@]} runs failed: ${failed[*]}" >&2
     exit 1
 fi
-echo "sweep: ${#runs[@]} runs are complete."
+if [[ -n ${RETOOL_SWEEP:-} ]]; then
+    echo "sweep: handed ${#runs[@]} runs to: $RETOOL_SWEEP"
+else
+    echo "sweep: ${#runs[@]} runs are complete."
+fi

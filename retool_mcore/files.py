@@ -31,16 +31,21 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def own_folder(path: Path) -> None:
+def own_folder(path: Path, mode: int = 0o700) -> None:
     """Make `path`, or take it over: a folder of this user's that nobody else can enter. Raises UserError for any other.
 
     For folders below /tmp, whose names others can guess and whose place they can take first.
+
+    Args:
+        mode: what others may do at most; 0o711 lets them through to a folder that is theirs, and list nothing.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o777 & ~mode:
         raise UserError(f"{path} is a link, or belongs to or is open to another user: remove it, or let its owner.")
+    if mode != 0o700:
+        path.chmod(mode)
 
 
 def at_home(value: Any) -> Any:

@@ -3,12 +3,16 @@
 The path of a Unix socket has 107 bytes at most (sys/un.h). Ray, vLLM, torch, Python's multiprocessing and our own
 template put theirs below TMPDIR, which batch systems make long. A long folder therefore gets a short name: a link in a
 folder of the user's own. The files stay on the disk that TMPDIR names.
+
+A Slurm job has a folder of its own below TMPDIR on each of its nodes. Jobs that share a node do not meet there, and
+what a job's engines leave goes with the folder.
 """
 
 import hashlib
 import os
 import re
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +26,7 @@ MOST_BYTES = 107  # of a socket's path
 ROOM = 48  # bytes that a library adds to TMPDIR: vLLM 37 (a uuid), torch and Python's multiprocessing up to 35
 RAY_ROOM = 75  # /ray/session_YYYY-MM-DD_HH-MM-SS_123456_4194304/sockets/plasma_store.1
 GIVEN = "RETOOL_TMPDIR"  # the folder that the short TMPDIR stands for: on another node the link must be made again
+JOB = "RETOOL_JOB_FOLDER"  # the name of a job's own folder below TMPDIR, the same on all of its nodes
 PLACES = ("/tmp",)
 _PLAIN = re.compile(r"/[\w./+-]*", re.ASCII)  # Ray joins the words of a command line without quotes
 
@@ -60,18 +65,67 @@ def _check_sockets(path: Path) -> None:
 def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """TMPDIR under a name that is short and plain, and the folder that it stands for; {} where it is so already.
 
-    Raises UserError when it needs a link and no folder of this user's own can be had for it.
+    In a job (`job_folder`) TMPDIR becomes the job's own folder below the one given, which is made here.
+
+    Raises UserError when it needs a link and no folder of this user's own can be had for it, or when another user has
+    the job's folder.
     """
-    given, kept = env.get("TMPDIR"), env.get(GIVEN)
-    if not given:
+    if (path := _asked(env)) is None:
         return {}
-    if kept and Path(given).name == _name(Path(kept)):
-        given = kept
-    path = Path(os.path.abspath(given))
+    if JOB in env:
+        try:
+            own_folder(path, 0o711)  # sandboxed programs run as another user, in a folder below
+        except OSError:  # `folder` says what is wrong with the one above
+            return {}
     if not path.is_dir():
         return {}
     named = short(path)
-    return {} if str(named) == env["TMPDIR"] else {"TMPDIR": str(named), GIVEN: str(path)}
+    return {} if str(named) == env.get("TMPDIR") else {"TMPDIR": str(named), GIVEN: str(path)}
+
+
+def _asked(env: Mapping[str, str]) -> Path | None:
+    """The folder that TMPDIR names or, as a link of ours, stands for; a job's own below it. None: the system's."""
+    given, kept, job = env.get("TMPDIR"), env.get(GIVEN), env.get(JOB)
+    if job:  # as Python's tempfile looks for it
+        given = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), PLACES[0])
+    if not given:
+        return None
+    if kept and Path(given).name == _name(Path(kept)):
+        given = kept
+    path = Path(os.path.abspath(given))
+    return path / job if job and path.name != job else path
+
+
+def inherited(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` with TMPDIR as it was before `variables` changed it, for a process on another node.
+
+    The node makes the folder and its short name itself: Slurm there would make a folder in the place of a link that is
+    missing, or take /tmp.
+    """
+    env = dict(env)
+    path = env.pop(GIVEN, None)
+    if path is not None:
+        env["TMPDIR"] = str(Path(path).parent if Path(path).name == env.get(JOB) else path)
+    return env
+
+
+def job_folder(job: str, start: int) -> dict[str, str]:
+    """The variable that gives a start of a job (its number from 0) a TMPDIR of its own; see `variables`."""
+    return {JOB: f"retool-job-{job}-{start}"}
+
+
+def remove_job_folder(env: Mapping[str, str] = os.environ) -> None:
+    """Remove this job's folder from this node, and what earlier starts of it have left, as on a node that was lost.
+    Nothing is done outside a job."""
+    if JOB not in env or (place := _asked(env)) is None:
+        return
+    job, _, start = env[JOB].rpartition("-")
+    for path in place.parent.glob(f"{job}-*"):
+        number = path.name.removeprefix(f"{job}-")
+        if number.isdecimal() and int(number) <= int(start):
+            shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError, UserError):
+        _remove_dangling(own())
 
 
 def short(path: Path, room: int = ROOM) -> Path:
@@ -80,9 +134,7 @@ def short(path: Path, room: int = ROOM) -> Path:
         return path
     link = own() / _name(path)
     if not _leads_to(link, path):
-        for other in link.parent.iterdir():  # of folders that are gone
-            if other.is_symlink() and not other.exists():
-                other.unlink(missing_ok=True)
+        _remove_dangling(link.parent)
         with suppress(FileNotFoundError):  # of another folder whose name begins alike
             link.unlink()
         try:
@@ -110,6 +162,13 @@ def own() -> Path:
         except (OSError, UserError) as error:
             first = first or error
     raise UserError(f"no short folder for the sockets of a long TMPDIR: {first or 'there is no /tmp'}")
+
+
+def _remove_dangling(links: Path) -> None:
+    """Remove the links to folders that are gone."""
+    for link in links.iterdir():
+        if link.is_symlink() and not link.exists():
+            link.unlink(missing_ok=True)
 
 
 def _name(path: Path) -> str:

@@ -295,18 +295,18 @@ class Rehearsal:
     def trained_on_others(self) -> list[str]:
         """Finished trajectories that are not, token for token, what their step was trained on."""
         from retool_mcore.metrics.records import read_step
+        from retool_mcore.rollout.samples import Sample
         from retool_mcore.rollout.unfinished import Unfinished
-        from retool_mcore.rollout.wire import from_wire
 
         found = []
         for step, files in self.files().items():
             path = self.runs / "t/rl/trajectories" / f"step_{int(step):06d}.parquet"
             records = read_step(path) if path.exists() else []
-            trained = {f"{record['index']}/{record['sample']}": list(record["response_ids"]) for record in records}
+            trained = {f"{record['uid']}/{record['sample']}": list(record["response_ids"]) for record in records}
             for place, keys in files:
                 for key in keys:
                     record = Unfinished(place).take(key)
-                    tokens = list(from_wire(record["extra_fields"]["trajectory"])["response_ids"]) if record else None
+                    tokens = Sample.of_kept("", 0, record).response_ids.tolist() if record else None
                     if trained.get(key.rpartition("/")[0]) != tokens:
                         found.append(f"step {step}: {key}")
         return found

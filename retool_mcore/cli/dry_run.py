@@ -31,7 +31,7 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
         yield f"  reads     {config.data[FILES[stage]]}"
     for word, keys in KEYS.items():
         found = {key: OmegaConf.select(config, key) for key in keys if stage != "prepare" or word in ("data", "reads")}
-        told = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in found.items() if value is not None)
+        told = ", ".join(named(key, word, value) for key, value in found.items() if value is not None)
         if told:
             yield f"  {word:<9} {told}"
     if stage == "eval" and (said := run_settings(config)):
@@ -47,6 +47,13 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
         yield "  checks    passed: it can start"
     except UserError as error:
         yield f"  checks    refused: {error}"
+
+
+def named(key: str, word: str, value: object) -> str:
+    """A key's value on the line that begins with `word`: the name of a group's file stands behind the group."""
+    group, _, last = key.rpartition(".")
+    last = group if last == "name" else last
+    return f"{value}" if last == word else f"{last} {value}"
 
 
 def whole(stage: str, config: DictConfig) -> str:

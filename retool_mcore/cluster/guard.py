@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+from retool_mcore import temporary
 from retool_mcore.cluster import crash_marker, slurm
 from retool_mcore.cluster.node import node_mark
 from retool_mcore.cluster.retry import TOO_SHORT, judge, recorded_bytes
@@ -82,6 +83,7 @@ def main(given: str) -> int:
             return 0  # Slurm ended it for a lost node, and has put it back itself
     for mark in (node_mark(options.mark, 0), options.mark):
         processes.stop(mark, grace_s=1.0)
+    temporary.remove_job_folder()
     restart = int(options.mark.split("-")[1])
     if slurm.preempted(options.job, restart, [options.node]):
         chain.end(options.folder, options.mark, chain.PREEMPTION)

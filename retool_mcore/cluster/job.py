@@ -25,7 +25,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from retool_mcore import python_path
+from retool_mcore import python_path, temporary
 from retool_mcore.backends.env import RAY_CLUSTERS, stage_env
 from retool_mcore.cluster import crash_marker, nccl_check, network, slurm
 from retool_mcore.cluster.allocation import Allocation, configure, read_allocation
@@ -71,6 +71,7 @@ STEP = ("--overlap", "--mem=0", "--export=ALL", "--unbuffered", "--ntasks-per-no
 def run(stage: str, overrides: Sequence[str]) -> int:
     """The job, from its first line to its exit code. Raises UserError before the stage starts."""
     allocation = read_allocation()
+    os.environ.update(temporary.job_folder(allocation.slurm_id, allocation.restart))
     site = load_site()
     config = configure(stage, overrides, allocation)
     folder = stage_dir(stage, config)
@@ -128,6 +129,7 @@ def run_attempt_on_nodes(
             signals.ignore()
             signals.judges |= crash_marker.end(folder, allocation.mark)
             sweep(allocation, site)
+            temporary.remove_job_folder()  # a job that was cancelled starts no step that sweeps
     except Paused as paused:
         if paused.why == stop.REQUEST:
             why = f"{paused}: it was asked to (retool stop, or STOP in its folder)."

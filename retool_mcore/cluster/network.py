@@ -34,19 +34,28 @@ def shared_address(nodes: Sequence[str]) -> tuple[str | None, str]:
         UserError: a node's name does not resolve, the others are reached by different addresses of this host, or no
             interface of the names given has an address.
     """
-    if names := os.environ.get("RETOOL_INTERFACE"):
-        found = {name: [a.address for a in own if a.family == socket.AF_INET] for name, own in interfaces().items()}
-        chosen = next((name for name in names.split(",") if found.get(name)), None)
-        if chosen is None:
-            there = ", ".join(name for name in found if found[name])
-            raise refused("interface", names=names, host=host(), there=there)
-        return chosen, found[chosen][0]
+    if named := named_interface():
+        return named
     addresses = {_source_address(resolve(node)) for node in nodes}
     addresses = {address for address in addresses if not address.startswith("127.")}
     if len(addresses) > 1:
         raise refused("several", addresses=", ".join(sorted(addresses)))
     address = addresses.pop() if addresses else main_address()
     return interface_of(address), address
+
+
+def named_interface() -> tuple[str, str] | None:
+    """(interface, IPv4 address) of the first interface of RETOOL_INTERFACE that this host has; None where it is not
+    set. Raises UserError where this host has none of them."""
+    names = [name.strip() for name in os.environ.get("RETOOL_INTERFACE", "").split(",")]
+    if not any(names):
+        return None
+    found = {name: [a.address for a in own if a.family == socket.AF_INET] for name, own in interfaces().items()}
+    chosen = next((name for name in names if found.get(name)), None)
+    if chosen is None:
+        there = ", ".join(name for name in found if found[name])
+        raise refused("interface", names=",".join(names), host=host(), there=there)
+    return chosen, found[chosen][0]
 
 
 def main_address() -> str:

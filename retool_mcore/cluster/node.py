@@ -190,6 +190,8 @@ def ray(
     finally:
         keep_logs(folder, Path(logs) / network.host())
         clean(mark, index)
+        if index > 0:  # the first node's is still its stage's
+            temporary.remove_job_folder()
 
 
 def clean(mark: str, index: int) -> None:
@@ -213,7 +215,10 @@ def stage(mark: str, stage: str, config: str, others: Sequence[str]) -> int:
     env = node_env(index, interface) | {"NODE_RANK": str(index)}
     command = stage_command(stage, OmegaConf.load(path), path, env)
     with template.forked(env, command) as (env, command):
-        return supervise(command, env, node_mark(mark, index), "torchrun", log=path.with_name("log.txt"))
+        code = supervise(command, env, node_mark(mark, index), "torchrun", log=path.with_name("log.txt"))
+    if code > 128:  # ended from outside: a job that was cancelled starts no sweep
+        temporary.remove_job_folder()
+    return code
 
 
 def stacks(mark: str, folder: str) -> int:
@@ -229,24 +234,23 @@ def sweep(mark: str, since: float = math.inf) -> int:
     for marked in (node_mark(mark, index), mark):
         processes.stop(marked, grace_s=3.0)
     clean(mark, index)
+    temporary.remove_job_folder()
     remove_abandoned(since)
     return 0
 
 
-def remove_abandoned(since: float, shared: Path = Path("/dev/shm"), scratch: Path | None = None) -> list[Path]:
-    """Remove this user's shared memory and sockets that were made `since` then and that no living process uses.
+def remove_abandoned(since: float, shared: Path = Path("/dev/shm")) -> list[Path]:
+    """Remove this user's shared memory that was made `since` then and that no living process uses.
 
-    Engines leave two of Python's shared-memory objects (psm_*, up to 210 MB of a tensor-parallel engine) and a dozen
-    sockets at every start, after a natural end too. Those of another run on the node are in use.
+    Engines leave two of Python's shared-memory objects (psm_*, up to 210 MB of a tensor-parallel engine) at every
+    start, after a natural end too. Those of another run on the node are in use.
 
     Args:
         shared: the folder of shared memory.
-        scratch: where sockets lie; None: TMPDIR's.
     """
-    sockets = [path for path in (scratch or Path(tempfile.gettempdir())).glob("*") if path.is_socket()]
-    used = _mapped(shared) | {line.split()[-1] for line in _read(Path("/proc/net/unix")).splitlines()[1:]}
+    used = _mapped(shared)
     removed = []
-    for path in [*shared.glob("psm_*"), *sockets]:
+    for path in shared.glob("psm_*"):
         with suppress(OSError):
             found = path.stat()
             if found.st_uid == os.geteuid() and found.st_ctime >= since and str(path) not in used:

@@ -223,12 +223,21 @@ def check_allocation(config: DictConfig, console: Console | None = None) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, path)
     check_nodes(nodes, config, path, console=console)
-    # On a login node (salloc) the first node's address is not ours.
-    address = network.shared_address(nodes[1:])[1] if nodes[0] == network.host() else network.resolve(nodes[0])
+    address = _meeting_place(nodes)
     all_nodes = {"parallel": {**config.parallel, "nodes": len(nodes)}}
     port = network.free_base_port(int(job), 1)
     if nccl_check.unfit_nodes(all_nodes, plain_srun, nodes, address=address, port=port) is not None:
         raise UserError(nccl_check.FAILED)
+
+
+def _meeting_place(nodes: Sequence[str]) -> str:
+    """The first node's address, or its name where only the cluster's nodes know it."""
+    if nodes[0] == network.host():
+        return network.shared_address(nodes[1:])[1]
+    try:
+        return network.resolve(nodes[0])  # on a login node (salloc)
+    except UserError:
+        return nodes[0]
 
 
 def main(config: str, deadline_s: float = DEADLINE_S, **given: Any) -> None:

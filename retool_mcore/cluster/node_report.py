@@ -55,6 +55,8 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         "limits": lambda: {name: resource.getrlimit(getattr(resource, name))[1] for name in LOCKABLE},
         "ports_busy": lambda: network.busy_ports(ports),
     }
+    if os.environ.get("RETOOL_INTERFACE"):
+        looks["interface"] = network.named_interface
     if token:
         looks["token_seen"] = lambda: sees(token_file(run_dir, token), token)
     if config.parallel.device == "cuda":

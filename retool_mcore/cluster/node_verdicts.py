@@ -1,6 +1,7 @@
 """Judges the reports of all nodes side by side: what must be equal, what must be enough, what to do if it is not."""
 
 import resource
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -26,6 +27,10 @@ COMPATIBLE = (
 )
 MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
 EQUAL, FAILED, FOUND = yaml_beside(__file__).values()  # check -> what to do
+INTERFACE = (
+    "name in RETOOL_INTERFACE (the site's env) an interface of every node by which the others reach it, several by "
+    "commas where nodes differ, or leave it out"
+)
 
 TOLD = ("peer access", "CPU binding")  # never refused
 
@@ -50,6 +55,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     and `received` (the first node's clock), in seconds. A node that gave none has {"node": name, "no_answer": reason}.
     """
     usual = _usual([report for report in reports if "no_answer" not in report])
+    shared = Counter(report["interface"][1] for report in reports if report.get("interface"))
     found = []
     for report in reports:
         node = report["node"]
@@ -57,16 +63,30 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
             advice = f"look at it with `scontrol show node {node}`, or exclude it"
             found.append(Verdict(node, "answer", False, report["no_answer"], advice))
             continue
-        rows = [("answer", True, "answered", ""), *fitness(report, config), *_equal(report, usual), *_joined(report)]
+        rows = [
+            ("answer", True, "answered", ""),
+            *fitness(report, config),
+            *_equal(report, usual),
+            *_joined(report, shared),
+        ]
         found += [Verdict(node, *row) for row in rows]
     return found
 
 
 def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
     """What one node says by itself: looks that failed, room, limits, sandbox and devices."""
-    failed = [(name, False, reason, FAILED.get(name, FAILED["other"])) for name, reason in report["errors"].items()]
+    advice = FAILED | {"interface": INTERFACE}
+    failed = [(name, False, reason, advice.get(name, FAILED["other"])) for name, reason in report["errors"].items()]
     devices = _devices(report, config) if config["parallel"]["device"] == "cuda" else ()
-    return [*failed, *_enough(report, config, _needs(config)), *devices]
+    return [*failed, *_interface(report, config), *_enough(report, config, _needs(config)), *devices]
+
+
+def _interface(report: Mapping, config: Mapping) -> Iterator[Row]:
+    """The interface that RETOOL_INTERFACE names."""
+    if named := report.get("interface"):
+        loopback = named[1].startswith("127.") and config["parallel"].get("nodes", 1) > 1
+        detail = f"{named[0]}, {named[1]}" + (": no other node reaches it" if loopback else "")
+        yield "interface", not loopback, detail, INTERFACE
 
 
 def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
@@ -99,8 +119,10 @@ def _equal(report: Mapping, usual: Mapping[str, tuple[str, str]]) -> Iterator[Ro
         yield check, ok, value if ok else f"{value}, but {expected} on {elsewhere}", advice
 
 
-def _joined(report: Mapping) -> Iterator[Row]:
-    """What matters where several nodes work together."""
+def _joined(report: Mapping, addresses: Mapping[str, int]) -> Iterator[Row]:
+    """What matters where several nodes work together. addresses: how many nodes have it on the interface named."""
+    if report.get("interface") and addresses[report["interface"][1]] > 1:  # as a bridge of containers
+        yield "interface", False, f"{', '.join(report['interface'])}, the address of another node as well", INTERFACE
     if "token_seen" in report:
         detail = "shared" if report["token_seen"] else "a file that the first node wrote is not there"
         yield "run_dir shared", report["token_seen"], detail, FOUND["run_dir shared"]

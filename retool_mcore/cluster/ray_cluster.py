@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from retool_mcore import temporary
 from retool_mcore.backends.env import job_secret
 from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
 from retool_mcore.files import write_atomically
@@ -118,7 +119,7 @@ def ray_cluster(
             step = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
             step += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
             join = node_command("ray", **common, head=cluster.address, others=[head_address])
-            cluster.parts["step on the other nodes"] = processes.start(srun(step, join), env, log)
+            cluster.parts["step on the other nodes"] = processes.start(srun(step, join), temporary.inherited(env), log)
             await_nodes(cluster, probe, len(nodes), resources["gpus"] * len(nodes), deadline, deadline_s)
         probe.close()
         yield cluster
@@ -132,7 +133,7 @@ class Probe:
     """A driver beside us, which writes the cluster's nodes into a file whenever they change."""
 
     def __init__(self, address: str, env: Mapping[str, str]) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="retool-nodes-")
+        self.folder = tempfile.TemporaryDirectory(prefix="retool-nodes-", dir=env.get("TMPDIR"))
         self.path = Path(self.folder.name) / "nodes.json"
         command = [sys.executable, "-m", "retool_mcore.cluster.ray_cluster", address, str(self.path)]
         nowhere = subprocess.DEVNULL

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from retool_mcore import temporary
 from retool_mcore.backends.env import FLIGHT_RECORDER, stage_env
 from retool_mcore.config import run_settings
 from retool_mcore.errors import UserError
@@ -267,7 +268,7 @@ def run_process(
     known: set[processes.Process] = set()
     fault = ""
     here = command[0] == sys.executable  # else the command starts others' on several nodes
-    forked = template.forked(env, command) if here else nullcontext((env, command))
+    forked = template.forked(env, command) if here else nullcontext((temporary.inherited(env), command))
     with forked as (env, command), _signals() as received:
         with log.open("a") as file:
             now = datetime.now(UTC).isoformat(timespec="seconds")

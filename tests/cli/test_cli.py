@@ -50,7 +50,9 @@ def test_a_dry_run_is_short_and_has_the_checks_verdict(capsys, tmp_path):
     out = capsys.readouterr().out.splitlines()
     assert 10 <= len(out) <= 18 and out[0] == f"rl: would write to {tmp_path}/runs/x/rl"
     assert out[-1].startswith("  checks    refused: ") and "rl_train.parquet does not exist" in out[-1]
-    assert any(line.startswith("  recipe    name dapo") for line in out)
+    (recipe,) = [line for line in out if line.startswith("  recipe ")]
+    assert recipe == "  recipe    dapo, paper arXiv 2503.14476, pipeline sync, correction decoupled_token_is"
+    assert any(line.startswith("  model     tiny, path ") for line in out)
     assert not (tmp_path / "runs").exists()
     assert main.main(["prepare", f"runs_dir={tmp_path}/runs", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "  checks    passed: it can start"

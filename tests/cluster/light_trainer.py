@@ -9,6 +9,7 @@ What it does stands in the JSON file that LIGHT names, which it reads again at e
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def train(folder: Path, metrics: Path) -> int:
 
 def main() -> int:
     folder, metrics = Path(sys.argv[1]).parent, Path(os.environ["VERL_FILE_LOGGER_PATH"])
+    print(f"temporary files: {tempfile.mkdtemp()}", flush=True)  # left behind, as engines leave theirs
     over = metrics.with_suffix(".over")
     if os.environ.get("SLURM_PROCID", "0") == "0":
         try:

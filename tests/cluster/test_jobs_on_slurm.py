@@ -1,12 +1,15 @@
 """What a user and Slurm do to jobs, on the real Slurm with a light stage: arrays, two jobs of one run, stops, a
 controller that is away."""
 
+import re
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from light_jobs import PATIENCE_S, step_of, submit, tell, wait_for, wait_for_steps
 
+from retool_mcore import temporary
 from retool_mcore.state import chain
 from tests.support.slurm import slurm_faults, slurm_here
 from tests.support.slurm.slurm_jobs import ENV, RETOOL, Job
@@ -54,6 +57,37 @@ def test_one_task_of_an_array_goes_back_to_the_queue_and_the_other_trains_on(clu
     wait_for_steps(first)
     assert first.state()["Restarts"] == "1" and min(first.attempts()[1]) == before + 1, first.output()
     assert len(other.attempts()) == 1 and "requeue" not in other.output().lower()
+
+
+def temporary_files(job: Job) -> list[Path]:
+    """A folder for each start of the job's stage, which it has made for temporary files and not removed."""
+    log = job.folder / "log.txt"
+    return [Path(found) for found in re.findall(r"^temporary files: (.*)", log.read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("length", [0, pytest.param(150, marks=pytest.mark.nightly)], ids=["/tmp", "a long TMPDIR"])
+def test_jobs_on_one_node_do_not_meet_in_tmpdir_and_leave_nothing_there(cluster, tmp_path, monkeypatch, length):
+    """One ends on its own, one by a failure and then by scancel; a socket's name fits below either's folder."""
+    base = tmp_path / ("d" * length) if length else Path(tempfile.gettempdir())
+    base.mkdir(exist_ok=True)
+    if length:
+        monkeypatch.setenv("TMPDIR", str(base))
+    jobs = [submit(cluster, tmp_path / name, "--nodelist=n1") for name in "ab"]
+    for job in jobs:
+        wait_for_steps(job)
+    (first,), (second,) = map(temporary_files, jobs)
+    for job, path in zip(jobs, (first, second), strict=True):
+        assert path.resolve().parent == base / f"retool-job-{job.id}-0" and path.is_dir()
+        assert len(str(path.parent)) + temporary.ROOM <= temporary.MOST_BYTES
+    tell(jobs[0].runs, steps=step_of(jobs[0]) + 2)
+    tell(jobs[1].runs, fails_on="n1", fails=[1])
+    assert jobs[0].finish()["Restarts"] == "0"
+    wait_for(lambda: len(temporary_files(jobs[1])) == 2, jobs[1])
+    again = temporary_files(jobs[1])[1]
+    assert again.resolve().parent == base / f"retool-job-{jobs[1].id}-1" and again.is_dir()
+    cluster.run("scancel", jobs[1].id)
+    cluster.wait(jobs[1].id, "CANCELLED", timeout_s=PATIENCE_S)
+    wait_for(lambda: not any(any(base.glob(f"retool-job-{job.id}-*")) for job in jobs), jobs[1], timeout_s=30)
 
 
 def refused(job: Job, other: Job) -> str:

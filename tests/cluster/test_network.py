@@ -81,6 +81,8 @@ def test_a_control_interface_can_be_named(monkeypatch):
     """Whatever the nodes' names lead to, and of several names the first that is here."""
     monkeypatch.setenv("RETOOL_INTERFACE", "ib0,lo")
     assert network.shared_address(["no-such-node.invalid"]) == ("lo", "127.0.0.1")
+    monkeypatch.setenv("RETOOL_INTERFACE", "ib0, lo")
+    assert network.shared_address([]) == ("lo", "127.0.0.1")
     monkeypatch.setenv("RETOOL_INTERFACE", "ib0")
     with pytest.raises(
         UserError, match="RETOOL_INTERFACE=ib0: .* has none with an IPv4 address of that name, but .*lo"

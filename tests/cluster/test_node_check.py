@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from retool_mcore.cli import doctor
-from retool_mcore.cluster import node_check
+from retool_mcore.cluster import network, node_check
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine
@@ -157,6 +157,14 @@ def test_the_doctor_looks_at_all_nodes_of_an_allocation(config, tmp_path, monkey
         monkeypatch.setenv(f"SLURM_{name}", value)
     with pytest.raises(UserError, match="node n2, answer: it ended without a report"):
         doctor.run(config, console)
+
+
+def test_nodes_that_a_login_node_cannot_resolve_meet_by_the_first_ones_name(monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "login")
+    assert node_check._meeting_place(["localhost", "n2"]) == "127.0.0.1"
+    assert node_check._meeting_place(["no-such-node.invalid", "n2"]) == "no-such-node.invalid"
+    monkeypatch.setenv("SLURMD_NODENAME", "localhost")
+    assert node_check._meeting_place(["localhost", "localhost"]) == network.main_address()
 
 
 def test_a_report_that_srun_broke_into_labelled_pieces_is_put_together():

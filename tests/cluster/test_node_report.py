@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from retool_mcore.cluster import node_report
-from retool_mcore.cluster.node_verdicts import verdicts
+from retool_mcore.cluster.node_verdicts import fitness, verdicts
 from retool_mcore.config import compose
 from retool_mcore.preflight import machine
 
@@ -67,6 +67,20 @@ def test_a_scratch_that_is_not_there_is_an_error_and_not_another_folder(monkeypa
     assert "is not there or not writable" in found["errors"]["scratch"]
     wrong = [verdict for verdict in verdicts([found], config) if verdict.check == "scratch"]
     assert [verdict.ok for verdict in wrong] == [False] and "another scratch" in wrong[0].advice
+
+
+@pytest.mark.parametrize("named", ["lo", "no0,lo", " lo"])
+def test_the_interface_that_is_named_is_reported(monkeypatch, config, named):
+    assert "interface" not in node_report.report(config, sandbox=False)
+    monkeypatch.setenv("RETOOL_INTERFACE", named)
+    assert node_report.report(config, sandbox=False)["interface"] == ("lo", "127.0.0.1")
+
+
+def test_an_interface_that_is_not_here_is_an_error_with_advice(monkeypatch, config):
+    monkeypatch.setenv("RETOOL_INTERFACE", "no0,no1")
+    found = node_report.report(config, sandbox=False)
+    (row,) = [row for row in fitness(found, config) if row[0] == "interface"]
+    assert not row[1] and "RETOOL_INTERFACE=no0,no1" in row[2] and "interface of every node" in row[3]
 
 
 def test_the_code_hash_follows_content_and_names_of_python_files(tmp_path):

@@ -52,6 +52,8 @@ def test_two_good_nodes_pass_every_check():
         ({"clock_started": 991.0, "clock_ended": 993.0}, "clock", "9 s behind the first node"),
         ({"clock_started": 1020.0, "clock_ended": 1022.0}, "clock", "19 s ahead of the first node"),
         ({"clock_ended": 10**6, "received": 1003.0}, "clock", "ahead of"),
+        ({"interface": ["lo", "127.0.0.1"]}, "interface", "lo, 127.0.0.1: no other node reaches it"),
+        ({"errors": {"interface": "n2 has none of that name"}}, "interface", "n2 has none of that name"),
     ],
 )
 def test_one_fault_is_one_verdict_on_its_node(change, check, words):
@@ -141,3 +143,20 @@ def test_a_driver_serves_cuda_13_itself_or_by_the_compatibility_package(driver, 
     assert row[:2] == ("driver for CUDA 13", ok) and row[2].startswith(driver)
     assert ok or ("580 or CUDA 13 needed" in row[2] and "cuda-compat-13-0" in row[3])
     assert not list(node_verdicts._driver([gpu(driver="[N/A]")], cuda)), "a driver that tells no number is not judged"
+
+
+def test_interfaces_that_are_named_have_an_address_of_their_own_on_every_node():
+    nodes = [good(f"n{number}", interface=["ib0", f"10.0.0.{number}"]) for number in (1, 2, 3)]
+    found = verdicts(nodes, CUDA)
+    assert refusal(found) == ""
+    assert [v.detail for v in found if v.check == "interface"] == ["ib0, 10.0.0.1", "ib0, 10.0.0.2", "ib0, 10.0.0.3"]
+    bridge = [report | {"interface": ["docker0", "172.17.0.1"]} for report in nodes[:2]] + nodes[2:]
+    wrong = bad(bridge)
+    assert [(v.node, v.check) for v in wrong] == [("n1", "interface"), ("n2", "interface")]
+    assert "172.17.0.1, the address of another node as well" in wrong[0].detail
+    assert "RETOOL_INTERFACE" in wrong[0].advice
+
+
+def test_loopback_is_an_interface_for_one_node():
+    one = {"parallel": CUDA["parallel"] | {"nodes": 1}}
+    assert bad([good("n1", interface=["lo", "127.0.0.1"])], one) == []

@@ -42,7 +42,7 @@ def test_two_nodes_with_names_addresses_and_gpus_of_their_own(cluster):
     assert len(set(addresses)) == 2 and not any(address.startswith("127.") for address in addresses)
 
 
-@pytest.mark.parametrize("stage", ["sft", "rl", "eval", "tensorboard", "sandbox"])
+@pytest.mark.parametrize("stage", ["sft", "rl", "eval", "export", "tensorboard", "sandbox"])
 def test_the_batch_scripts_are_accepted(cluster, stage):
     """Slurm reads every #SBATCH line of theirs and finds nodes for them, with no site file changed."""
     cluster.run("sbatch", "--test-only", f"slurm/{stage}.sbatch", cwd=REPOSITORY)
@@ -96,7 +96,7 @@ from retool_mcore.cluster.guard import guarded
 from retool_mcore.cluster.site import Site
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 number = slurm.own_id()
-print("left", round(slurm.end_time(number) - time.time(), -1), flush=True)
+print("limit", round(slurm.end_time(number) - float(os.environ["BEGAN"]), -1), flush=True)
 with guarded(
     lambda *words: job.step(Site("default"), *words), job=number, pid=os.getpid(), stage="sft", max_attempts=3,
     recorded=0, folder=Path({str(tmp_path)!r}), mark="m", node=os.environ["SLURMD_NODENAME"],
@@ -107,12 +107,12 @@ with guarded(
     (tmp_path / "program.py").write_text(program)
     script = f"""\
         echo "restart ${{SLURM_RESTART_COUNT:-0}}"
-        export PYTHONPATH={REPOSITORY}
+        export PYTHONPATH={REPOSITORY} BEGAN=$(date +%s)
         exec {sys.executable} {tmp_path / "program.py"}
         """
     job, out = submit(cluster, tmp_path, script, "--time=1")
     wait_for("restart 1", out, timeout_s=200)
-    assert "left 60.0" in out.read_text() and "DUE TO TIME LIMIT" in out.read_text()
+    assert "limit 60.0" in out.read_text() and "DUE TO TIME LIMIT" in out.read_text()
     cluster.run("scancel", job)
     cluster.wait(job, "CANCELLED", timeout_s=90)
     assert cluster.job(job)["Restarts"] == "1"

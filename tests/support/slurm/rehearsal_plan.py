@@ -17,7 +17,6 @@ VICTIMS = (
     "Ray head (gcs_server)",
     "slurmstepd of the batch script",
     "job process",
-    "driver",
     "sandbox server",
 )
 IN_PLACE = ("sandbox server",)

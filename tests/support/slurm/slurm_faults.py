@@ -44,10 +44,9 @@ PARTS = {
     "raylet": re.compile(r"^\S*raylet/raylet "),
     "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
     "transport": re.compile(r"^ray::CheckpointEngineWorker"),  # of an engine with devices of its own
-    "agent-loop worker": re.compile(r"^ray::(KeepingWorker|AgentLoopWorker)"),
-    "trainer": re.compile(r"^ray::TaskRunner"),
+    "agent-loop worker": re.compile(r"^ray::(RolloutWorker|KeepingWorker|AgentLoopWorker)"),
+    "trainer": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl(_loop)? "),
     "template": re.compile(r"-m retool_mcore\.template "),
-    "driver": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl "),
 }
 
 

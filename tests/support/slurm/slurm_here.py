@@ -58,6 +58,7 @@ ReturnToService=2
 JobRequeue=1
 KillWait=5
 MinJobAge=600
+FirstJobId={first_job}
 SlurmdTimeout=20
 CompleteWait=0
 {nodes}
@@ -171,7 +172,10 @@ def _write_files(folder: Path, net: str, nodes: Sequence[str], more: str) -> Non
         port = probe.getsockname()[1]
     size = f"CPUs=16 Sockets=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=100000 Gres=gpu:{GPUS} State=UNKNOWN"
     listed = [f"NodeName={node} NodeAddr={net}.{node[1:]} NodeHostname={node} Port=6818 {size}" for node in nodes]
-    conf = SLURM_CONF.format(folder=folder, net=net, port=port, nodes="\n".join(listed), more=more)
+    # Clusters on this machine share /tmp, where a job's folders have its number.
+    first_job = 1 + 1000 * (int(net.rpartition(".")[2]) - 1)
+    facts = {"folder": folder, "net": net, "port": port, "first_job": first_job}
+    conf = SLURM_CONF.format(nodes="\n".join(listed), more=more, **facts)
     (folder / "slurm.conf").write_text(conf)
     # Nothing here uses control groups, but slurmd wants a plug-in; "disabled" exists since 23.02.
     version = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
