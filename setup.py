@@ -15,7 +15,6 @@ setup(
         "retool_mcore.environments": ["*.yaml"],
         "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
-        "retool_mcore.preflight": ["*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
         "retool_mcore.sandbox.isolation": ["*.txt"],
         "retool_mcore.sandbox.local": ["*.txt"],

@@ -1,7 +1,7 @@
 """Puts the tables into docs/security.md: `python -m docs.security`.
 
-Between `<!-- table NAME -->` and `<!-- end -->`: `preflight` says what preflight says (its listeners.yaml), the others
-what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`.
+Between `<!-- table NAME -->` and `<!-- end -->`: `preflight` shows what retool_mcore/preflight/listeners.py lists, the
+others what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import provenance
 from benchmarks.cluster.listeners import table as listeners_table
-from retool_mcore.preflight.listeners import LISTENERS
+from retool_mcore.preflight.listeners import LISTENERS, Place
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -22,10 +22,10 @@ def rows(*lines: Iterable) -> str:
 
 
 def preflight() -> str:
-    def said(place: dict) -> str:
-        return f"{place['where']}; {place['who'] or '**no protection**'}"
+    def cell(place: Place) -> str:
+        return f"{place.where}; {place.who or '**no protection**'}"
 
-    lines = [(f"{entry['what']}: {entry['of']}", said(entry["one"]), said(entry["several"])) for entry in LISTENERS]
+    lines = [(f"{one.what}: {one.parts}", cell(one.one), cell(one.several)) for one in LISTENERS]
     return rows(("what", "a run on one node", "a job of several nodes, or of one under Slurm"), *lines)
 
 
