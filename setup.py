@@ -11,7 +11,6 @@ setup(
         "retool_mcore.cluster": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
-        "retool_mcore.environments": ["*.yaml"],
         "retool_mcore.metrics": ["*.json"],
         "retool_mcore.planner": ["*.jinja", "*.yaml"],
         "retool_mcore.rewards.grader": ["*.yaml"],
