@@ -8,7 +8,6 @@ setup(
     package_data={
         "retool_mcore.analysis": ["references/*.json"],
         "retool_mcore.backends": ["*.yaml"],
-        "retool_mcore.cluster": ["*.yaml"],
         "retool_mcore.coldstart": ["templates/*"],
         "retool_mcore.data": ["*.yaml", "*.jinja"],
         "retool_mcore.metrics": ["*.json"],
