@@ -1,7 +1,7 @@
 """Puts the tables into docs/security.md: `python -m docs.security`.
 
-Between `<!-- table NAME -->` and `<!-- end -->`: `preflight` says what preflight says (its listeners.yaml), the others
-what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`.
+Between `<!-- table NAME -->` and `<!-- end -->`: `preflight` shows what retool_mcore/preflight/listeners.py lists, the
+others what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`.
 """
 
 import json
@@ -10,16 +10,16 @@ from pathlib import Path
 from benchmarks import provenance
 from benchmarks.cluster.listeners import table as listeners_table
 from benchmarks.tables import markdown, put
-from retool_mcore.preflight.listeners import LISTENERS
+from retool_mcore.preflight.listeners import LISTENERS, Place
 
 PAGE = Path(__file__).with_suffix(".md")
 
 
 def preflight() -> str:
-    def said(place: dict) -> str:
-        return f"{place['where']}; {place['who'] or '**no protection**'}"
+    def cell(place: Place) -> str:
+        return f"{place.where}; {place.who or '**no protection**'}"
 
-    lines = [(f"{entry['what']}: {entry['of']}", said(entry["one"]), said(entry["several"])) for entry in LISTENERS]
+    lines = [(f"{one.what}: {one.parts}", cell(one.one), cell(one.several)) for one in LISTENERS]
     return markdown(("what", "a run on one node", "a job of several nodes, or of one under Slurm"), lines)
 
 

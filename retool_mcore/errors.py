@@ -4,7 +4,6 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +88,6 @@ def raised_in(error: BaseException) -> str:
     users = [frame for frame in local if not frame[0].startswith(_PACKAGE)]
     file, line, function = (users or local or frames)[-1]
     return f"{Path(file).name}, line {line}, in {function}"
-
-
-def refusals(module: str) -> Callable[..., UserError]:
-    """Makes the errors of a module (its `__file__`) of the sentences in the YAML file beside it: by a sentence's name,
-    and by name what it mentions."""
-    from retool_mcore.tables import yaml_beside  # the sandbox's own processes, which raise UserError, have no YAML
-
-    sentences = yaml_beside(module)
-    return lambda sentence, **told: UserError(sentences[sentence].format(**told))
 
 
 def no_run(folder: Any) -> UserError:

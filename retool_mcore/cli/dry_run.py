@@ -11,9 +11,22 @@ from retool_mcore.planner import verdict
 from retool_mcore.preflight import disk, relations
 from retool_mcore.preflight.machine import gpu_names
 from retool_mcore.runner import launch
-from retool_mcore.tables import yaml_beside
 
-KEYS = yaml_beside(__file__)
+# The lines that list values, and the keys of each line. A stage shows those that it has.
+KEYS = {
+    "model": ("model.name", "model.path", "init_from", "policy", "policy_path", "model.dtype"),
+    "data": ("data.name", "data.prompt"),
+    "reads": ("data.file.train", "data.file.eval", "data.file.sft"),
+    "recipe": ("recipe.name", "recipe.paper", "pipeline.name", "correction.name"),
+    "where": ("parallel.device", "parallel.nodes", "parallel.gpus_per_node", "parallel.tp", "parallel.pp"),
+    "trains": ("train.steps", "train.epochs", "train.batch", "train.n", "train.mini_batch", "train.lr"),
+    "lengths": ("rollout.max_prompt_tokens", "rollout.max_response_tokens", "rollout.max_turns", "train.max_length"),
+    "samples": ("rollout.format", "rollout.temperature", "k", "problems", "temperature", "top_p"),
+    "saves": ("train.save_every", "train.save_minutes", "train.keep_checkpoints", "train.keep_best"),
+    "validates": ("train.eval_every", "train.eval_samples", "train.eval_before", "train.eval_sets"),
+    "logs": ("train.loggers",),
+    "sandbox": ("sandbox.kind", "sandbox.timeout_s", "sandbox.memory_mb"),
+}
 IN_PROCESS = ("prepare", "doctor")
 FILES = {"rl": "train_files", "sft": "sft_train_files", "eval": "validation_files"}
 

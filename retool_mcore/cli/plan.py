@@ -15,14 +15,13 @@ from typer import Option
 
 from retool_mcore.cli.app import Gpu, GpuMemory, LengthsOf, MeanLength, RunOverrides
 from retool_mcore.config import CONFIG_DIR, compose, own_words
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
 if TYPE_CHECKING:
     from retool_mcore.planner import Batch, Machine, Shape
     from retool_mcore.planner.search import Problem
 
-refused = refusals(__file__)
 STEPS = 5  # the last of a run, whose lengths are taken
 RECORDED_BYTES = 11  # of a token in RUN/rl/trajectories, compressed; measured on short trajectories
 
@@ -54,7 +53,10 @@ def plan(
         judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
         return
     if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
-        raise refused("search")
+        raise UserError(
+            "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
+            "--lengths-of; without the first four the layout of a run is judged."
+        )
     from retool_mcore.planner import Batch, Layout, shape, table
     from retool_mcore.planner import search as tried
     from retool_mcore.planner.machine import find_machine
@@ -125,7 +127,10 @@ def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> t
     config = compose(stage, words)
     shape = run.shape_of(config)
     if config.parallel.device != "cuda" or shape is None:
-        raise refused("unknown")
+        raise UserError(
+            "The planner knows training on GPUs, of a model of our names or whose folder is here: add model=NAME or "
+            "model.path=FOLDER, and a layout such as parallel=2x8-80g."
+        )
     card = run.machine_of(config, gpu_names())
     if gpu or gib:
         card = find_machine(gpu or card.name.partition("-")[0], gib or card.memory / GIB)
@@ -161,7 +166,9 @@ def recorded(folder: Path, columns: list[str]) -> list[dict]:
 
     files = list(step_files(folder / "rl" / "trajectories").values())[-STEPS:]
     if not files:
-        raise refused("no_trajectories", folder=folder)
+        raise UserError(
+            f"--lengths-of {folder}: there are no trajectories in it; give a run whose RL has ended a step."
+        )
     return [record for file in files for record in read_step(file, columns=columns)]
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from psutil import net_if_addrs as interfaces
 
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.ports import FIRST_PORT, first_ephemeral
 
-refused = refusals(__file__)
 _INFINIBAND = Path("/sys/class/infiniband")
 _NOWHERE = "192.0.2.1"  # RFC 5737, never routed on: a datagram socket connected there tells the default interface
 
@@ -39,7 +38,10 @@ def shared_address(nodes: Sequence[str]) -> tuple[str | None, str]:
     addresses = {_source_address(resolve(node)) for node in nodes}
     addresses = {address for address in addresses if not address.startswith("127.")}
     if len(addresses) > 1:
-        raise refused("several", addresses=", ".join(sorted(addresses)))
+        raise UserError(
+            f"this node reaches the others from several addresses ({', '.join(sorted(addresses))}): no interface is "
+            "shared by all nodes."
+        )
     address = addresses.pop() if addresses else main_address()
     return interface_of(address), address
 
@@ -54,7 +56,9 @@ def named_interface() -> tuple[str, str] | None:
     chosen = next((name for name in names if found.get(name)), None)
     if chosen is None:
         there = ", ".join(name for name in found if found[name])
-        raise refused("interface", names=",".join(names), host=host(), there=there)
+        raise UserError(
+            f"RETOOL_INTERFACE={','.join(names)}: {host()} has none with an IPv4 address of that name, but {there}."
+        )
     return chosen, found[chosen][0]
 
 

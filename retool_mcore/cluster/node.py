@@ -28,10 +28,18 @@ from retool_mcore.runner import processes, template
 from retool_mcore.runner.launch import stage_command
 from retool_mcore.runner.stage_log import NODE_LINE, killed_by
 from retool_mcore.runner.watchdog import dump_stacks
-from retool_mcore.tables import yaml_beside
 
 WORKER_PORTS = 630  # of one node: every process that Ray starts there listens on one
-SERVICES, HEAD_SERVICES = yaml_beside(__file__).values()
+# Options of `ray start` that are ports: of every node, and of the head alone.
+SERVICES = (
+    "node-manager-port",
+    "object-manager-port",
+    "runtime-env-agent-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+)
+HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
 NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
 # Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
 FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

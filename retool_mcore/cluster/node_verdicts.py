@@ -14,7 +14,6 @@ from retool_mcore.cluster.node_report import model_name
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine, memory
 from retool_mcore.preflight.model import find_folder
-from retool_mcore.tables import yaml_beside
 
 MAX_CLOCK_SKEW_S = 5.0
 # Ray's session, compiled kernels, spilled objects
@@ -26,7 +25,41 @@ COMPATIBLE = (
     "folder, /usr/local/cuda-13.0/compat, into LD_LIBRARY_PATH in the site's env"
 )
 MAX_GPU_USED = 0.1  # of its memory, before we start: a driver's share is below 1 %
-EQUAL, FAILED, FOUND = yaml_beside(__file__).values()  # check -> what to do
+_ENVIRONMENT = "use one environment for all nodes: a shared folder or the same container image"
+_DRIVER = "have the node's NVIDIA driver looked at, or exclude the node"
+# What to do where a check fails, by the check.
+EQUAL = {  # what must be the same on all nodes; `package` stands for every package
+    "python": _ENVIRONMENT,
+    "package": _ENVIRONMENT,
+    "code": "run the same checkout of retool_mcore on every node",
+    "model": "copy the model's folder again, or give one that all nodes share",
+    "driver": "have the node's NVIDIA driver updated, or exclude the node",
+    "GPU model": "ask for nodes of one kind (a constraint or a partition)",
+    "infiniband": "have the node's network adapter looked at, or exclude the node",
+}
+FAILED = {  # a look that raised an error
+    "run_dir": "choose a runs_dir that every node can write to",
+    "sandbox": "mend sandbox.* or exclude the node",
+    "scratch": "make the folder on every node, or give the site another scratch",
+    "gpus": _DRIVER,
+    "peers": _DRIVER,
+    "other": "exclude the node, or have it looked at",
+}
+FOUND = {  # what a look found
+    "run_dir shared": "choose a runs_dir on a file system that all nodes share",
+    "clock": "have time synchronisation (chrony, ntpd) started on the node",
+    "ports": "end what listens there (`ss -ltnp`), such as an earlier job's Ray",
+    "disk of run_dir": "free some space or choose another runs_dir",
+    "disk of scratch": "free space, or set TMPDIR to a larger disk",
+    "shared memory": "give the node or its container a larger /dev/shm",
+    "memory": "stop other programs there or ask for more memory",
+    "open files": "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf)",
+    "locked memory": "set LimitMEMLOCK=infinity for slurmd and memlock unlimited in /etc/security/limits.conf",
+    "GPUs": "ask Slurm for that many (--gpus-per-node), lower parallel.gpus_per_node, or exclude the node",
+    "GPU memory in use": "end the program that holds it (`nvidia-smi` names it), or exclude the node",
+    "peer access": "NCCL goes through host memory there, which is slower: have the node's topology looked at",
+    "CPU binding": "install libnuma-dev (Debian) or numactl-devel, or ranks may run on CPUs far from their GPU",
+}
 INTERFACE = (
     "name in RETOOL_INTERFACE (the site's env) an interface of every node by which the others reach it, several by "
     "commas where nodes differ, or leave it out"

@@ -13,14 +13,20 @@ from pathlib import Path
 
 from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.state.progress import attempt_files, read_steps
-from retool_mcore.tables import yaml_beside
 
 FAILURES = "failures.jsonl"
 TOO_SHORT = (
     "the job's time was over before a single step (of an evaluation: a sample) ended: give it a longer time limit "
     "(time in the site's file)"
 )
-_VARYING = yaml_beside(__file__)
+# What differs between two occurrences of one error, most specific first, and what stands instead.
+_VARYING = (
+    (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b", "<address>"),
+    (r"\b0x[0-9a-fA-F]+\b", "<address>"),
+    (r"(?<![\w/])~?/[^\s'\":,;()\[\]]+", "<path>"),
+    (r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-?[0-9a-f]{4,}){0,4}\b", "<id>"),
+    (r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", "<n>"),
+)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from referencing.exceptions import Unresolvable
 from retool_mcore.data.records import MalformedRow, field
 from retool_mcore.data.untrusted import canonical_json, json_or_none
 from retool_mcore.errors import UserError
-from retool_mcore.tables import yaml_beside
 
 _NAME = re.compile(r"\S.{0,199}", re.DOTALL)
 _MAX_REASON = 160
@@ -161,7 +160,15 @@ _BOUNDED = {
 }
 
 
-_TYPES = yaml_beside(__file__)
+# Types of JSON schema, and what public data sets call them.
+_TYPES = {
+    "string": ("string", "str", "char", "character"),
+    "integer": ("integer", "int", "long", "short", "byte"),
+    "number": ("number", "float", "double"),
+    "boolean": ("boolean", "bool"),
+    "array": ("array", "list", "tuple", "set", "sequence", "arraylist"),
+    "object": ("object", "dict", "mapping", "hashmap", "hashtable"),
+}
 _BY_NAME = {name: kind for kind, names in _TYPES.items() for name in names}
 _GENERIC = re.compile(r"(?P<outer>\w+)\s*\[(?P<inner>.*)\]", re.DOTALL)
 

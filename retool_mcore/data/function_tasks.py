@@ -17,14 +17,12 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retool_mcore.data.function_calls import xlam_problem
 from retool_mcore.data.records import CallProblem, Segment, Trace, draw_distinct
-from retool_mcore.tables import yaml_beside
 
-_PARTS = yaml_beside(__file__)
 SPLITS = {"train": range(300), "held_back": range(300, 350), "test": range(350, 400)}  # of the functions of `calls`
 DISTRACTORS = 3
 _LEFT_OUT = 0.4  # of the optional arguments
@@ -37,6 +35,9 @@ class _Parameter:
     values: tuple[tuple[Any, Any], ...]  # (as it is said, as it is called with)
     phrases: Sequence[str]  # the said value in braces
     left_out: float = 0.0  # the share of requests without it
+
+    def optional(self) -> "_Parameter":
+        return replace(self, type=f"{self.type}, optional", left_out=_LEFT_OUT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +79,113 @@ def _one(options: Sequence[str], rng: random.Random) -> str:
     return rng.choice(options) if len(options) > 1 else options[0]
 
 
-def _parameter(kind: Mapping, left_out: float = 0.0) -> _Parameter:
-    first, last = kind.get("range", (1, 0))
-    values = kind.get("values", range(first, last + 1))
-    values = values.items() if isinstance(values, dict) else zip(values, values, strict=True)
-    return _Parameter(kind["type"] + ", optional" * bool(left_out), tuple(values), kind["phrases"], left_out)
+def _parameter(kind: str, values: Mapping | Sequence, *phrases: str) -> _Parameter:
+    """Return a parameter of xLAM's type `kind`; a mapping of values is {as it is said: as it is called with}."""
+    pairs = values.items() if isinstance(values, Mapping) else zip(values, values, strict=True)
+    return _Parameter(kind, tuple(pairs), phrases)
 
 
-FUNCTIONS = tuple(
-    Function(name, (own["ask"],), {parameter: _parameter(kind) for parameter, kind in own["parameters"].items()})
-    for name, own in _PARTS["functions"].items()
+_CITIES = ["Rome", "Oslo", "Lima", "Cairo", "Delhi", "Kyoto", "Quito", "Turin"]
+FUNCTIONS = (
+    Function(
+        "add", ("add",), {"a": _parameter("int", range(2, 100), "{}"), "b": _parameter("int", range(2, 100), "and {}")}
+    ),
+    Function(
+        "area",
+        ("area",),
+        {"w": _parameter("int", range(2, 100), "of {}"), "h": _parameter("int", range(2, 100), "by {}")},
+    ),
+    Function("timer", ("timer",), {"min": _parameter("int", range(2, 100), "for {}")}),
+    Function("weather", ("weather",), {"city": _parameter("str", _CITIES, "in {}")}),
+    Function(
+        "trip",
+        ("trip",),
+        {"to": _parameter("str", _CITIES, "to {}"), "days": _parameter("int, optional", range(2, 10), "for {}")},
+    ),
+)
+
+# `data=calls` has a function for each verb with each noun: called by the first word, asked for by either.
+_VERBS = {
+    "book": "reserve",
+    "cancel": "annul",
+    "find": "locate",
+    "send": "ship",
+    "buy": "purchase",
+    "rent": "hire",
+    "fix": "repair",
+    "clean": "wash",
+    "move": "shift",
+    "check": "inspect",
+    "lock": "secure",
+    "hide": "conceal",
+    "track": "follow",
+    "print": "draw",
+    "rate": "grade",
+    "copy": "clone",
+    "list": "name",
+    "pack": "wrap",
+    "swap": "trade",
+    "share": "lend",
+}
+_NOUNS = {
+    "hotel": "inn",
+    "flight": "plane",
+    "car": "auto",
+    "parcel": "package",
+    "photo": "picture",
+    "song": "tune",
+    "meal": "dish",
+    "novel": "story",
+    "ticket": "pass",
+    "letter": "note",
+    "room": "hall",
+    "shirt": "top",
+    "phone": "mobile",
+    "bike": "cycle",
+    "lamp": "light",
+    "garden": "lawn",
+    "file": "record",
+    "clock": "watch",
+    "tent": "shelter",
+    "boat": "vessel",
+}
+_MORE_CITIES = "Paris Bern Accra Dakar Hanoi Seoul Sofia Tunis Vienna Warsaw Zagreb Malmo"
+_PEOPLE = (
+    "Anna Bruno Clara David Elena Felix Greta Hugo Irene Jonas Karla Liam Marta Nora Oscar Petra Quinn Rosa Simon Tilda"
+)
+_COLORS = "red blue green white black pink grey brown yellow orange"
+_NUMBERS = "two three four five six seven eight nine ten eleven twelve"
+_WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
+# As a request says them, and as a call has them.
+_COUNTS = dict(zip(_NUMBERS.split(), range(2, 13), strict=True))
+_DAYS = {day: day[:3].lower() for day in _WEEKDAYS.split()}
+_HOURS = {f"{n} am": n for n in range(7, 12)} | {"noon": 12} | {f"{n} pm": n + 12 for n in range(1, 9)}
+_SIZES = {"tiny": "XS", "small": "S", "medium": "M", "large": "L", "huge": "XL"}
+_URGENCY = {"at once": True, "right away": True, "without hurry": False, "some time": False}
+_LANGUAGES = {
+    "Spanish": "es",
+    "French": "fr",
+    "German": "de",
+    "Italian": "it",
+    "Dutch": "nl",
+    "Polish": "pl",
+    "Turkish": "tr",
+    "Greek": "el",
+}
+# A kind of parameter: the names that functions have for it, and the parameter.
+_KINDS = (
+    (("city", "town", "place"), _parameter("str", _CITIES + _MORE_CITIES.split(), "in {}", "near {}")),
+    (("owner", "person", "client"), _parameter("str", _PEOPLE.split(), "for {}", "on behalf of {}")),
+    (("count", "amount", "number"), _parameter("int", _COUNTS, "{} times", "in {} rounds")),
+    (("day", "date", "weekday"), _parameter("str", _DAYS, "on {}", "by {}")),
+    (("hour", "time", "start"), _parameter("int", _HOURS, "at {}", "from {}")),
+    (("price", "budget", "limit"), _parameter("int", range(10, 1000), "for at most {}", "below {}")),
+    (("color", "paint", "shade"), _parameter("str", _COLORS.split(), "in {}", "coloured {}")),
+    (("size", "scale", "format"), _parameter("str", _SIZES, "sized {}", "that is {}")),
+    (("code", "id", "ref"), _parameter("int", range(1000, 10000), "numbered {}", "with code {}")),
+    (("lang", "tongue", "locale"), _parameter("str", _LANGUAGES, "in {}", "put into {}")),
+    (("urgent", "fast", "rush"), _parameter("bool", _URGENCY, "{}")),
+    (("mass", "weight", "load"), _parameter("int", range(2, 100), "of {} kilos", "weighing {}")),
 )
 
 
@@ -95,12 +193,14 @@ FUNCTIONS = tuple(
 def call_functions(signatures: str = "") -> tuple[Function, ...]:
     """The functions of `data=calls`, in an order that no seed changes and that tells nothing of them; with `signatures`
     the same names with other parameters."""
-    made, parts = [], _PARTS["calls"]
-    known = [(kind["names"], _parameter(kind), _parameter(kind, _LEFT_OUT)) for kind in parts["parameters"]]
-    for (verb, other), (noun, alias) in itertools.product(parts["verbs"].items(), parts["nouns"].items()):
+    made = []
+    for (verb, other), (noun, alias) in itertools.product(_VERBS.items(), _NOUNS.items()):
         rng = random.Random(f"{signatures}{verb} {noun}")
-        kinds = rng.sample(known, rng.choice((1, 2, 2, 3)))
-        parameters = {rng.choice(k[0]): k[1 + (place > 0 and rng.random() < 0.5)] for place, k in enumerate(kinds)}
+        parameters = {}
+        for place, (names, parameter) in enumerate(rng.sample(_KINDS, rng.choice((1, 2, 2, 3)))):
+            name = rng.choice(names)
+            optional = place > 0 and rng.random() < 0.5
+            parameters[name] = parameter.optional() if optional else parameter
         asks = tuple(f"{v} the {n}" for v, n in itertools.product((verb, other), (noun, alias)))
         listed = dict(sorted(parameters.items()))  # as `xlam_problem` sorts the arguments
         made.append(Function(f"{verb}_{noun}", asks, listed, any_order=True))

@@ -6,10 +6,32 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retool_mcore.tables import yaml_beside
-
-_PARTS = yaml_beside(__file__)
-_OPERATORS, _NAMES = _PARTS["operators"], _PARTS["names"]
+# The slips: an operator or a name, and what stands in its place.
+_OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "+"),
+    ast.FloorDiv: ("//", "%"),
+    ast.Mod: ("%", "//"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+_NAMES = {
+    "min": "max",
+    "max": "min",
+    "append": "extend",
+    "True": "False",
+    "lower": "upper",
+    "upper": "lower",
+}
 
 
 @dataclass(frozen=True)
@@ -37,9 +59,9 @@ def bugs(source: str) -> list[Bug]:
         return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
 
     def between(left: ast.AST, right: ast.AST, operator: ast.AST) -> Iterator[Bug]:
-        if type(operator).__name__ not in _OPERATORS:
+        if type(operator) not in _OPERATORS:
             return
-        old, new = _OPERATORS[type(operator).__name__]
+        old, new = _OPERATORS[type(operator)]
         start = source.find(old, span(left)[1], span(right)[0])
         if start >= 0:
             yield Bug(start, start + len(old), new, f"{old} became {new}")

@@ -12,9 +12,6 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-
-import yaml
 
 from retool_mcore.data.formats import TOOL
 from retool_mcore.data.function_schema import function_schema
@@ -23,18 +20,84 @@ from retool_mcore.environments import files as edits
 from retool_mcore.environments.files import RepositoryError
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import ERROR_LINES, Result, Sandbox, Status
-from retool_mcore.tables import yaml_beside
 from retool_mcore.tools.base import Reply
 
 TESTS = "tests"
-_NO_ARGUMENTS = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+
+
+def _tool(name: str, description: str, properties: Mapping | None = None, required: tuple[str, ...] = ()) -> dict:
+    parameters = {"type": "object", "properties": dict(properties or {}), "required": list(required)}
+    return function_schema(name, description, parameters | {"additionalProperties": False})
+
+
+_PATH = {"type": "string", "description": "Path inside the repository, as list_files shows it."}
 SCHEMAS = [
-    function_schema(name, tool.pop("description"), _NO_ARGUMENTS | tool)
-    for name, tool in yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text()).items()
+    _tool("list_files", "List the files of the repository."),
+    _tool(
+        "view",
+        "Show a file, or some of its lines, with line numbers.",
+        {
+            "path": _PATH,
+            "start": {"type": "integer", "minimum": 1, "description": "First line; 1 when left out."},
+            "end": {"type": "integer", "minimum": 1, "description": "Last line; the file's last when left out."},
+        },
+        required=("path",),
+    ),
+    _tool(
+        "search",
+        "Show every line that holds a text.",
+        {"text": {"type": "string", "description": "What to look for, literally."}},
+        required=("text",),
+    ),
+    _tool(
+        "replace",
+        "Replace a piece of a file. The piece must stand there exactly once.",
+        {
+            "path": _PATH,
+            "old": {"type": "string", "description": "The text that stands there, without line numbers."},
+            "new": {"type": "string", "description": "What to put in its place."},
+        },
+        required=("path", "old", "new"),
+    ),
+    _tool(
+        "write",
+        "Make or overwrite a whole file.",
+        {"path": _PATH, "text": {"type": "string", "description": "The whole content."}},
+        required=("path", "text"),
+    ),
+    _tool("run_tests", "Run the repository's tests and show what fails."),
+    TOOL,
+    _tool("submit", "End the work: the repository is scored as it is now."),
 ]
-SCHEMAS.insert(-1, TOOL)
-_PROGRAMS = yaml_beside(__file__)
-_RUN_TESTS, _RUN_CHECKS = _PROGRAMS["run_tests"].format(tests=TESTS), _PROGRAMS["run_checks"]
+
+# unittest, because the sandbox's interpreter has it everywhere. The time that a run took says nothing about the code.
+_RUN_TESTS = f"""\
+import io, re, sys, unittest
+sys.path.insert(0, ".")
+suite = unittest.defaultTestLoader.discover({TESTS!r}, top_level_dir=".")
+report = io.StringIO()
+outcome = unittest.TextTestRunner(stream=report, verbosity=0).run(suite)
+print(re.sub(r" in [0-9.]+s", "", report.getvalue()).strip())
+if not outcome.wasSuccessful() or not outcome.testsRun:
+    raise SystemExit(1)
+"""
+
+
+def _run_checks(calls: str, mark: str) -> str:
+    """Return the program that prints `mark` and then what `calls` gave, a JSON text of their `setup` and `call`."""
+    return f"""\
+import json, sys
+sys.path.insert(0, ".")
+values = []
+for call in json.loads({calls!r}):
+    names = {{}}
+    try:
+        exec(call["setup"], names)
+        values.append(repr(eval(call["call"], names)))
+    except Exception as error:
+        values.append(type(error).__name__)
+print({mark!r} + json.dumps(values))
+"""
 
 
 @dataclass(frozen=True)
@@ -140,7 +203,7 @@ class RepositoryEnvironment:
         """What the hidden checks' calls give with the repository as it is; [] when the run did not end well."""
         mark = secrets.token_hex(16)
         calls = json.dumps([{"setup": check.setup, "call": check.call} for check in self.task.checks])
-        result = await self._run(_RUN_CHECKS.format(calls=calls, mark=mark))
+        result = await self._run(_run_checks(calls, mark))
         lines = [line for line in result.stdout.splitlines() if line.startswith(mark)]
         try:
             found = read_json(lines[-1].removeprefix(mark)) if lines else []

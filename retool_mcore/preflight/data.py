@@ -1,6 +1,7 @@
 """Are the parquet files there, whole, large enough for a batch, and do their prompts fit the limit and the format?"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
@@ -13,14 +14,44 @@ from retool_mcore.data.held_back import shared_problem
 from retool_mcore.data.lengths import prompt_lengths
 from retool_mcore.data.prompts import TEMPLATES, get_template, render
 from retool_mcore.data.special_tokens import NAMED
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.rewards.registry import needs_answer
 from retool_mcore.rewards.scoring import right_from
 from retool_mcore.rewards.verdict import ENVIRONMENT
-from retool_mcore.tables import yaml_beside
 
-refused = refusals(__file__)
-KINDS = yaml_beside(__file__, "kinds.yaml")  # of what a recipe grades
+
+@dataclass(frozen=True)
+class Graded:
+    """What recipes with one value of recipe.answer grade, and what to do where recipe and rows differ."""
+
+    text: str
+    ability: str | None = None  # of the rows
+    no_rows: str = ""  # advice for such a recipe without such rows
+    no_recipe: str = ""  # advice for such rows without such a recipe
+
+
+_ROWS_OF_ENVIRONMENT = "rows of an environment (environments/gym.py::write_rows)"
+GRADED = {
+    "calls": Graded(
+        "function calls",
+        ability="function_calling",
+        no_rows="take function-calling data, as data=functions or data=xlam",
+        no_recipe="take recipe=tool_n1 or recipe=toolrl, or set recipe.answer=calls",
+    ),
+    "tests": Graded(
+        "tests of a repository",
+        ability="repository",
+        no_rows="recipe=skyrl goes with data=repo_bugs, and with no other",
+        no_recipe="data=repo_bugs goes with recipe=skyrl, and with no other",
+    ),
+    "environment": Graded(
+        "episodes of an environment",
+        ability="environment",
+        no_rows=f"recipe.answer=environment goes with {_ROWS_OF_ENVIRONMENT}, and with no other",
+        no_recipe=f"{_ROWS_OF_ENVIRONMENT} go with recipe.answer=environment, and with no other",
+    ),
+}
+ANSWERS = Graded("answers")  # every other value of recipe.answer, rows of every other ability
 
 
 def listed(paths: str | Iterable[str]) -> list[Path]:
@@ -32,7 +63,10 @@ def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[st
     """The files under config key `key`; every one passes `check_schema` (data.schema.check_rl or check_sft)."""
     files = listed(paths)
     if not files:
-        raise refused("no_file", key=key)
+        raise UserError(
+            f"{key} names no file: give one or more parquet files, or with data=file what they are made of "
+            "(data.file.train, data.file.eval, data.file.sft), and run `retool prepare`."
+        )
     for file in files:
         check_schema(str(file))
     return files
@@ -46,14 +80,19 @@ def count_rows(files: Iterable[Path]) -> int:
 def check_fills_a_batch(key: str, *, rows: int, batch: int) -> None:
     """verl drops the last incomplete batch: fewer rows than a batch train nothing."""
     if rows < batch:
-        raise refused("few_rows", key=key, rows=rows, batch=batch)
+        raise UserError(
+            f"{key} holds {rows} rows, fewer than train.batch={batch}: lower train.batch or prepare more rows."
+        )
 
 
 def check_curriculum(section: Mapping, files: Sequence[Path], seed: int, *, batch: int) -> None:
     """The pass rates that data.curriculum names can be read, and what it keeps of the problems fills a batch."""
     kept = load_curriculum(section, [str(file) for file in files], seed).problems
     if kept and len(kept) < batch:
-        raise refused("few_problems", kept=len(kept), batch=batch)
+        raise UserError(
+            f"data.curriculum leaves {len(kept)} problems to draw from, fewer than train.batch={batch}: widen "
+            "data.curriculum.keep, or lower train.batch."
+        )
 
 
 def check_prompt_lengths(
@@ -134,8 +173,10 @@ def check_template(template: str, rollout_format: str, where: str = "data.prompt
     formats = TEMPLATES[template].formats if template in TEMPLATES else (rollout_format,)
     if rollout_format not in formats:
         fitting = [name for name, known in TEMPLATES.items() if rollout_format in known.formats]
-        given = {"where": where, "template": template, "taught": formats[0], "wanted": rollout_format}
-        raise refused("format", **given, fitting=" or ".join(fitting))
+        raise UserError(
+            f"{where}={template} teaches the format {formats[0]} but rollout.format={rollout_format}: prepare the data "
+            f"with data.prompt={' or '.join(fitting)}, or set rollout.format={formats[0]}."
+        )
 
 
 def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
@@ -143,15 +184,17 @@ def check_ability(files: Iterable[Path], recipe: Mapping) -> None:
 
     `recipe` is the configuration's section. Only the first row of each file is read.
     """
-    asked = recipe["answer"] if recipe["answer"] in KINDS else "other"
+    graded = GRADED.get(recipe["answer"], ANSWERS)
     for file in files:
         batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1, columns=["ability"]))
         ability = batch["ability"][0].as_py()
-        found = next((name for name, kind in KINDS.items() if kind.get("ability") == ability), "other")
-        if found != asked:
-            advice = KINDS[found]["with"] if asked == "other" else KINDS[asked]["take"]
-            of = {"asked": KINDS[asked]["graded"], "found": KINDS[found]["graded"], "advice": advice}
-            raise refused("grades", recipe=recipe, file=file, ability=ability, **of)
+        rows = next((kind for kind in GRADED.values() if kind.ability == ability), ANSWERS)
+        if rows != graded:
+            advice = rows.no_recipe if graded == ANSWERS else graded.no_rows
+            raise UserError(
+                f"recipe={recipe['name']} grades {graded.text} (recipe.answer={recipe['answer']}), and the rows of "
+                f"{file} are {rows.text} (ability {ability!r}): {advice}."
+            )
 
 
 def check_answers(files: Iterable[Path], recipe: Mapping) -> None:
@@ -186,7 +229,10 @@ def check_call_style(template: str, recipe: Mapping) -> None:
     styles = ("tool_n1", "toolrl")
     reward = recipe["reward"]["name"]
     if template in styles and reward in styles and template != reward:
-        raise refused("call_style", template=template, reward=reward)
+        raise UserError(
+            f"data.prompt={template} teaches another way to write calls than recipe.reward.name={reward} reads: "
+            f"prepare the data with data.prompt={reward}."
+        )
 
 
 def check_prepared_template(files: Iterable[Path], rollout_format: str) -> None:
@@ -216,7 +262,10 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
     there = [path for path in listed(tests) if path.is_file()]
     for key, paths in (("train_files", files["train_files"]), ("validation_files", there)):
         if (question := shared_problem(paths, files["held_back_files"])) is not None:
-            raise refused("shared", key=key, problem=question[:80])
+            raise UserError(
+                f"data.held_back_files and data.{key} share the problem {question[:80]!r}: a checkpoint is chosen by "
+                "problems that are neither trained on nor reported; run `retool prepare` again, or give other files."
+            )
     print(told, flush=True)
 
 
@@ -239,9 +288,11 @@ def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
     when = "before the first step" if every < 1 else f"every {every} steps" + " and before the first" * before
     told += f" {when}: {generated:,} trajectories beside {trained:,} trained on, {generated / trained:.1%}"
     if generated > train["eval_share"] * trained:
-        if every < 1:
-            raise refused("costly_before", told=told, train=train)
-        raise refused("costly", told=told, train=train, every=ceil(generated / step / train["eval_share"]))
+        cheaper = "eval_before=false" if every < 1 else f"eval_every={ceil(generated / step / train['eval_share'])}"
+        raise UserError(
+            f"{told}, more than train.eval_share={train['eval_share']:g}: raise it, lower train.eval_samples, or set "
+            f"train.{cheaper}."
+        )
     check_cadence(train)
     return told
 
@@ -250,4 +301,7 @@ def check_cadence(train: Mapping) -> None:
     """Every step that is saved is validated, where a validation chooses the best. Raises UserError."""
     every, save = train["eval_every"], train["save_every"]
     if every > 0 and str(train["keep_best"]).startswith("val/") and save > 0 and save % every:
-        raise refused("unvalidated", save=save, every=every)
+        raise UserError(
+            f"train.save_every={save} is no multiple of train.eval_every={every}, and what is not validated is never "
+            f"the best: set train.eval_every={save}, or train.keep_best=null."
+        )

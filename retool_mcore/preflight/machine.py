@@ -14,11 +14,9 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.resources import GIB, tightest
 from retool_mcore.sandbox.create import create_sandbox, describe, probe
-
-refused = refusals(__file__)
 
 NVIDIA_SMI_TIMEOUT_S = 60.0
 
@@ -98,7 +96,10 @@ def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Require
 
 def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
     if device == "cuda" and gpus_found < gpus_per_node:
-        raise refused("gpus", gpus_per_node=gpus_per_node, gpus_found=gpus_found)
+        raise UserError(
+            f"parallel.gpus_per_node={gpus_per_node} but nvidia-smi lists {gpus_found} GPUs on this node: lower it, or "
+            "choose parallel=cpu-tp2 on a machine without a GPU."
+        )
 
 
 def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float | None, source: str) -> None:
@@ -111,7 +112,11 @@ def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float 
     trainer = layout["nodes"] * layout["gpus_per_node"]
     if pipeline["hybrid"] or devices is None or rollout + trainer <= devices:
         return
-    raise refused("rollout_devices", pipeline=pipeline, own=rollout, trainer=trainer, source=source, devices=devices)
+    raise UserError(
+        f"pipeline={pipeline['name']} needs {rollout} rollout devices (pipeline.rollout_nodes x pipeline.rollout_gpus) "
+        f"in addition to the trainer's {trainer} (parallel.nodes x parallel.gpus_per_node), and {source} {devices:g}: "
+        "lower parallel.gpus_per_node, or take pipeline=sync, which shares them."
+    )
 
 
 def check_memory(available_bytes: int) -> None:
@@ -189,7 +194,10 @@ def check_sandbox(config: Mapping) -> str:
             async with asyncio.timeout(SANDBOX_TIMEOUT_S):
                 await probe(sandbox)
         except TimeoutError as error:
-            raise refused("sandbox", config=config, seconds=SANDBOX_TIMEOUT_S) from error
+            raise UserError(
+                f"The sandbox (sandbox.kind={config['kind']}) did not answer within {SANDBOX_TIMEOUT_S:.0f} s: start "
+                "it or mend sandbox.* and try again."
+            ) from error
         finally:
             await sandbox.close()
         return describe(sandbox)
@@ -203,7 +211,10 @@ EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
 def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
     """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
     if backend in EXTRAS and find_spec(backend) is None:
-        raise refused("library", key=key, backend=backend, extra=EXTRAS[backend], off=off)
+        raise UserError(
+            f"{key}={backend} needs {backend}, which is not installed: "
+            f"`pip install -e .[{EXTRAS[backend]}] -c launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
+        )
 
 
 def check_loggers(loggers: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from retool_mcore.errors import refusals
+from retool_mcore.errors import UserError
 from retool_mcore.planner import memory as update
 from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Batch, Layout
@@ -17,13 +17,14 @@ from retool_mcore.planner.run import shape_of
 from retool_mcore.planner.settings import layout_of
 from retool_mcore.planner.shape import Shape, known
 from retool_mcore.preflight import machine
-from retool_mcore.tables import yaml_beside
-
-refused, SAID = refusals(__file__), yaml_beside(__file__)
 
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
 PIECES = 8  # sequences that fill a micro-batch
+OFFLOAD = (
+    "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
+    "more GPUs"
+)
 
 
 def check_update(
@@ -61,17 +62,24 @@ def check_update(
     if needed > gpu_bytes * (1 + TOLERANCE):
         parts = held.parts | beside
         most = max(parts, key=parts.get)
-        advice = SAID["offload" if most in beside else "plan"]
-        sizes = {"needed": needed / GIB, "gpu": gpu_bytes / GIB, "largest": parts[most] / GIB}
-        raise refused("update", layout=layout, **sizes, beside=_told(beside), most=most, advice=advice)
+        advice = OFFLOAD if most in beside else "`retool plan` lists the layouts that fit"
+        raise UserError(
+            f"An update with parallel.tp={layout.tp}, pp={layout.pp} and "
+            f"micro_batch_tokens={layout.micro_batch_tokens} needs about {needed / GIB:.0f} GiB on a "
+            f"GPU{_listed(beside)} and this node's have {gpu_bytes / GIB:.0f} GiB; its largest part: {most} "
+            f"({parts[most] / GIB:.0f} GiB): {advice}."
+        )
     there = stays["policy"] + sum(beside.values()) + held.outside
     if engine and there + parallel.gpu_memory_utilization * gpu_bytes > gpu_bytes * (1 + TOLERANCE):
-        sizes = {"gpu": gpu_bytes / GIB, "there": there / GIB}
-        raise refused("engine", parallel=parallel, **sizes, beside=_told(beside), offload=SAID["offload"])
+        raise UserError(
+            f"vLLM takes parallel.gpu_memory_utilization={parallel.gpu_memory_utilization} of each GPU's "
+            f"{gpu_bytes / GIB:.0f} GiB, and the policy{_listed(beside)} holds {there / GIB:.0f} GiB next to it: lower "
+            f"that share, or {OFFLOAD}."
+        )
     return needed
 
 
-def _told(beside: Mapping[str, float]) -> str:
+def _listed(beside: Mapping[str, float]) -> str:
     return "".join(f", with {size / GIB:.0f} GiB of the {name}" for name, size in beside.items())
 
 
@@ -176,7 +184,9 @@ def check(needs: Needs, *, memory: float) -> None:
     """Refuse a node with `memory` bytes available. Raises UserError."""
     if needs.least > memory:
         most = sorted(needs.parts.items(), key=lambda part: -part[1])[:3]
-        told = ", ".join(f"{name} {size / GIB:.0f} GiB" for name, size in most)
+        largest = ", ".join(f"{name} {size / GIB:.0f} GiB" for name, size in most)
         more = ", or keep more on the GPUs (parallel.megatron.*_offload=false)." if "optimizer" in needs.parts else "."
-        sizes = {"needed": needs.total / GIB, "memory": memory / GIB}
-        raise refused("node", **sizes, told=told, limit=machine.limited(), more=more)
+        raise UserError(
+            f"A node needs about {needs.total / GIB:.0f} GiB of memory ({largest}) and {memory / GIB:.0f} GiB are "
+            f"available{machine.limited()}: take nodes with more memory{more}"
+        )

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.planner.shape import FAMILIES, Model, experts_of, known, read_json
 from retool_mcore.preflight import machine
 from retool_mcore.preflight.weights import check_weights
-
-refused = refusals(__file__)
 
 # verl masks vLLM's logits above len(tokenizer) and the trainer does not. A pretrained model gives its few padding rows
 # (Qwen2.5: 0.3 % of the vocabulary) no probability; a fresh model gives them their share, and the two disagree.
@@ -38,7 +36,9 @@ def find_folder(name: str, *, key: str, advice: str) -> Path:
         cached = try_to_load_from_cache(name, "config.json")
         if isinstance(cached, str):
             return Path(cached).parent
-        raise refused("hub_name", key=key, name=name)
+        raise UserError(
+            f"{key}={name} is neither a folder here nor a downloaded model: run `hf download {name}` or give a folder."
+        )
     raise UserError(f"{key} points to {name}, which is not a folder: {advice}.")
 
 
@@ -56,7 +56,9 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
     keys = ("num_attention_heads", "num_hidden_layers", "vocab_size", "max_position_embeddings")
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
-        raise refused("keys", folder=folder, missing=", ".join(missing))
+        raise UserError(
+            f"{folder}/config.json lacks {', '.join(missing)}: expected the config of a decoder-only model."
+        )
     heads, layers, vocab, positions = (config[key] for key in keys)
     shape = None if weights else known(folder)
     parameters = check_weights(folder, config) if weights else shape.parameters if shape else 0
@@ -144,11 +146,18 @@ def check_fp8(config: Any, model: Model) -> None:
     shape, tp, lora = known(model.folder), layout.rollout_tp, config.model.get("lora", {}).get("rank")
     hopper = layout.device == "cuda" and int(min(machine.compute_capabilities(), default=9)) == 9
     if kind != "fp8" or not hopper or shape is None or shape.experts or lora:
-        raise refused("quantised", kind=kind)
+        raise UserError(
+            f"verl.actor_rollout_ref.rollout.quantization={kind} cannot be used: only fp8 can, for a dense model "
+            "trained in full (model.lora.rank=0), on GPUs of compute capability 9 (H100, H200); leave it out elsewhere."
+        )
     sizes = [shape.hidden, shape.q_width // tp, max(shape.kv_width // tp, shape.head_dim), shape.ffn // tp]
     # A matrix of 128 inputs has one column of scales, whose dimension verl drops.
     if any(size % 128 for size in sizes) or 128 in (shape.hidden, shape.q_width, shape.ffn):
-        raise refused("fp8_blocks", sizes=sizes, tp=tp)
+        raise UserError(
+            "verl.actor_rollout_ref.rollout.quantization=fp8 needs a model whose width and each engine rank's queries, "
+            f"keys and MLP (here {sizes}, with parallel.rollout_tp={tp}) are multiples of 128, and no matrix with 128 "
+            "inputs: lower parallel.rollout_tp, or leave it out."
+        )
 
 
 def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:
@@ -173,15 +182,24 @@ def check_tokenizer(model: Model, rollout_format: str, template: str | None = No
     eos = config.get("eos_token")
     eos = eos.get("content") if isinstance(eos, dict) else eos
     if not eos or tokenizer.token_to_id(eos) is None:
-        raise refused("eos", folder=folder, eos=eos)
+        raise UserError(
+            f"{folder}: the tokenizer's eos_token is {eos!r}, expected a token of its vocabulary (without one no turn "
+            "ends): copy the tokenizer files again."
+        )
     check_chat_template(folder, template or chat_template(folder, config), rollout_format)
 
 
 def check_vocabulary(folder: Path, *, tokens: int, vocab: int) -> None:
     if tokens > vocab:
-        raise refused("other_tokenizer", folder=folder, tokens=tokens, vocab=vocab)
+        raise UserError(
+            f"{folder}: the tokenizer has {tokens} tokens but the model's vocab_size is {vocab}: this tokenizer "
+            "belongs to another model."
+        )
     if vocab - tokens > MAX_PADDED_VOCAB * vocab:
-        raise refused("padded", folder=folder, vocab=vocab, tokens=tokens)
+        raise UserError(
+            f"{folder}: the model's vocab_size is {vocab} but the tokenizer has only {tokens} tokens, so rollout and "
+            "trainer would disagree on probabilities: use the model's own tokenizer, or make the two sizes equal."
+        )
 
 
 def chat_template(folder: Path, tokenizer_config: dict) -> str:
@@ -197,6 +215,11 @@ def chat_template(folder: Path, tokenizer_config: dict) -> str:
 
 def check_chat_template(folder: Path, template: str, rollout_format: str) -> None:
     if not template.strip():
-        raise refused("no_template", folder=folder)
+        raise UserError(
+            f"{folder}: the tokenizer has no chat template: use an instruct model or add chat_template.jinja."
+        )
     if rollout_format == "hermes" and "tools" not in template:
-        raise refused("no_tools", folder=folder)
+        raise UserError(
+            f"{folder}: rollout.format=hermes needs a chat template that renders tools, and this one never mentions "
+            "them: use rollout.format=text or a model trained for function calls."
+        )

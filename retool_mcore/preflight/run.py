@@ -12,7 +12,7 @@ from retool_mcore.config import STAGE_POLICIES, schema
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.data.validation_sets import validation_sets
-from retool_mcore.errors import UserError, refusals
+from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
@@ -28,7 +28,6 @@ from retool_mcore.rewards.verdict import TESTS
 from retool_mcore.sandbox.create import create_sandbox
 from retool_mcore.tools.toolbox import CODE, toolbox_of
 
-refused = refusals(__file__)
 CAPABILITY = {"A100": 8.0, "H100": 9.0, "H200": 9.0}
 MODEL_ADVICE = "run `retool prepare` first, or give the folder of a Hugging Face model"
 
@@ -106,7 +105,9 @@ def check_rl_stage(config: DictConfig) -> None:
     critic = config.recipe.advantage == "gae"
     if not reads_weights(config) and train.save_every > 0:
         # Of a bridge that has loaded nothing mbridge cannot save anything.
-        raise refused("no_weights", config=config)
+        raise UserError(
+            f"model.init={config.model.init} is for measurements and keeps no checkpoint: add train.save_every=-1."
+        )
     weights = reads_weights(config) or critic  # verl's engine of a critic knows no other start
     advice = "run `retool sft` first, or give a folder"
     model = read_policy(config.init_from, "init_from", config.rollout, advice, weights)
@@ -127,7 +128,10 @@ def check_rl_stage(config: DictConfig) -> None:
 
 def check_eval_stage(config: DictConfig) -> None:
     if config.answer == TESTS:
-        raise refused("environments")
+        raise UserError(
+            "`retool eval` runs no repositories: reward/accuracy of `retool rl` is the share of trajectories whose "
+            "tests pass."
+        )
     check_arguments("reward", config.recipe.reward, given=1)
     model = read_named_policy(config)
     check_rollout(config, model)
@@ -154,7 +158,9 @@ def check_chat(config: DictConfig) -> None:
 
 def check_export_stage(config: DictConfig) -> None:
     if config.policy not in STAGE_POLICIES:
-        raise refused("exported", config=config, known=", ".join(STAGE_POLICIES))
+        raise UserError(
+            f"policy={config.policy}: only the checkpoints of sft and rl can be exported: {', '.join(STAGE_POLICIES)}."
+        )
     model = read_named_policy(config)
     check_architecture(model, vanilla_mbridge=config.parallel.megatron.vanilla_mbridge)
     if config.probe.tokens > model.max_positions:
@@ -288,7 +294,10 @@ def check_tools(config: DictConfig) -> list[dict] | None:
     if toolbox.text_only or config.rollout.format == "none":
         return None
     if not toolbox.code_only and config.rollout.format != "hermes":
-        raise refused("tools", config=config)
+        raise UserError(
+            f"rollout.format={config.rollout.format} knows the code interpreter alone, and toolbox.use has other "
+            "tools: set rollout.format=hermes, or toolbox=code."
+        )
     if TOOL_NAME in toolbox.tools:
         machine.check_sandbox(config.sandbox)
     return toolbox.schemas or None

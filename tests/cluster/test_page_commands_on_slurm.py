@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.slurm_jobs import ENV, RETOOL
+from tests.support.slurm.slurm_jobs import ENV, RETOOL
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "cluster.md"

@@ -100,7 +100,7 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("rl", ["rollout.max_response_tokens=100000"], ["positions"]),
         ("rl", ["parallel.micro_batch_tokens=100"], ["parallel.micro_batch_tokens=100"]),
         ("rl", ["parallel.rollout_tp=4"], ["parallel.rollout_tp=4"]),
-        ("rl", ["verl.actor_rollout_ref.rollout.quantization=fp8"], ["rollout.quantization=fp8 cannot be"]),
+        ("rl", ["verl.actor_rollout_ref.rollout.quantization=fp8"], ["rollout.quantization=fp8 cannot be used"]),
         ("rl", ["rollout.max_prompt_tokens=5"], ["row", "rollout.max_prompt_tokens=5"]),
         ("rl", ["data.prompt=hermes"], ["data.prompt=hermes", "rollout.format=text"]),
         ("eval", ["policy=rl"], ["policy=rl", "retool rl"]),
