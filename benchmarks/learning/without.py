@@ -41,26 +41,20 @@ class UnmaskedLoop(RetoolAgentLoop):
         return output
 
 
-def by_length(batch, seed: int, step: int) -> list[int]:
-    """As mini_batches._drawn, which it replaces."""
-    return sorted(range(len(batch.tags)), key=lambda row: batch.tags[row]["seq_len"])
+def by_length(lengths: list[int], seed: int, step: int) -> list[int]:
+    """As `drawn` of train/batch.py, which it replaces."""
+    return sorted(range(len(lengths)), key=lengths.__getitem__)
 
 
 def stage(part: str, config_path: str) -> None:
     """The process of the stage, as of `python -m retool_mcore.train.rl`."""
-    from retool_mcore.backends.verl import mini_batches, settings
-    from retool_mcore.backends.verl.task_runner import Runner
-    from retool_mcore.train import rl
-
-    class OrderedRunner(Runner):
-        def run(self, config):
-            mini_batches._drawn = by_length
-            super().run(config)
+    from retool_mcore.backends.verl import settings
+    from retool_mcore.train import batch, rl
 
     if part == "mask":
         settings.AGENT_LOOPS[None] = f"{__spec__.name}.{UnmaskedLoop.__name__}"
     else:
-        rl.Runner = OrderedRunner
+        batch.drawn = by_length
     rl.main(config_path)
 
 

@@ -1,7 +1,6 @@
 """benchmarks/learning/without.py: what each arm leaves out is left out, and nothing else."""
 
 import asyncio
-from types import SimpleNamespace
 
 from agent_loops import TOKENIZER, build
 from verl.workers.rollout.replica import TokenOutput
@@ -53,5 +52,4 @@ def test_a_silent_interpreter_says_what_a_program_prints_and_not_why_it_failed()
 
 
 def test_the_shortest_trajectories_come_first():
-    batch = SimpleNamespace(tags=[{"seq_len": size} for size in (30, 10, 20)])
-    assert without.by_length(batch, seed=1, step=1) == [1, 2, 0]
+    assert without.by_length([30, 10, 20], seed=1, step=1) == [1, 2, 0]

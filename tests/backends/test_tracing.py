@@ -106,7 +106,7 @@ def test_the_first_prompts_of_a_step_are_traced_with_calls_and_reward(store, mon
 
 @pytest.mark.parametrize("limit", [1, None])
 def test_the_loops_episodes_are_traced_with_calls_and_reward(store, monkeypatch, limit):
-    """As above, in the workers of train/rl_loop.py."""
+    """As above, in the workers of train/rl.py."""
 
     class Judge:
         def __init__(self):

@@ -69,9 +69,9 @@ def test_a_checkpoint_of_verls_data_loader_says_where_it_was_by_the_rows_offered
     assert again.load(tmp_path) == [] and numbers(again.take(9)) == numbers(first.take(9))
 
 
-def test_what_verls_trainer_saved_with_rollouts_ahead_is_refused(prompts, tmp_path):
+def test_what_an_earlier_release_saved_with_rollouts_in_progress_is_refused(prompts, tmp_path):
     (tmp_path / "transfer_queue").mkdir()
-    with pytest.raises(UserError, match="only it can go on with"):
+    with pytest.raises(UserError, match="earlier release with rollouts in progress"):
         prompts().load(tmp_path)
 
 

@@ -18,7 +18,7 @@ from retool_mcore.metrics.records import read_step
 from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rollout.samples import Sample
 from retool_mcore.state import alarms, checkpoints, stop
-from retool_mcore.train import replay_step, rl_loop
+from retool_mcore.train import replay_step, rl
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
 from retool_mcore.train.validation import Validation
@@ -144,7 +144,7 @@ def started(tmp_path, monkeypatch):
         if cfg.validate_every > 0 or cfg.validate_first:
             problems = Validation(Prompts("rows", 1, Curriculum()), Prompts("rows", 1, Curriculum()))
         try:
-            rl_loop.train(cfg, engines, run, prompts, asked, problems)
+            rl.train(cfg, engines, run, prompts, asked, problems)
         finally:
             run.close()
         return run, log
@@ -340,7 +340,7 @@ def test_the_evaluation_set_is_sampled_as_it_says_and_also_before_the_first_step
 
 def test_a_group_reward_that_is_no_finite_number_is_not_trained_on(started, monkeypatch):
     engines = Engines()
-    monkeypatch.setattr(rl_loop, "find_reward", lambda name: lambda accs, calls, fewest: [float("nan")] * len(accs))
+    monkeypatch.setattr(rl, "find_reward", lambda name: lambda accs, calls, fewest: [float("nan")] * len(accs))
     with pytest.raises(ValueError, match="the group reward own returned nan"):
         started(settings(recipe=RECIPE | {"group_reward": {"name": "own", "args": {}}}), engines)
     assert "update" not in engines.calls
@@ -352,7 +352,7 @@ def test_a_run_that_no_longer_improves_ends(started):
 
 
 def test_the_file_imports_no_engines():
-    nodes = list(ast.walk(ast.parse(Path(rl_loop.__file__).read_text())))
+    nodes = list(ast.walk(ast.parse(Path(rl.__file__).read_text())))
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not {name for name in imported if name.split(".")[0] in ("verl", "megatron", "vllm", "ray")}
