@@ -5,14 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from verl.utils.config import validate_config
-
-from retool_mcore.backends.check import assert_adapters
+from retool_mcore.backends.verl import settings
 from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
-from retool_mcore.backends.verl.run import run_trainer
-from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.train import rl
 
 TRACE = "RETOOL_TURN_NOTES"  # the file into which every process writes its turns
 
@@ -47,17 +42,8 @@ class NotingLoop(RetoolAgentLoop):
 
 
 def main(config_path: str) -> None:
-    assert_adapters()
-    config = OmegaConf.load(config_path)
-    stage_dir = Path(config.run_dir) / "rl"
-    stage_dir.mkdir(parents=True, exist_ok=True)
-    verl = verl_config(config, stage_dir)
-    path = Path(verl.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    loops = OmegaConf.load(path)
-    loops[0]["_target_"] = "benchmarks.rollout.noting.NotingLoop"
-    path.write_text(OmegaConf.to_yaml(loops))
-    validate_config(verl, use_reference_policy=False, use_critic=False)
-    run_trainer(verl, Runner)
+    settings.AGENT_LOOPS[None] = "benchmarks.rollout.noting.NotingLoop"
+    rl.main(config_path)
 
 
 if __name__ == "__main__":

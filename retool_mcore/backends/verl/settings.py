@@ -56,12 +56,10 @@ def verl_config(config, stage_dir: Path):
         verl.ray_kwargs.ray_init.runtime_env = ray_runtime_env()
         agent = verl.actor_rollout_ref.rollout.agent
         agent.agent_loop_config_path = str(agent_loop)
-        agent.agent_loop_manager_class = "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
         verl.reward.custom_reward_function.reward_kwargs = {
             "recipe": config.recipe,
             "max_response_tokens": config.rollout.max_response_tokens,
         }
-        verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
             "curriculum": config.data.get("curriculum", {}),
@@ -71,7 +69,6 @@ def verl_config(config, stage_dir: Path):
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "live": config.rollout.get("live"),
-            "cache_tokens": None,  # the trainer tells, once the engines are there
             "rotation": checkpoints.rotation(config.train),
             "evaluation": evaluation_set(config),
             "stop_after_worse": config.train.get("stop_after_worse"),

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from retool_mcore.backends.verl import take_over
 from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.backends.verl.take_over import TakeOver
 from retool_mcore.config import compose
 from retool_mcore.state.policy_identity import IDENTITY, PolicyIdentity
 
@@ -126,68 +124,25 @@ def test_another_initial_model_at_the_same_place_is_another_policy(configured, t
     assert after(configured()) != before
 
 
-class Verl:
-    """What TakeOver stands before."""
-
-    def __init__(self, config, saved_step=0):
-        self.config, self.saved_step, self.global_steps = config, saved_step, saved_step + 1
-
-    def on_train_begin(self):
-        pass
-
-    def _save_checkpoint(self):
-        self.folder.mkdir(parents=True)
-        self.save_notes(self.folder)
-
-    def save_notes(self, checkpoint):
-        pass
-
-    @property
-    def folder(self):
-        return take_over.Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-
-
-class Trainer(TakeOver, Verl):
-    pass
-
-
-def test_a_resumed_attempt_goes_on_with_the_checkpoints_chain(configured):
+def test_a_resumed_attempt_goes_on_with_the_checkpoints_chain(configured, tmp_path):
     config = configured()
-    trainer = Trainer(config)
-    trainer.on_train_begin()
-    trainer.identity.advance([record()])
-    trainer._save_checkpoint()
-    trainer.identity.advance([record(index=2)])
+    first = PolicyIdentity(config, 0)
+    first.advance([record()])
+    folder = tmp_path / "checkpoints/global_step_1"
+    folder.mkdir(parents=True)
+    (folder / IDENTITY).write_text(first.link)
+    first.advance([record(index=2)])
 
-    resumed = Trainer(configured({f"{ROLLOUT}.agent.num_workers": 3}), saved_step=1)
-    resumed.on_train_begin()
-    assert resumed.identity.policy == after(config, [record()])
-    resumed.identity.advance([record(index=2)])
-    assert resumed.identity.policy == trainer.identity.policy
+    resumed = PolicyIdentity(configured({f"{ROLLOUT}.agent.num_workers": 3}), 1)
+    assert resumed.policy == after(config, [record()])
+    resumed.advance([record(index=2)])
+    assert resumed.policy == first.policy
 
-    (trainer.folder / IDENTITY).unlink()  # a checkpoint from before there were any
+    (folder / IDENTITY).unlink()  # a checkpoint from before there were any
     for _ in range(2):
-        old = Trainer(config, saved_step=1)
-        old.on_train_begin()
-        assert old.identity.policy != after(config, [record()])
+        assert PolicyIdentity(config, 1).policy != after(config, [record()])
 
 
 def test_what_a_step_was_trained_on_may_be_unknown(configured):
     config = configured()
     assert after(config, []) != after(config, [])
-
-
-def test_without_checkpoints_nothing_is_kept(configured):
-    trainer = Trainer(configured({"trainer.save_freq": -1}))
-    trainer.on_train_begin()
-    assert trainer.identity is None
-
-
-def test_a_manager_that_would_not_keep_is_refused(configured):
-    with pytest.raises(RuntimeError, match="dict would not keep"):
-        Trainer(configured()).fit({})
-
-
-def test_the_configuration_names_the_manager(configured):
-    fqn = OmegaConf.select(configured(), "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
-    assert fqn == f"{take_over.KeepingManager.__module__}.{take_over.KeepingManager.__name__}"
