@@ -1,6 +1,5 @@
 """Where a training beats besides the phases of its loop: rank 0's micro-batches, a rollout worker's turns."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from verl.utils import tensordict_utils
 from retool_mcore.backends.megatron.beats import MicroBatches
 from retool_mcore.backends.megatron.engine import CriticEngine, Engine, _Packs
 from retool_mcore.rollout import turn_beats
-from retool_mcore.rollout.turn_beats import Turns, counted
+from retool_mcore.rollout.turn_beats import Turns
 from retool_mcore.state import heartbeat
 
 
@@ -73,24 +72,21 @@ def test_turns_and_trajectories_are_counted(told, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(turn_beats.time, "time", lambda: now[0])
     turns = Turns()
-    monkeypatch.setattr(turn_beats, "TURNS", turns)
 
-    class Loop:
-        @counted
-        async def run(self, fails, **kwargs):
+    def episode(step, fails=False):
+        with turns.trajectory(step):
             assert turns.live == 1
             now[0] += 10.0
             turns.turn(tokens=300, seconds=10.0, max_tokens=600)
             if fails:
                 raise RuntimeError("the engine aborted")
-            return "trajectory"
 
-    assert asyncio.run(Loop().run(False, global_steps=3)) == "trajectory"
+    episode(3)
     with pytest.raises(RuntimeError):
-        asyncio.run(Loop().run(True, global_steps=3))
+        episode(3, fails=True)
     (seen,) = told().values()
     assert seen["writer"].startswith("agent-") and seen["done"] == 2
     assert (seen["finished"], seen["live"], seen["patience_s"]) == (2, 0, 20.0)
     assert seen["tokens_per_s"] == 30.0
-    asyncio.run(Loop().run(False, global_steps=4))
+    episode(4)
     assert turns.finished == 1

@@ -103,15 +103,17 @@ def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
     mlflow.set_tracking_uri(None)
 
 
-def test_the_configuration_names_classes_that_verl_can_load(tmp_path):
-    from verl.utils.import_utils import load_class_from_fqn
+def test_the_configuration_turns_the_hook_on():
+    verl = OmegaConf.create({"actor_rollout_ref": {"rollout": {"trace": {"backend": None}}}})
+    tracing.enable(verl, name="mine", prompts=2)
+    trace = verl.actor_rollout_ref.rollout.trace
+    assert (trace.backend, trace.experiment_name, trace.max_samples_per_step_per_worker) == ("mlflow", "mine", 2)
 
-    verl = OmegaConf.create({"actor_rollout_ref": {"rollout": {"agent": {}, "trace": {"backend": None}}}})
-    entry = {"name": "retool", "_target_": "x", "seed": 1}
-    file = tmp_path / "agent_loop.yaml"
-    file.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
-    tracing.enable(verl, file, name="mine", prompts=2)
-    rollout = verl.actor_rollout_ref.rollout
-    assert (rollout.trace.backend, rollout.trace.max_samples_per_step_per_worker) == ("mlflow", 2)
-    (entry,) = OmegaConf.load(file)
-    assert load_class_from_fqn(entry._target_, "loop") is tracing.TracedAgentLoop and entry.seed == 1
+
+def test_the_tools_of_an_episode_are_traced():
+    made = object.__new__(tracing.TracedEpisodes)
+    made.toolbox = SimpleNamespace(for_row=lambda row: Tools())
+    made.format = SimpleNamespace(name="text")
+    assert type(made.tools({})) is tracing.TracedToolbox
+    made.format = SimpleNamespace(name="none")
+    assert made.tools({}) is None

@@ -23,18 +23,18 @@ def composed(tmp_path_factory):
 
 @pytest.fixture
 def configured(composed, tmp_path):
-    """That of a run in tmp_path with other values; those under `loop` are the agent loop's."""
+    """That of a run in tmp_path with other values; those under `episode` are its episodes'."""
     (tmp_path / "model.safetensors").write_text("weights")
 
     def configure(values=()):
         config = pickle.loads(composed)
-        (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+        episode = OmegaConf.load(config.retool.episode)
         paths = {"actor_rollout_ref.model.path": str(tmp_path), "retool.stage_dir": str(tmp_path)}
         paths["trainer.default_local_dir"] = str(tmp_path / "checkpoints")
-        paths["actor_rollout_ref.rollout.agent.agent_loop_config_path"] = str(tmp_path / "agent_loop")
+        paths["retool.episode"] = str(tmp_path / "episode")
         for name, value in (paths | dict(values)).items():
-            OmegaConf.update(loop if name.startswith("loop.") else config, name.removeprefix("loop."), value)
-        OmegaConf.save([loop], tmp_path / "agent_loop")
+            OmegaConf.update(episode if name.startswith("episode.") else config, name.removeprefix("episode."), value)
+        OmegaConf.save(episode, tmp_path / "episode")
         return config
 
     return configure
@@ -86,9 +86,9 @@ def test_the_order_counts_where_it_makes_the_mini_batches(configured):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("loop.seed", 2),
-        ("loop.limits.max_turns", 77),
-        ("loop.sandbox.kind", "fusion"),
+        ("episode.seed", 2),
+        ("episode.limits.max_turns", 77),
+        ("episode.sandbox.kind", "fusion"),
         (f"{ACTOR}.optim.lr", 0.7),
         (f"{ACTOR}.clip_ratio_high", 0.7),
         (f"{ACTOR}.policy_loss.loss_mode", "retool"),
@@ -106,7 +106,7 @@ def test_other_settings_are_another_policy(configured, name, value):
 
 def test_another_layout_is_the_same_policy(configured):
     layout = {
-        "loop.sandbox.workers": 77,
+        "episode.sandbox.workers": 77,
         f"{ACTOR}.ppo_max_token_len_per_gpu": 77,
         f"{ACTOR}.megatron.tensor_model_parallel_size": 1,
         f"{ACTOR}.checkpoint.async_save": True,

@@ -19,7 +19,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 from verl.workers.engine_workers import TrainingWorkerConfig
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.utils.losses import value_loss
 
 from retool_mcore.backends.verl.check import check_config
@@ -63,7 +63,6 @@ class Engines:
             self.settings.actor.optim.total_training_steps = verl.critic.optim.total_training_steps = total_updates
         mode = verl.trainer.v1.trainer_mode
         self.apart, self.partial = mode == "separate_async" or not rollouts, mode == "colocate_async"
-        self.resumes = mode != "sync"  # a push may interrupt a turn
         self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
         if not rollouts:
             self._start_workers()
@@ -158,7 +157,7 @@ class Engines:
         handles = self.servers.server_handles
         self.cache_tokens = sum(ray.get([server.__ray_call__.remote(cache_tokens) for server in handles]))
         print(f"KV caches: {self.cache_tokens:,} tokens in {len(handles)} engines", flush=True)
-        self.client = self.servers.get_client(client_cls=FullyAsyncLLMServerClient if self.resumes else LLMServerClient)
+        self.client = self.servers.get_client(client_cls=LLMServerClient)
         if not self.apart:
             self.transport.sleep_replicas()
 

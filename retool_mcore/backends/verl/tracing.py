@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
-from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
 from retool_mcore.backends.verl.episodes import Episodes
 from retool_mcore.errors import UserError
 from retool_mcore.files import shown
@@ -32,15 +31,11 @@ FOLDER = "mlflow"  # in the stage's folder
 PROJECT = "retool"  # MLflow's experiment
 
 
-def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
-    """Trace the episodes of `prompts` prompts (None: all) a step and agent worker of the run `name`.
+def enable(verl, *, name: str, prompts: int | None) -> None:
+    """Trace the episodes of `prompts` prompts (None: all) a step and rollout worker of the run `name`.
 
-    verl: its configuration, with `retool.stage_dir`; agent_loop: the file from which it makes agent loops. Changes
-    both.
+    verl: its configuration, which is changed.
     """
-    (entry,) = OmegaConf.load(agent_loop)
-    entry._target_ = f"{__name__}.{TracedAgentLoop.__name__}"
-    agent_loop.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
     rollout = verl.actor_rollout_ref.rollout
     with open_dict(rollout):
         rollout.trace.backend = "mlflow"
@@ -53,9 +48,9 @@ def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
 class TracedEpisodes(Episodes):
     """Episodes with traces of a step's first prompts: spans of the calls and the reward, and tags."""
 
-    def __init__(self, config):
+    def __init__(self, config, tokenizer=None):
         name_store(Path(config.retool.stage_dir) / FOLDER)
-        super().__init__(config)
+        super().__init__(config, tokenizer)
         settings = config.actor_rollout_ref.rollout.trace
         RolloutTraceConfig.init(settings.project_name, settings.experiment_name, settings.backend, settings.token2text)
         self.prompts = settings.max_samples_per_step_per_worker
@@ -74,6 +69,10 @@ class TracedEpisodes(Episodes):
         if traced:  # here, because Ray ends a worker without its exit handlers
             await asyncio.to_thread(mlflow.flush_trace_async_logging)
 
+    def tools(self, row):
+        tools = super().tools(row)
+        return tools and TracedToolbox(tools)
+
     async def scored(self, judge, row, sample, facts):
         outcome = await span(
             "reward",
@@ -87,14 +86,6 @@ class TracedEpisodes(Episodes):
         }
         describe(sample.prompt_ids, sample.response_ids, names, outcome["score"], sample.finish, self.tokenizer)
         return outcome
-
-
-class TracedAgentLoop(RetoolAgentLoop):
-    """RetoolAgentLoop with a span for every tool call."""
-
-    def _tools(self, *args, **kwargs):
-        tools = super()._tools(*args, **kwargs)
-        return tools and TracedToolbox(tools)
 
 
 class TracedToolbox(Toolbox):
