@@ -20,7 +20,7 @@ VICTIMS = (
     "driver",
     "sandbox server",
 )
-IN_PLACE = ("sandbox server",)
+IN_PLACE = ("sandbox server", "agent-loop worker")
 
 
 @dataclass(frozen=True)
