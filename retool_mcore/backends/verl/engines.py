@@ -20,6 +20,7 @@ from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 from verl.workers.engine_workers import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.utils.losses import value_loss
 
 from retool_mcore.backends.verl.check import check_config
@@ -147,6 +148,7 @@ class Engines:
 
     def _start_servers(self, pool) -> None:
         """vLLM servers, on the workers' devices or on devices of their own; asleep where they share them."""
+        RolloutReplicaRegistry.register("vllm", _replica)
         place = {} if self.apart else {"worker_group": self.workers, "rollout_resource_pool": pool}
         self.servers = LLMServerManager.create(config=self.config, **place)
         transport = omega_conf_to_dataclass(self.settings.rollout.checkpoint_engine)
@@ -323,6 +325,12 @@ class Engines:
     def close(self) -> None:
         """End all processes of the run's Ray."""
         ray.shutdown()
+
+
+def _replica() -> type:
+    from retool_mcore.backends.verl.replica import Replica  # imports vLLM
+
+    return Replica
 
 
 def _metrics(output, role: str) -> dict[str, float]:
