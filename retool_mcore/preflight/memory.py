@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from retool_mcore.errors import refusals
 from retool_mcore.planner import memory as update
-from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters, trained_parameters
 from retool_mcore.planner.run import shape_of
@@ -24,6 +23,8 @@ refused, SAID = refusals(__file__), yaml_beside(__file__)
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
 PIECES = 8  # sequences that fill a micro-batch
+# One token of a trajectory: ids, mask and up to nine float32 columns in the loop's process, what Ray's store passes on.
+TOKEN_BYTES = 72
 
 
 def check_update(
