@@ -1,4 +1,4 @@
-"""Where an agent worker or an evaluation beats (heartbeat.py): at every sampled turn, and as a trajectory ends."""
+"""Where a rollout worker or an evaluation beats (heartbeat.py): at every sampled turn, and as a trajectory ends."""
 
 import os
 import time
