@@ -43,18 +43,18 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
     Raises StopRequested and alarms.Ended (state/), MaskAuditError, PushError and UserError.
     """
     groups = run.groups(engines.rollouts, prompts)
-    cut = cfg.cut(engines.dp)
+    cut = cfg.cut(engines.dp)  # of a batch into mini-batches, and of these over the data-parallel ranks
     with run.phase(heartbeat.PUSH):
-        engines.push(run.start, verify=True)
+        engines.push(run.start, verify=True)  # the rollout engines begin with weights of no meaning
     if problems and cfg.validate_first and run.start == 0:  # a resumed run has been validated before its first step
         with run.phase(heartbeat.VALIDATION):
             run.log.log(data=validate(cfg, engines.rollouts, run, problems, step=0), step=0)
     groups.ask_again(asked)
     for step in run.steps():
-        before = prompts.copy(), groups.to_ask_again
-        groups.ask(step)
+        before = prompts.copy(), groups.to_ask_again  # what a checkpoint of the step before would hold
+        groups.ask(step)  # new prompts: with what is pending, 1 + staleness batches
         total, batches = Total(), []
-        for part in range(cfg.updates):
+        for part in range(cfg.updates):  # one update a step but for pipeline=async, where each has groups of its own
             saved = run.saves_trained(step - 1, engines, *before) if part == 0 else nullcontext()
             with run.phase(heartbeat.GENERATION, "gen"), saved:  # episodes, rewards, groups that teach something
                 taken, metrics = groups.take(step, cfg.batch // cfg.updates)
@@ -64,7 +64,7 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
             total.add(metrics, len(batch))
             batches.append(batch)
         metrics = total.result()
-        run.trained()
+        run.trained()  # from here on the policy is another
         ending = run.alarms.judge(step, metrics)
         if ending is None:
             if run.saves_at(step):  # before the rollout engines wake: then the device memory is their own
@@ -76,7 +76,7 @@ def train(cfg: Settings, engines, run: Run, prompts: Prompts, asked: list[Asked]
                 # Whoever asks for a stop now may not wait for the validation: the checkpoint would be lost with it.
                 with run.phase(heartbeat.VALIDATION, "testing"), stop.watched(run.stage_dir, run.saves.recorded):
                     metrics |= validate(cfg, engines.rollouts, run, problems, step)
-        late = run.record(step, batches, metrics | prompts.metrics(), engines)
+        late = run.record(step, batches, metrics | prompts.metrics(), engines)  # an alarm that needs the step's record
         if ending := ending or late:
             run.end(ending, step, prompts)
 
