@@ -25,7 +25,6 @@ from chatml_tokenizer import make_tokenizer  # noqa: E402
 from recipe_samples import call  # noqa: E402
 
 from benchmarks import provenance  # noqa: E402
-from retool_mcore.backends.verl.reward_fn import compute_score  # noqa: E402
 from retool_mcore.config import compose  # noqa: E402
 from retool_mcore.data.boxed import last_boxed  # noqa: E402
 from retool_mcore.data.formats import get_format  # noqa: E402
@@ -36,6 +35,7 @@ from retool_mcore.data.untrusted import read_json  # noqa: E402
 from retool_mcore.environments import files  # noqa: E402
 from retool_mcore.metrics.repetition import repeated_share  # noqa: E402
 from retool_mcore.metrics.text import markdown  # noqa: E402
+from retool_mcore.recipes.outcome import compute_score  # noqa: E402
 from retool_mcore.rewards.answer import extract  # noqa: E402
 from retool_mcore.rollout.episode import cut_observation  # noqa: E402
 from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose  # noqa: E402

@@ -8,10 +8,10 @@ from lone_episodes import TOKENIZER, build
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.environments.repository import Check, RepositoryTask
 from retool_mcore.errors import UserError
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.local import LocalSandbox
 

@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 from recipe_samples import sample as make_sample
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.schema import rows_of
 from retool_mcore.environments.gym import GymEnvironment, write_rows
 from retool_mcore.errors import UserError
 from retool_mcore.preflight.data import check_ability
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rewards.registry import find_reward
 from retool_mcore.tools.base import Episode
 from retool_mcore.tools.toolbox import create_toolbox

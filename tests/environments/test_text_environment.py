@@ -9,13 +9,13 @@ from lone_episodes import TOKENIZER, build
 from scripted import ScriptedEngine
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import get_format
 from retool_mcore.data.schema import check_rl, rows_of
 from retool_mcore.environments.gym import GymEnvironment, write_rows
 from retool_mcore.environments.text import TextEnvironment
 from retool_mcore.errors import UserError
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.episode import Limits, run_episode, without_thought
 from retool_mcore.tools.base import Reply, Tool, function_schema
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox

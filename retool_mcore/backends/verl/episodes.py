@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 from verl.utils import hf_tokenizer
 from verl.utils.config import omega_conf_to_dataclass
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.backends.verl.turn import ABORTED, sample_turn
 from retool_mcore.data.formats import get_format
 from retool_mcore.environments.repository import RepositoryEnvironment
 from retool_mcore.environments.repository_episode import in_repository
 from retool_mcore.environments.stages import Stages
 from retool_mcore.errors import ALIKE, UserError
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.samples import ARRAYS, Sample
 from retool_mcore.rollout.sampling import turn_params
@@ -209,7 +209,7 @@ class Scorer:
         self.compute = functools.partial(compute_score, **config.retool.reward)
 
     def score(self, row: Mapping, response_ids: list[int], facts: Mapping) -> dict:
-        """The outcome (backends/verl/reward_fn.py) of a response to the data set's `row`."""
+        """The outcome (recipes/outcome.py) of a response to the data set's `row`."""
         text = self.tokenizer.decode(response_ids, skip_special_tokens=True)
         known = {**row["extra_info"], **facts}
         return self.compute(str(row["data_source"]), text, row["reward_model"]["ground_truth"], known)
