@@ -1,7 +1,7 @@
 """Puts the tables into docs/security.md: `python -m docs.security`.
 
 Between `<!-- table NAME -->` and `<!-- end -->`: `preflight` shows what retool_mcore/preflight/listeners.py lists, the
-others what benchmarks/results has of that name: `queue_keys`, `listeners`, `untrusted`.
+others what benchmarks/results has of that name: `listeners`, `untrusted`.
 """
 
 import json
@@ -23,18 +23,6 @@ def preflight() -> str:
     return markdown(("what", "a run on one node", "a job of several nodes, or of one under Slurm"), lines)
 
 
-def queue_keys(result: dict) -> str:
-    lines = []
-    for without, with_key in zip(result["without"]["rows"], result["with"]["rows"], strict=True):
-        times = [f"{1000 * row[name]:.0f}" for name in ("put_s", "get_s") for row in (without, with_key)]
-        lines.append((f"{without['megabytes']:.1f}", *times))
-    ran = [sum(result[name]["executed"].values()) for name in ("without", "with")]
-    ports = len(result["with"]["executed"])
-    told = f"A stranger's pickle ran on {ran[0]} of its {ports} ports without the key, on {ran[1]} with it."
-    head = ("MB", "put, ms, without", "with the key", "get, ms, without", "with the key")
-    return f"{told}\n\n{markdown(head, lines)}"
-
-
 def listeners(result: dict) -> str:
     return listeners_table(result["rows"])
 
@@ -47,7 +35,7 @@ def untrusted(result: dict) -> str:
 def render(page: str) -> str:
     """`page` with its tables as they are now. Raises ValueError when it has not one place for each."""
     made = {"preflight": preflight()}
-    for make in (queue_keys, listeners, untrusted):
+    for make in (listeners, untrusted):
         name = make.__name__
         made[name] = make(json.loads((provenance.RESULTS / f"{name}.json").read_text()))
     return put(page, made, PAGE.name)

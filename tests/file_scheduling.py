@@ -16,7 +16,7 @@ from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).parents[1]
 MUCH = re.compile(
-    r"^(?:from|import) (?:torch|transformers|verl|vllm|agent_loops|chatml_tokenizer|memory_queue|trainer_double"
+    r"^(?:from|import) (?:torch|transformers|verl|vllm|lone_episodes|chatml_tokenizer|played_loop"
     r"|tests\.support import untrusted|retool_mcore\.data\.sft_dataset"
     r"|retool_mcore\.backends\.verl|retool_mcore\.train\.eval|retool_mcore\.(?:coldstart\.|tools\.mcp_)client)\b",
     re.MULTILINE,

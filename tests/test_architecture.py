@@ -27,7 +27,7 @@ BASE = {"errors", "files", "ports", "python_path", "resources", "tables", "tempo
 EDGES = {
     "(top)": "api config metrics rewards",  # the names of `from retool_mcore import ...`, imported when asked for
     "api": "config runner sandbox",
-    "analysis": "backends data metrics recipes rewards rollout state view",
+    "analysis": "data metrics recipes rewards rollout state view",
     "cli": (
         "analysis backends cluster coldstart config explain metrics planner preflight runner sandbox state tools view"
     ),
@@ -37,7 +37,7 @@ EDGES = {
     "runner": "backends config preflight state train",
     "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
     "preflight": "config data planner recipes rewards sandbox state tools",
-    "backends": "config data environments metrics planner recipes rewards rollout sandbox state tools",
+    "backends": "config data environments metrics planner recipes rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
     "rewards": "data official rollout",
     "rollout": "data sandbox state tools",

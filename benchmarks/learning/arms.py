@@ -28,7 +28,7 @@ from retool_mcore.runner.template import forked
 # Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
 # no sleep, after which it would take their memory for its own.
 SHARED = [
-    "parallel.agent_workers=1", "parallel.reward_workers=1", "parallel.storage_units=1", "parallel.loader_workers=0",
+    "parallel.agent_workers=1", "parallel.reward_workers=1", "parallel.loader_workers=0",
     "parallel.gpu_memory_utilization=0.1", "parallel.rollout.max_num_batched_tokens=4096", "sandbox.workers=2",
     "parallel.rollout.enable_sleep_mode=false", "parallel.rollout.free_cache_engine=false",
     "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=1500000000",

@@ -14,7 +14,9 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
+import numpy as np
+
+from retool_mcore.backends.verl.episodes import Episodes
 from retool_mcore.rollout.wire import from_wire, to_wire
 from retool_mcore.tools.code import CodeInterpreter
 
@@ -30,37 +32,31 @@ class Silent(CodeInterpreter):
         return reply if reply.status == "success" else replace(reply, text="")
 
 
-class UnmaskedLoop(RetoolAgentLoop):
-    """One trajectory, all of whose tokens pass for the policy's."""
+class UnmaskedEpisodes(Episodes):
+    """Episodes all of whose tokens pass for the policy's."""
 
-    async def run(self, sampling_params, priority=0, **kwargs):
-        output = await super().run(sampling_params, priority, **kwargs)
-        record, size = from_wire(output.extra_fields["trajectory"]), len(output.response_ids)
-        record["spans"] = [{"kind": "policy", "start": 0, "end": size}]  # of which the audit takes the mask
-        output.extra_fields["trajectory"], output.response_mask = to_wire(record), [1] * size
-        return output
+    async def run(self, *args, **kwargs):
+        sample, facts = await super().run(*args, **kwargs)
+        spans = [{"kind": "policy", "start": 0, "end": len(sample.response_ids)}]  # of which the audit takes the mask
+        sample.notes["spans"], sample.response_mask = spans, np.ones_like(sample.response_mask)
+        return sample, facts | {"trajectory": to_wire(from_wire(facts["trajectory"]) | {"spans": spans})}
 
 
-def by_length(batch, seed: int, step: int) -> list[int]:
-    """As mini_batches._drawn, which it replaces."""
-    return sorted(range(len(batch.tags)), key=lambda row: batch.tags[row]["seq_len"])
+def by_length(lengths: list[int], seed: int, step: int) -> list[int]:
+    """As `drawn` of train/batch.py, which it replaces."""
+    return sorted(range(len(lengths)), key=lengths.__getitem__)
 
 
 def stage(part: str, config_path: str) -> None:
     """The process of the stage, as of `python -m retool_mcore.train.rl`."""
-    from retool_mcore.backends.verl import mini_batches, settings
-    from retool_mcore.backends.verl.task_runner import Runner
-    from retool_mcore.train import rl
-
-    class OrderedRunner(Runner):
-        def run(self, config):
-            mini_batches._drawn = by_length
-            super().run(config)
+    from benchmarks.learning import without  # under the name by which the workers find it
+    from retool_mcore.backends.verl import engines
+    from retool_mcore.train import batch, rl
 
     if part == "mask":
-        settings.AGENT_LOOPS[None] = f"{__spec__.name}.{UnmaskedLoop.__name__}"
+        engines.Episodes = without.UnmaskedEpisodes
     else:
-        rl.Runner = OrderedRunner
+        batch.drawn = by_length
     rl.main(config_path)
 
 

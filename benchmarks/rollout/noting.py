@@ -5,14 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from verl.utils.config import validate_config
-
-from retool_mcore.backends.check import assert_adapters
-from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
-from retool_mcore.backends.verl.run import run_trainer
-from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.backends.verl.task_runner import Runner
+from retool_mcore.backends.verl import engines
+from retool_mcore.backends.verl.episodes import Episodes
+from retool_mcore.train import rl
 
 TRACE = "RETOOL_TURN_NOTES"  # the file into which every process writes its turns
 
@@ -22,42 +17,35 @@ def note(line: dict) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-class NotingManager:
+class NotingClient:
     """verl's client of the engine; notes for every turn (tokens sent, generated, found in the prefix cache)."""
 
-    def __init__(self, manager) -> None:
-        self.manager, self.turns = manager, []
+    def __init__(self, client) -> None:
+        self.client, self.turns = client, []
 
-    async def generate(self, **request):
-        output = await self.manager.generate(**request)
+    async def generate(self, request_id, **request):
+        output = await self.client.generate(request_id, **request)
         cached = output.extra_fields.get("num_cached_tokens")
         self.turns.append([len(request["prompt_ids"]), len(output.token_ids), cached])
         return output
 
 
-class NotingLoop(RetoolAgentLoop):
-    """The product's agent loop, with a note of every turn's prefix-cache hits."""
+class NotingEpisodes(Episodes):
+    """The product's episodes, with a note of every turn's prefix-cache hits."""
 
-    async def run(self, sampling_params, priority=0, **kwargs):
-        self.server_manager = NotingManager(self.server_manager)
+    async def run(self, client, uid, number, row, step, sampling):
+        noting = NotingClient(client)
         try:
-            return await super().run(sampling_params, priority=priority, **kwargs)
+            return await super().run(noting, uid, number, row, step, sampling)
         finally:
-            note({"step": int(kwargs["global_steps"]), "turns": self.server_manager.turns})
+            note({"step": step, "turns": noting.turns})
 
 
 def main(config_path: str) -> None:
-    assert_adapters()
-    config = OmegaConf.load(config_path)
-    stage_dir = Path(config.run_dir) / "rl"
-    stage_dir.mkdir(parents=True, exist_ok=True)
-    verl = verl_config(config, stage_dir)
-    path = Path(verl.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    loops = OmegaConf.load(path)
-    loops[0]["_target_"] = "benchmarks.rollout.noting.NotingLoop"
-    path.write_text(OmegaConf.to_yaml(loops))
-    validate_config(verl, use_reference_policy=False, use_critic=False)
-    run_trainer(verl, Runner)
+    from benchmarks.rollout import noting  # under the name by which the workers find it
+
+    engines.Episodes = noting.NotingEpisodes
+    rl.main(config_path)
 
 
 if __name__ == "__main__":

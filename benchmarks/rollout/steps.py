@@ -82,7 +82,6 @@ def overrides(given, out: Path) -> list[str]:
         *(f"data.train_files={given.model}/train.parquet", f"data.held_back_files={given.model}/validation.parquet"),
         *("data.max_prompt_tokens=128", f"data.max_response_tokens={given.response}", "data.max_turns=8"),
         *("data.max_observation_tokens=256", "train.save_every=-1", "train.keep_best=null", f"train.lr={given.lr}"),
-        "verl.trainer.resume_mode=disable",
     ]
     if given.trace:
         found += ["rollout.format=hermes", "train.eval_every=-1", "sandbox.workers=256"]

@@ -3,7 +3,7 @@
     python -m benchmarks.train.driver                                     # 8,192 trajectories of 10,240 tokens
     python -m benchmarks.train.driver --trajectories 256 --tokens 2048    # a small one
 
-`update` of train/rl_loop.py runs on made-up trajectories with tool calls; in the engines' place stand random columns.
+`update` of train/rl.py runs on made-up trajectories with tool calls; in the engines' place stand random columns.
 What would be sent to the trainer's workers is serialised; its bytes stand next to those of verl's own rows for the same
 passes (whole sequences and positions, int64). Memory is the peak beyond what the trajectories alone need.
 """
@@ -27,7 +27,7 @@ from retool_mcore.rollout.samples import Group, Sample
 from retool_mcore.state import alarms
 from retool_mcore.train.batch import Batch, shuffled
 from retool_mcore.train.replay_step import row_of
-from retool_mcore.train.rl_loop import update
+from retool_mcore.train.rl import update
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
 

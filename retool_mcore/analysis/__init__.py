@@ -1,5 +1,5 @@
 """Questions to stored runs: another reward over their trajectories, arms against each other, a run on a reference.
 
 Reads run folders and writes nothing into them; starts no engine. May import data, metrics, recipes, rewards, rollout,
-state, view and `backends.verl.reward_fn` (which imports no verl); only the command line imports it.
+state and view; only the command line imports it.
 """

@@ -13,10 +13,10 @@ import numpy as np
 import yaml
 from omegaconf import OmegaConf
 
-from retool_mcore.backends.verl import reward_fn
 from retool_mcore.data.policy_format import load_format
 from retool_mcore.errors import FirstErrors, UserError, no_run
 from retool_mcore.metrics.records import read_step, step_files
+from retool_mcore.recipes import outcome as outcomes
 from retool_mcore.recipes.group_filters import LIMITS, Outcome, drops_groups, group_reason
 from retool_mcore.rewards.otc import fewest_calls
 from retool_mcore.rewards.registry import find_check, find_reward
@@ -142,7 +142,7 @@ def rescore(
     refuse(found, plain)
     fmt = load_format(plain, find_tokenizer(run, "rl" if part == "rl" else part).parent)
     first = FirstErrors()
-    quiet = logging.getLogger(reward_fn.__name__)
+    quiet = logging.getLogger(outcomes.__name__)
     level = quiet.level
     quiet.setLevel(logging.CRITICAL)  # what raises is counted and shown once, not logged for each trajectory
     try:
@@ -235,7 +235,7 @@ def _case(step: int, row: int, record: dict, config: Mapping, stored: Mapping, f
     }
     if stored["answer"] == TESTS:
         extra["verdict"] = record["acc"]
-    outcome = reward_fn.compute_score(
+    outcome = outcomes.compute_score(
         record["data_source"],
         fmt.tokenizer.decode(record["response_ids"], skip_special_tokens=True),
         record.get("ground_truth", ""),

@@ -33,7 +33,7 @@ COMMON = {
     "TQDM_MININTERVAL": "10",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]:",  # torchrun's prefix, which runner/stage_log.py reads
 }
-# Servers listen on this machine's loopback: Ray, and TransferQueue and vLLM, which take Ray's address.
+# Servers listen on this machine's loopback: Ray, and vLLM, which takes Ray's address.
 ONE_NODE = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for it; a Slurm job, whose Ray has a token, sets it to 1
     "GLOO_SOCKET_IFNAME": "lo",
@@ -57,7 +57,6 @@ CPU = {
     "HF_HUB_OFFLINE": "1",
     "RAY_memory_usage_threshold": "0.98",
     "RAY_worker_niceness": "0",  # Ray's default 15 starves the workers next to any other process
-    "TQ_NUM_THREADS": "2",
     # Each engine and trainer would compile a sum or a count for seconds; enforce_eager=false removes this.
     "TORCH_COMPILE_DISABLE": "1",
     "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else each engine compiles and starts a program to learn what /proc/cpuinfo says
@@ -105,8 +104,8 @@ def cpu_threads(parallel: Mapping) -> int:
 
 
 def job_secret() -> dict[str, str]:
-    """What keeps others out of a Ray that is about to start and out of its TransferQueue (verl/private_sockets.py), in
-    the environment of their processes alone, which no other user can read."""
+    """What keeps others out of a Ray that is about to start, in the environment of its processes alone, which no other
+    user can read."""
     return {"RAY_AUTH_MODE": "token", JOB_SECRET: secrets.token_hex(32)}
 
 
@@ -143,11 +142,9 @@ def on_cpu(env: Mapping[str, str]) -> bool:
 
 
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template,
-    and make TransferQueue's sockets with the job's key."""
+    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
     here = [sys.executable, "-IS", forked_python.__file__]
-    fork = {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
-    return fork | {"worker_process_setup_hook": "retool_mcore.backends.verl.private_sockets.install"}
+    return {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
 
 
 def ray_folder() -> Path:

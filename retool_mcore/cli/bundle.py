@@ -17,7 +17,8 @@ from retool_mcore.preflight import machine
 # Files below the run's folder: of stages, of evaluations, and of the jobs that Slurm ran.
 KEPT = (
     "*/config*.yaml",
-    "*/agent_loop.yaml",
+    "*/episode.yaml",
+    "*/agent_loop.yaml",  # of earlier releases
     "*/attempts.jsonl",
     "*/failures.jsonl",
     "*/silences.json",

@@ -106,7 +106,7 @@ VALUES: tuple[tuple[Any, str, str], ...] = (
     (Literal["cpu", "cuda"], "parallel", "device"),
     (Literal["H100-80", "H200-141", "A100-80"] | None, "parallel", "gpu"),
     (Count, "parallel", "nodes gpus_per_node tp pp rollout_tp micro_batch_tokens"),
-    (Count | None, "parallel", "agent_workers reward_workers storage_units"),
+    (Count | None, "parallel", "agent_workers reward_workers"),
     (Count, "parallel", "max_num_seqs rollout.max_num_batched_tokens rollout.weight_bucket_mb"),
     (Natural, "parallel", "loader_workers"),
     (CacheType | None, "parallel", "rollout.kv_cache_dtype"),

@@ -63,7 +63,6 @@ VERL_FREE = (
     "*.apply_chat_template_kwargs",
     "*.mm_processor_kwargs",
     "*.sampler_kwargs",
-    "*.reward_kwargs",
     "ray_kwargs.ray_init",
     "data.format",  # ours, read by our SFT data set
     "data.predict_observations",

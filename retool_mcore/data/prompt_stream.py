@@ -86,8 +86,8 @@ class Prompts:
                 )
         elif (checkpoint / "transfer_queue").exists():
             raise UserError(
-                f"{checkpoint} was saved by verl's trainer with rollouts ahead, which only it can go on with: unset "
-                "RETOOL_LOOP, or give this run another name=."
+                f"{checkpoint} was saved by an earlier release with rollouts in progress, which this one cannot read: "
+                "give this run another name=; init_from= that checkpoint's policy keeps what it has learned."
             )
         else:  # of a trainer that saved verl's data loader: its count of offered rows says the same
             epoch, position = divmod(self.curriculum.offered, len(self.rows))

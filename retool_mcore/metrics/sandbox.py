@@ -39,7 +39,7 @@ def _runs(records: Sequence[dict]) -> list[dict]:
     return [call for record in records for call in record["calls"] if call["code"] is not None]
 
 
-# rewards/equivalence.py::decide_once; rewards/math.py: the question handed back; backends/verl/reward_fn.py: scoring
+# rewards/equivalence.py::decide_once; rewards/math.py: the question handed back; recipes/outcome.py: scoring
 # itself raised; rewards/tool_calls.py::judge.
 PARTS = ("front", "memo", "undecided", "copied", "crashed", "unread")
 
@@ -47,7 +47,7 @@ PARTS = ("front", "memo", "undecided", "copied", "crashed", "unread")
 def grader_metrics(records: Sequence[Mapping]) -> dict[str, float]:
     """Answers of these records by the part that decided, each of PARTS; {} when none was compared.
 
-    records: with `graded_by` of the reward (backends/verl/reward_fn.py), "" where there was no answer to compare.
+    records: with `graded_by` of the reward (recipes/outcome.py), "" where there was no answer to compare.
     """
     counts = Counter(record["graded_by"] for record in records if record.get("graded_by"))
     return {part: float(counts[part]) for part in PARTS} if counts else {}

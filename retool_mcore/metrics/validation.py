@@ -27,17 +27,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return mean, sqrt(sum((value - mean) ** 2 for value in values) / (count * (count - 1))) if count > 1 else nan
 
 
-def problem_means(uids: Sequence[str], verdicts: Sequence[float | None], expected: Mapping[tuple, int]) -> list[float]:
-    """Mean verdict of every problem of `expected`, {(data source, uid): samples asked for}, in its order.
-
-    uids, verdicts: one a sample that came back. One that did not counts as wrong, as in verl's own figures.
-    """
-    sums: dict[str, float] = defaultdict(float)
-    for uid, verdict in zip(uids, verdicts, strict=True):
-        sums[uid] += verdict or 0.0
-    return [sums[uid] / samples for (_, uid), samples in expected.items()]
-
-
 def validation_metrics(sources: Sequence[str], means: Sequence[float]) -> dict[str, float]:
     """val/accuracy and val/accuracy_se over all problems, and val/SOURCE/... of each data source; one entry each."""
     parts = {"": list(means)}

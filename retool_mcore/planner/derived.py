@@ -7,44 +7,36 @@ from omegaconf import DictConfig, OmegaConf
 from retool_mcore.resources import processors
 from retool_mcore.sandbox.concurrency import MIN_PROGRAMS
 
-# One token of a trajectory in TransferQueue: six columns of int64 (ids, masks, positions), six of float32.
-TOKEN_BYTES = 72
-# An agent worker is one asyncio process on one core. Its episodes wait for the engine and for programs; the work of a
+# A rollout worker is one asyncio process on one core. Its episodes wait for the engine and for programs; the work of a
 # turn (rendering, parsing, sending) must not delay the others.
 EPISODES_A_WORKER = 256
 # Grading takes 1 to 1.5 ms at the 99th percentile (docs/measured/grader.md): at most 2 s of one core for a worker.
 GRADINGS_A_WORKER = 1024
-# A storage unit is one process that copies every byte in and out at about 1 GB/s: 1 GiB costs seconds of a step.
-STORAGE_UNIT_BYTES = 2**30
 # Left free for the GPU's own processes: a trainer's rank, an engine's worker and a share of the engine's scheduler.
 CORES_A_GPU = 3
 # Keys that may be null, and the key at which verl reads each; None: only we read it.
 PLACES: dict[str, str | None] = {
     "parallel.agent_workers": "verl.actor_rollout_ref.rollout.agent.num_workers",
     "parallel.reward_workers": "verl.reward.num_workers",
-    "parallel.storage_units": "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units",
     "sandbox.workers": None,
 }
 
 
 def sizes(config: DictConfig, cores: int) -> dict[str, int]:
-    """Processes of all nodes by key of PLACES, and programs at once of one agent worker (sandbox.workers).
+    """Processes of all nodes by key of PLACES, and programs at once of one rollout worker (sandbox.workers).
 
     config: of rl; cores: CPU cores of one node that the run may use.
     """
     parallel, train = config.parallel, config.train
     trajectories = train.batch * train.n
-    held = trajectories * (1 + config.pipeline.staleness)  # of as many batches ahead, too
-    tokens = held * (config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
     left = cores - CORES_A_GPU * parallel.gpus_per_node * (parallel.device == "cuda")
-    # verl deals whole prompts to the agent workers; they share with the programs the cores that are left.
+    # A rollout worker gets whole groups; the workers share with the programs the cores that are left.
     most = max(1, min(train.batch, parallel.nodes * left // 2))
     # One a node at least where there are more nodes: programs run beside them.
     agents = parallel.agent_workers or min(most, max(parallel.nodes, math.ceil(trajectories / EPISODES_A_WORKER)))
     return {
         "parallel.agent_workers": agents,
         "parallel.reward_workers": math.ceil(trajectories / GRADINGS_A_WORKER),
-        "parallel.storage_units": math.ceil(tokens * TOKEN_BYTES / STORAGE_UNIT_BYTES),
         "sandbox.workers": max(1, max(MIN_PROGRAMS, left) // math.ceil(agents / parallel.nodes)),
     }
 

@@ -29,7 +29,7 @@ REST_S = 0.33
 PROMPT_TOKENS = 300
 OBSERVATION_TOKENS = 200
 
-CORES_A_NODE = 112  # two sockets of a DGX H100 (data sheet); sandbox slots and agent workers follow from it
+CORES_A_NODE = 112  # two sockets of a DGX H100 (data sheet); sandbox slots and rollout workers follow from it
 
 # Weights to engines with GPUs of their own. Neither was measured with GPUs.
 HOST_BYTES_S = 2.0e9  # gloo over TCP and host memory; a broadcast passes ceil(log2(ranks)) times through one link

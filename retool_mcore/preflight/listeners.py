@@ -41,13 +41,6 @@ LISTENERS = (
         several=Place(ALL),
     ),
     Listener(
-        "TransferQueue",
-        "its controller and storage units (ZeroMQ), which unpickle what comes",
-        stages=("rl",),
-        one=Place(LOOPBACK, "CURVE of the token"),
-        several=Place(NODE, "CURVE of the token"),
-    ),
-    Listener(
         "vLLM's HTTP",
         "an engine's server inside a run, which nobody asks",
         stages=("rl",),

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import memory as update
-from retool_mcore.planner.derived import TOKEN_BYTES
 from retool_mcore.planner.layout import Batch, Layout
 from retool_mcore.planner.memory import ADAM, BF16, FP32, GIB, stage_parameters, trained_parameters
 from retool_mcore.planner.run import shape_of
@@ -21,6 +20,8 @@ from retool_mcore.preflight import machine
 # A job is refused only when the prediction is so far beyond the GPU that its error does not matter.
 TOLERANCE = 0.07
 PIECES = 8  # sequences that fill a micro-batch
+# One token of a trajectory: ids, mask and up to nine float32 columns in the loop's process, what Ray's store passes on.
+TOKEN_BYTES = 72
 OFFLOAD = (
     "set parallel.megatron.param_offload=true and parallel.megatron.optimizer_offload=true, or spread the models over "
     "more GPUs"

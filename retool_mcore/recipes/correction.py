@@ -54,24 +54,6 @@ def check_correction(correction: Mapping, recipe: Mapping, *, log_probs: bool) -
         )
 
 
-def count_rejected(batch) -> None:
-    """Take what the correction rejected out of the loss's denominator too.
-
-    verl writes the rejection into response_mask, and divides a token mean by the sum of loss_mask
-    (workers/engine/megatron/transformer_impl.py): a rejected token would count as one that taught nothing.
-    """
-    import transfer_queue  # and columns: with torch, in five seconds that no check before a start needs
-
-    from retool_mcore.recipes.columns import put, real_keys
-
-    keys, fields = real_keys(batch), ["response_mask", "loss_mask"]
-    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
-    columns = zip(keys, data["response_mask"].unbind(), data["loss_mask"].unbind(), strict=True)
-    kept = {key: loss * (mask != 0) for key, mask, loss in columns if ((mask == 0) & (loss != 0)).any()}
-    if kept:
-        put(batch, list(kept), loss_mask=list(kept.values()))
-
-
 def _are_bounds(spec: object, most: int) -> bool:
     try:
         bounds = [float(part) for part in str(spec).split("_")]

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.trajectory import Trajectory
-from retool_mcore.rollout.wire import from_wire
 from retool_mcore.sandbox.base import Sandbox, Status
 from retool_mcore.sandbox.create import probe
 
@@ -22,11 +21,6 @@ class SandboxErrors:
 
     def clear(self) -> None:
         self.lost, self.seen, self.last = 0, 0, ""
-
-    def count(self, group: Sequence[Mapping]) -> bool:
-        """Whether any trajectory of `group` was lost. `group`: the agent loop's `extra_fields` of each."""
-        finishes = [extra["finish"] for extra in group]
-        return self.add(finishes, lambda row: from_wire(group[row]["trajectory"])["calls"])
 
     def add(self, finishes: Sequence[str], calls: Callable[[int], Sequence[Mapping]]) -> bool:
         """Count a group's trajectories by why they ended; whether any was lost. calls: the calls of one, by its row."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from retool_mcore.errors import ALIKE, FirstErrors, describe, raised_in
 
 ROLLOUTS = "every rollout so far"  # what FirstErrors names
-FAILURE = "failure"  # what a failed rollout leaves under its prompt: its Cause
 
 
 class Cause(NamedTuple):
@@ -26,9 +25,6 @@ class Cause(NamedTuple):
 
     def __hash__(self) -> int:
         return hash(self[:2])
-
-
-UNKNOWN = Cause("", "", "an error whose traceback is in the log")
 
 
 def cause_of(error: BaseException) -> Cause:

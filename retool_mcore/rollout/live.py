@@ -1,4 +1,4 @@
-"""How many trajectories of an agent worker are at work at once: as many as the engines' KV caches hold.
+"""How many trajectories of a rollout worker are at work at once: as many as the engines' KV caches hold.
 
 Between two turns a trajectory is not in the engine, and what waits there takes its place in the cache: of 2,048
 trajectories in a cache of 454,000 tokens, 99 % of what a turn sends again is computed again, 5 % where only as many are

@@ -1,6 +1,5 @@
-"""Where an agent worker or an evaluation beats (heartbeat.py): at every sampled turn, and as a trajectory ends."""
+"""Where a rollout worker or an evaluation beats (heartbeat.py): at every sampled turn, and as a trajectory ends."""
 
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -61,14 +60,3 @@ class Turns:
 
 
 TURNS = Turns()
-
-
-def counted(run):
-    """An agent loop's `run`, counted as one trajectory."""
-
-    @functools.wraps(run)
-    async def one(self, *args, **kwargs):
-        with TURNS.trajectory(kwargs.get("global_steps")):
-            return await run(self, *args, **kwargs)
-
-    return one

@@ -1,6 +1,6 @@
 """The finished trajectories of a step that no checkpoint covers yet, on disk as they come: a restart takes them over.
 
-    RUN/rl/unfinished/step_000005-POLICY/WRITER     one file an agent worker and attempt, to which it appends
+    RUN/rl/unfinished/step_000005-POLICY/WRITER     one file a worker and attempt, to which it appends
 
 POLICY names the policy and the settings it is sampled with (state/policy_identity.py): what another policy wrote is
 in a folder that is not read. Every worker reads the files of all: an attempt may have another number of them.

@@ -52,6 +52,7 @@ class RolloutWorker:
         self.live: Live | None = None
         self.scored = False  # whether a trajectory has been
         self.opened: dict[str, asyncio.Future] = {}  # folders of unfinished trajectories
+        print("a rollout worker is there", flush=True)  # Ray's log names its process by this line (runner/stage_log.py)
 
     async def connect(self, client, cache_tokens: int | None) -> None:
         """Episodes are written by `client`'s engines; cache_tokens: this worker's share of their caches."""
@@ -111,6 +112,7 @@ class JudgeActor:
 
     def __init__(self, make: Callable[[], Any]):
         self.scorer = make()
+        print("a judge is there", flush=True)  # as above
 
     async def score(self, row: dict, response_ids, facts: dict) -> dict:
         return await asyncio.to_thread(self.scorer.score, row, response_ids, facts)

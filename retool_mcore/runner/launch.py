@@ -96,8 +96,6 @@ def stage_command(stage: str, config: DictConfig, path: Path, env: Mapping[str, 
     """
     if stage == "prepare":
         return []
-    if stage == "rl" and env.get("RETOOL_LOOP") == "1":  # the loop that is to replace train/rl.py
-        return [sys.executable, "-m", "retool_mcore.train.rl_loop", str(path)]
     module = ["-m", f"retool_mcore.train.{stage}", str(path)]
     if stage not in TORCHRUN:
         return [sys.executable, *module]

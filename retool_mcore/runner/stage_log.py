@@ -39,6 +39,9 @@ _DEAD_ENGINE = re.compile(
     r"^\((?P<name>\w+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>\S+))?\) ERROR .*EngineDeadError: EngineCore encountered",
     re.MULTILINE,
 )
+# Actors of RL that are started again when they die, and asked again (rollout/rollouts.py, rollout/worker.py). Each says
+# at its start that it is there, so that a log names it.
+REPLACED = ("RolloutWorker", "JudgeActor")
 OUT_OF_MEMORY = ", often for lack of memory"
 
 
@@ -69,7 +72,7 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
         if users:
             # What looks like the user's mistake may follow from a death: no trajectory comes from a dead engine.
             before = "\n".join(raw[:index])
-            dead = _killed(before, lines[:index]) or dead_worker(before)
+            dead = _killed(before, lines[:index]) or dead_worker(before, fatal=True)
             said = line.removeprefix("retool: ") if match is None else match["message"] or ""
             return (dead, False) if dead else (said, True)
         if (match or _FATAL.match(line)) and not _SECONDARY.search(line):
@@ -82,18 +85,27 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
     return _killed(text, lines) or primary or dead_worker(text) or _ended_by_slurm(lines) or secondary or last, False
 
 
-def dead_worker(text: str) -> str:
-    """The first worker of Ray, or engine of vLLM, that was killed or crashed, by its log; "" when none was."""
+def dead_worker(text: str, *, fatal: bool = False) -> str:
+    """The first worker of Ray, or engine of vLLM, that was killed or crashed, by its log; "" when none was.
+
+    fatal: pass over those of REPLACED, without which a stage goes on.
+    """
     text = ANSI.sub("", text)
-    worker, engine = _DEAD_WORKER.search(text), _DEAD_ENGINE.search(text)
+    engine = _DEAD_ENGINE.search(text)
+    deaths = ((worker, _name_of(worker, text)) for worker in _DEAD_WORKER.finditer(text))
+    worker, name = next((one for one in deaths if not (fatal and one[1] in REPLACED)), (None, ""))
     if engine and not (worker and worker.start() < engine.start()):
         where = f"on {engine['ip']}" if engine["ip"] else "on the first node"
         return f"vLLM's engine {where} (of {engine['name']}, pid {engine['pid']}) was killed or crashed"
     if worker is None:
         return ""
-    named = re.search(rf"\((\w+) pid={worker['pid']}(?:, ip={re.escape(worker['ip'])})?\)", text)
-    name = named[1] if named else "a worker"
     return f"Ray's {name} on {worker['ip']} (pid {worker['pid']}) was killed or crashed"
+
+
+def _name_of(worker: re.Match, text: str) -> str:
+    """The class of the actor that the dead worker was, where it has written anything."""
+    named = re.search(rf"\((\w+) pid={worker['pid']}(?:, ip={re.escape(worker['ip'])})?\)", text)
+    return named[1] if named else "a worker"
 
 
 def _killed(text: str, lines: list[str]) -> str:

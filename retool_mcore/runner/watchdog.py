@@ -95,8 +95,8 @@ class Watchdog:
 
 
 class DeadWorker:
-    """Says that a worker of Ray died and the stage did not end over it: verl's trainer may wait for ever for a rollout
-    whose worker is gone."""
+    """Says that a worker of Ray died and the stage did not end over it: others may wait for ever for what it had. A
+    worker that the stage replaces is none."""
 
     def __init__(self, log: Path, patience_s: float = DEAD_WORKER_PATIENCE_S) -> None:
         self.log, self.patience_s = log, patience_s
@@ -109,8 +109,9 @@ class DeadWorker:
         if not self.sentence:
             text, self.position = self._read(self.position)
             self.tail += text
-            if dead_worker(self.tail):
-                self.sentence, self.since = dead_worker(self._read(self.start)[0]), time.monotonic()
+            if dead_worker(self.tail):  # the line that names its class may lie far before
+                self.sentence, self.since = dead_worker(self._read(self.start)[0], fatal=True), time.monotonic()
+                self.tail = self.tail.rpartition("\n")[2]
             self.tail = self.tail[-TAIL_CHARACTERS:]
         return self.sentence if self.sentence and time.monotonic() - self.since >= self.patience_s else ""
 

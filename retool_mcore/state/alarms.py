@@ -2,7 +2,7 @@
 
 What fires is decided from a step's metrics and those of the steps before it (`CHECKS`), which a new attempt reads from
 the stage's metrics files: it judges as the attempt before it did. The workers skip an update whose gradient is broken
-(backends/megatron/guarded_update.py); the rest is done by the trainer (backends/verl/trainer.py) and the launcher,
+(backends/megatron/guarded_update.py); the rest is done by the loop (train/rl.py) and the launcher,
 which share two files:
 
     RUN/rl/alarms.jsonl   one line an alarm

@@ -37,9 +37,9 @@ class PolicyIdentity:
 
     def __init__(self, config, step: int):
         actor = {name: value for name, value in config.actor_rollout_ref.actor.items() if not _LAYOUT.search(name)}
-        (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-        loop.sandbox = loop.sandbox.kind  # a machine of another size has another number of interpreters
-        self.settings = digest(actor, loop, [OmegaConf.select(config, name) for name in _SETTINGS])
+        episode = OmegaConf.load(config.retool.episode)
+        episode.sandbox = episode.sandbox.kind  # a machine of another size has another number of interpreters
+        self.settings = digest(actor, episode, [OmegaConf.select(config, name) for name in _SETTINGS])
         self.one_update = config.actor_rollout_ref.actor.ppo_mini_batch_size >= config.data.train_batch_size
         link = checkpoints.folder_of(Path(config.retool.stage_dir) / "checkpoints", step) / IDENTITY
         if step == 0:

@@ -145,10 +145,14 @@ def shuffled(groups: list[Group], cut: Cut, seed: int, step: int) -> tuple[Batch
         ((sample, group.row) for group in groups for sample in group.samples),
         key=lambda pair: (str(pair[1]["data_source"]), int(pair[1]["index"]), pair[0].group, pair[0].number),
     )
-    order = np.random.default_rng((seed, step)).permutation(len(pairs))
     lengths = [sample.length for sample, _ in pairs]
-    parts = partitions(order, lengths, cut)
+    parts = partitions(drawn(lengths, seed, step), lengths, cut)
     return Batch.of([pairs[row] for part in parts for row in part]), sequence_balance(lengths, parts)
+
+
+def drawn(lengths: list[int], seed: int, step: int) -> list[int]:
+    """Return the order of a step's samples, of which there is one of each of these lengths: a random one."""
+    return np.random.default_rng((seed, step)).permutation(len(lengths)).tolist()
 
 
 def _plain(value):

@@ -1,6 +1,6 @@
 """One recorded step through the trainer again, without a rollout engine: the recorded trajectories take its place.
 
-The step is the loop's own `update` (train/rl_loop.py), from the checkpoint before it. Log-probabilities, advantages,
+The step is the loop's own `update` (train/rl.py), from the checkpoint before it. Log-probabilities, advantages,
 filters of samples, the audit and the update are computed anew. Groups that the rollout dropped are not in the records.
 One step, nothing saved.
 """
@@ -19,7 +19,7 @@ from retool_mcore.recipes.mini_batches import Cut
 from retool_mcore.rollout.samples import Sample
 from retool_mcore.state import alarms
 from retool_mcore.train.batch import Batch
-from retool_mcore.train.rl_loop import update
+from retool_mcore.train.rl import update
 from retool_mcore.train.run import Run
 from retool_mcore.train.settings import Settings
 

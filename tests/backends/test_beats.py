@@ -1,21 +1,15 @@
-"""Where a training beats: the trainer's phases, rank 0's micro-batches, an agent worker's turns."""
+"""Where a training beats besides the phases of its loop: rank 0's micro-batches, a rollout worker's turns."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from verl.utils import tensordict_utils
 
 from retool_mcore.backends.megatron.beats import MicroBatches
 from retool_mcore.backends.megatron.engine import CriticEngine, Engine, _Packs
-from retool_mcore.backends.verl.phases import PHASES, Phases, optimizer_steps
-from retool_mcore.backends.verl.replay_buffer import GroupFilters
-from retool_mcore.backends.verl.separate import SeparateTrainer
-from retool_mcore.backends.verl.trainer import RetoolTrainer
 from retool_mcore.rollout import turn_beats
-from retool_mcore.rollout.turn_beats import Turns, counted
+from retool_mcore.rollout.turn_beats import Turns
 from retool_mcore.state import heartbeat
 
 
@@ -26,36 +20,6 @@ def told(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "_writers", {})
     monkeypatch.setenv(heartbeat.VARIABLE, str(heartbeat.prepare(tmp_path)))
     return lambda: heartbeat.read(tmp_path)
-
-
-def test_every_phase_is_told_before_verl_begins_it(told):
-    seen = []
-
-    def verls(name):
-        return lambda self, *given, **named: seen.append((name, told()["trainer"]["phase"], given, named))
-
-    class Trainer(Phases, type("Verls", (), {name: verls(name) for name in PHASES})):
-        pass
-
-    for name in PHASES:
-        getattr(Trainer(), name)(1, metrics={})
-    assert seen == [(name, phase, (1,), {"metrics": {}}) for name, phase in PHASES.items()]
-
-
-@pytest.mark.parametrize("trainer", [RetoolTrainer, SeparateTrainer])
-def test_the_phases_stand_before_verls_trainers(trainer):
-    order = trainer.__mro__
-    assert not trainer.__abstractmethods__
-    for name in PHASES:
-        first = next(cls for cls in order[order.index(Phases) :] if name in vars(cls))
-        assert first is Phases
-
-
-def test_an_update_has_as_many_optimizer_steps_as_its_prompts_fill():
-    actor = {"ppo_mini_batch_size": 64, "ppo_epochs": 2}
-    config = OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "data": {"train_batch_size": 512}})
-    assert optimizer_steps(SimpleNamespace(config=config, parameter_sync_step=1)) == 16
-    assert optimizer_steps(SimpleNamespace(config=config, parameter_sync_step=4)) == 4
 
 
 def test_micro_batches_are_counted_as_they_are_taken(told, monkeypatch):
@@ -108,39 +72,21 @@ def test_turns_and_trajectories_are_counted(told, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(turn_beats.time, "time", lambda: now[0])
     turns = Turns()
-    monkeypatch.setattr(turn_beats, "TURNS", turns)
 
-    class Loop:
-        @counted
-        async def run(self, fails, **kwargs):
+    def episode(step, fails=False):
+        with turns.trajectory(step):
             assert turns.live == 1
             now[0] += 10.0
             turns.turn(tokens=300, seconds=10.0, max_tokens=600)
             if fails:
                 raise RuntimeError("the engine aborted")
-            return "trajectory"
 
-    assert asyncio.run(Loop().run(False, global_steps=3)) == "trajectory"
+    episode(3)
     with pytest.raises(RuntimeError):
-        asyncio.run(Loop().run(True, global_steps=3))
+        episode(3, fails=True)
     (seen,) = told().values()
     assert seen["writer"].startswith("agent-") and seen["done"] == 2
     assert (seen["finished"], seen["live"], seen["patience_s"]) == (2, 0, 20.0)
     assert seen["tokens_per_s"] == 30.0
-    asyncio.run(Loop().run(False, global_steps=4))
+    episode(4)
     assert turns.finished == 1
-
-
-def test_a_wait_for_rollouts_beats_when_a_group_has_ended_and_not_by_the_clock(told, monkeypatch):
-    verls = type("Verls", (), {"_wait_for_next_poll": lambda self, part, last: last})
-    buffer = type("Buffer", (GroupFilters, verls), {"__init__": lambda self: None})()
-    buffer.finished_keys = {"train": {"a"}}
-    buffer.pending_keys, buffer.running_keys = {"train": {"b"}}, {"train": {"c", "d"}}
-    heartbeat.beat("trainer", "generation")
-    for _ in range(3):
-        assert buffer._wait_for_next_poll("train", 7.0) == 7.0
-    assert [told()["trainer"][name] for name in ("phase", "done", "total", "beats")] == ["generation", 1, 4, 2]
-    buffer.running_keys["train"].discard("c")
-    buffer.finished_keys["train"].add("c")
-    buffer._wait_for_next_poll("train", 7.0)
-    assert [told()["trainer"][name] for name in ("done", "total", "beats")] == [2, 4, 3]

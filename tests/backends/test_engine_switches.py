@@ -68,8 +68,10 @@ def test_policy_and_critic_pack_only_where_they_are_told_to(monkeypatch, model, 
     def verls_own(self, data, loss, forward_only=False):
         used.append(packer())
 
+    monkeypatch.setenv("VERL_ENGINE_DEVICE", "cuda")
+    monkeypatch.setenv("VERL_ENGINE_VENDOR", "")
     engine.register_engines()
-    assert EngineRegistry._engines[model]["megatron"]["cuda"] is kind
+    assert EngineRegistry.get_engine_cls(model, "megatron") is kind
     monkeypatch.setattr(MegatronEngineWithLMHead, "forward_backward_batch", verls_own)
     used, stock = [], packer()
     for packing in (True, False):

@@ -1,12 +1,12 @@
 """benchmarks/learning/without.py: what each arm leaves out is left out, and nothing else."""
 
 import asyncio
-from types import SimpleNamespace
 
-from agent_loops import TOKENIZER, build
+from lone_episodes import TOKENIZER, build
 from verl.workers.rollout.replica import TokenOutput
 
 from benchmarks.learning import without
+from retool_mcore.backends.verl.episodes import Episodes
 from retool_mcore.rollout.wire import from_wire
 
 ROW = {"index": 0, "session_id": 0, "global_steps": 1, "raw_prompt": [{"role": "user", "content": "1?"}]}
@@ -24,21 +24,19 @@ class Server:
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields={})
 
 
-def rolled_out(program, **entry):
-    async def main():
-        return await build(Server(program), entry).run({}, **ROW)
-
-    return asyncio.run(main())
+def rolled_out(program, kind=Episodes, **settings):
+    return asyncio.run(build(Server(program), settings, kind=kind).run({}, **ROW))
 
 
 def test_without_the_mask_the_same_tokens_pass_for_the_policys():
     masked = rolled_out("print(1)")
-    whole = rolled_out("print(1)", _target_="benchmarks.learning.without.UnmaskedLoop")
+    whole = rolled_out("print(1)", kind=without.UnmaskedEpisodes)
     assert whole.response_ids == masked.response_ids and 0 in masked.response_mask
     assert whole.response_mask == [1] * len(whole.response_ids)
-    record = from_wire(whole.extra_fields["trajectory"])
-    assert record["spans"] == [{"kind": "policy", "start": 0, "end": len(whole.response_ids)}]
-    assert whole.response_logprobs == masked.response_logprobs and whole.extra_fields["num_calls"] == 1
+    record = from_wire(whole.facts["trajectory"])
+    spans = [{"kind": "policy", "start": 0, "end": len(whole.response_ids)}]
+    assert record["spans"] == whole.notes["spans"] == spans
+    assert whole.log_probs == masked.log_probs and len(whole.notes["calls"]) == 1
 
 
 def test_a_silent_interpreter_says_what_a_program_prints_and_not_why_it_failed():
@@ -53,5 +51,4 @@ def test_a_silent_interpreter_says_what_a_program_prints_and_not_why_it_failed()
 
 
 def test_the_shortest_trajectories_come_first():
-    batch = SimpleNamespace(tags=[{"seq_len": size} for size in (30, 10, 20)])
-    assert without.by_length(batch, seed=1, step=1) == [1, 2, 0]
+    assert without.by_length([30, 10, 20], seed=1, step=1) == [1, 2, 0]

@@ -11,7 +11,7 @@ from retool_mcore.backends.library_patch import LibraryPatch
 from retool_mcore.backends.patches import PATCHES, check
 
 FOLDER = Path(patches.__file__).parent
-LIBRARIES = ("verl", "megatron", "vllm", "torch", "ray", "importlib", "transfer_queue")
+LIBRARIES = ("verl", "megatron", "vllm", "torch", "ray", "importlib")
 
 
 def test_what_is_installed_is_what_ours_was_written_for():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from agent_loops import TOKENIZER, build
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+from lone_episodes import TOKENIZER, build
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
@@ -15,7 +15,6 @@ from vllm.v1.sample.sampler import Sampler
 
 from retool_mcore.backends.verl import turn
 from retool_mcore.rollout.seeds import request_seed
-from retool_mcore.rollout.wire import from_wire
 
 EOS = TOKENIZER.eos_token_id
 PART, VOCABULARY = 8, 512
@@ -32,7 +31,7 @@ def _no_pause(monkeypatch):
     monkeypatch.setattr(turn, "PAUSE_S", 0.0)
 
 
-class Client(FullyAsyncLLMServerClient):
+class Client(LLMServerClient):
     """verl's, which asks one server: `answer(prompt_ids, sampling_params)` is that server's."""
 
     def __init__(self, answer):
@@ -83,7 +82,7 @@ def sampled_in_two_parts(trajectories):
     }
 
     async def one(index):
-        loop = build(client, {"format": "none", "limits": limits})
+        loop = build(client, {"format": "none", "limits": limits}, mode="colocate_async")
         place = {"index": index, "session_id": 0, "global_steps": 1}
         return (await loop.run({"temperature": 1.0}, raw_prompt=MESSAGES, **place)).response_ids
 
@@ -115,13 +114,13 @@ def run(*parts, stop_reasons=(), **entry):
             log_probs=[-float(number)] * len(tokens[:limit]) if tokens else None,
             routed_experts=np.full((len(ids) + len(tokens) - 1, 1, 1), number) if tokens else None,
             stop_reason=reason,
-            num_preempted=number,
             extra_fields={"global_steps": 4 + number, "num_cached_tokens": 100 * number if tokens else None},
         )
 
     client = Client(answer)
-    output = asyncio.run(build(client, entry).run({}, raw_prompt=MESSAGES, index=3, session_id=2, global_steps=5))
-    return client, output, from_wire(output.extra_fields["trajectory"])
+    lone = build(client, entry, mode="colocate_async")
+    output = asyncio.run(lone.run({}, raw_prompt=MESSAGES, index=3, session_id=2, global_steps=5))
+    return client, output, output.notes
 
 
 def test_the_parts_of_a_turn_are_one_turn():
@@ -131,7 +130,7 @@ def test_the_parts_of_a_turn_are_one_turn():
     first, empty, second, third = map(len, parts)
     prompt = output.prompt_ids
     assert output.response_ids == sum(parts, [])
-    assert output.response_logprobs == [0.0] * first + [-2.0] * second + [-3.0] * third
+    assert output.log_probs == [0.0] * first + [-2.0] * second + [-3.0] * third
     assert [ids for ids, _ in client.requests] == [
         prompt, prompt + parts[0], prompt + parts[0], prompt + parts[0] + parts[2],
     ]  # fmt: skip
@@ -143,11 +142,9 @@ def test_the_parts_of_a_turn_are_one_turn():
     # An attempt that gave no token has used no noise up.
     assert seeds == [request_seed(*place, done) for done in (0, first, first, first + second)]
     assert len(set(seeds)) == 3 and seeds[0] == request_seed(*place)
-    assert output.routed_experts.flatten().tolist() == ([0] * (len(prompt) + first - 1) + [2] * second + [3] * third)
-    assert output.metrics.num_preempted == 0 + 1 + 2 + 3
-    fields = output.extra_fields
-    assert [fields[name] for name in ("min_global_steps", "global_steps", "max_global_steps")] == [4, 7, 7]
-    assert fields["num_cached_tokens"] == 0
+    experts = [0] * (len(prompt) + first - 1) + [2] * second + [3] * third
+    assert output.sample.experts.flatten().tolist() == [*experts, 0], "the last token has not been read"
+    assert output.sample.versions == (4, 7)
     assert (record["turns"], record["finish"]) == (1, "answer")
     assert [tuple(own.values()) for own in record["versions"]] == [
         (4, 0, first), (6, first, first + second), (7, first + second, first + second + third),
@@ -168,15 +165,12 @@ def test_a_stop_string_that_the_push_cut_in_two_still_ends_the_turn():
         beyond = [*ids[cut:], *encode("\n<interpreter>\n2\n</interpreter>"), EOS]
         limits = {"max_turns": 0, "max_turn_tokens": 100, "max_observation_tokens": 64}
         _, output, record = run(ids[:cut], beyond, stop_reasons=["aborted"], limits=limits)
-        assert output.response_ids == ids and len(output.response_logprobs) == len(ids), cut
+        assert output.response_ids == ids and len(output.log_probs) == len(ids), cut
         assert record["finish"] == "max_turns"
 
 
-def test_a_client_with_a_loop_of_its_own_is_refused():
-    class Other(LLMServerClient):
-        async def generate(self, *args, **kwargs):
-            raise AssertionError
-
-    loop = build(Other(None), {"format": "none"})
-    with pytest.raises(RuntimeError, match="Other has a generate of its own"):
-        asyncio.run(loop.run({}, raw_prompt=MESSAGES, index=0, session_id=0, global_steps=1))
+def test_where_nothing_may_interrupt_a_turn_an_aborted_one_fails():
+    client = Client(lambda *_: TokenOutput(token_ids=[7], log_probs=[-1.0], stop_reason="aborted", extra_fields={}))
+    with pytest.raises(RuntimeError, match="The engine aborted turn 0 of a trajectory"):
+        asyncio.run(build(client).run({}, raw_prompt=MESSAGES, index=0, session_id=0, global_steps=1))
+    assert len(client.requests) == 1

@@ -4,8 +4,8 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from agent_loops import build
 from chatml_tokenizer import make_tokenizer
+from lone_episodes import build
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
@@ -44,7 +44,7 @@ def test_an_evaluation_ends_a_turn_where_training_does(name):
     requests = []
 
     class Server:
-        async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
+        async def generate(self, request_id, *, prompt_ids, sampling_params):
             requests.append(dict(sampling_params))
             return TokenOutput(token_ids=[template_end], log_probs=[-0.5], stop_reason="completed", extra_fields={})
 

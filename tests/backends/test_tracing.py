@@ -8,13 +8,12 @@ import pytest
 mlflow = pytest.importorskip("mlflow", reason="the extra `trace` is not installed")
 
 from omegaconf import OmegaConf  # noqa: E402
-from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr  # noqa: E402
+from verl.utils.rollout_trace import RolloutTraceConfig  # noqa: E402
 
 from retool_mcore.backends.verl import tracing  # noqa: E402
 from retool_mcore.errors import UserError  # noqa: E402
 from retool_mcore.tools.base import Reply  # noqa: E402
 
-WORKER = tracing.TracingWorker
 TOKENIZER = SimpleNamespace(decode=lambda ids: " ".join(map(str, ids)))
 
 
@@ -45,68 +44,8 @@ def traces():
     return mlflow.search_traces(locations=[place], return_type="list")
 
 
-def worker(monkeypatch, prompts=1):
-    """A TracingWorker over a parent that runs an episode with two calls as verl's does, without engines."""
-
-    async def run_prompt(self, prompt, sampling_params, trajectory, trace=False):
-        with rollout_trace_attr(step=trajectory["step"], name="agent_loop", trace=trace):
-            toolbox = tracing.TracedToolbox(Tools())
-            for number in range(2):
-                await toolbox.call("code_interpreter", {"code": f"program {number}"}, "the episode")
-            fields = {"policy_text": "\\boxed{42}", "finish": "answer"}
-            output = SimpleNamespace(prompt_ids=[1, 2], response_ids=[3], reward_score=None, extra_fields=fields)
-            await self._agent_loop_postprocess(output, False, **prompt)
-
-    async def postprocess(self, output, validate, **kwargs):
-        await self._compute_score([output], kwargs=kwargs)
-
-    async def score(self, outputs, kwargs):
-        outputs[-1].reward_score = 1.0
-        outputs[-1].extra_fields["reward_extra_info"] = {"acc": 1.0}
-
-    async def call(self, name, arguments, episode):
-        return self.replies.pop(0)
-
-    parent = WORKER.__mro__[1]
-    monkeypatch.setattr(parent, "_run_prompt", run_prompt)
-    monkeypatch.setattr(parent, "_agent_loop_postprocess", postprocess)
-    monkeypatch.setattr(parent, "_compute_score", score)
-    monkeypatch.setattr(tracing.Toolbox, "call", call)
-    made = object.__new__(WORKER)
-    made.prompts, made.traced, made.tokenizer = prompts, tracing.Counter(), TOKENIZER
-    return made
-
-
-def sample(uid):
-    return {"uid": uid, "session_id": 2, "index": 9, "data_source": "math", "reward_model": {"ground_truth": "42"}}
-
-
-def test_the_first_prompts_of_a_step_are_traced_with_calls_and_reward(store, monkeypatch):
-    made = worker(monkeypatch)
-
-    async def main():
-        for uid, step, validate in (("v", 3, True), ("a", 3, False), ("b", 3, False), ("c", 4, False)):
-            await made._run_prompt(sample(uid), {}, {"step": step, "validate": validate})
-
-    asyncio.run(main())
-    found = {trace.info.tags["trajectory"]: trace for trace in traces()}
-    assert sorted(found) == ["a_2", "c_2"]
-    tags, spans = found["a_2"].info.tags, found["a_2"].data.spans
-    assert (tags["step"], tags["problem"], tags["reward"], tags["finish"]) == ("3", "math #9", "1.0", "answer")
-    assert [span.name for span in spans] == ["agent_loop", *["tool code_interpreter"] * 2, "reward"]
-    root, first, second, reward = spans
-    assert root.inputs == {"prompt": "1 2"} and root.outputs["response"] == "3"
-    assert first.inputs == {"inputs": {"arguments": {"code": "program 0"}}}
-    assert (first.outputs["status"], first.outputs["text"]) == ("error", "NameError")
-    assert (second.outputs["status"], second.outputs["text"]) == ("success", "42")
-    assert reward.inputs == {"inputs": {"answer": "\\boxed{42}", "expected": "42"}}
-    assert reward.outputs == {"reward": 1.0, "acc": 1.0}
-    assert {span.parent_id for span in (first, second, reward)} == {root.span_id}
-
-
 @pytest.mark.parametrize("limit", [1, None])
-def test_the_loops_episodes_are_traced_with_calls_and_reward(store, monkeypatch, limit):
-    """As above, in the workers of train/rl_loop.py."""
+def test_the_first_prompts_of_a_step_are_traced_with_calls_and_reward(store, monkeypatch, limit):
 
     class Judge:
         def __init__(self):
@@ -141,19 +80,14 @@ def test_the_loops_episodes_are_traced_with_calls_and_reward(store, monkeypatch,
     tags, spans = found["a_1"].info.tags, found["a_1"].data.spans
     assert (tags["step"], tags["problem"], tags["reward"], tags["finish"]) == ("3", "math #9", "1.0", "answer")
     assert [one.name for one in spans] == ["agent_loop", *["tool code_interpreter"] * 2, "reward"]
-    assert spans[0].outputs["response"] == "3" and spans[1].outputs["status"] == "error"
+    assert spans[0].inputs == {"prompt": "1 2"} and spans[0].outputs["response"] == "3"
+    assert spans[1].inputs == {"inputs": {"arguments": {"code": "program 0"}}}
+    assert [(span.outputs["status"], span.outputs["text"]) for span in spans[1:3]] == [
+        ("error", "NameError"), ("success", "42"),
+    ]  # fmt: skip
+    assert {span.parent_id for span in spans[1:]} == {spans[0].span_id}
     assert spans[3].inputs == {"inputs": {"answer": "\\boxed{42}", "expected": "42"}}
     assert spans[3].outputs == {"reward": 1.0, "acc": 1.0}
-
-
-def test_without_a_limit_every_prompt_is_traced(store, monkeypatch):
-    made = worker(monkeypatch, prompts=None)
-
-    async def main():
-        await asyncio.gather(*(made._run_prompt(sample(u), {}, {"step": 1, "validate": False}) for u in "ab"))
-
-    asyncio.run(main())
-    assert sorted(trace.info.tags["trajectory"] for trace in traces()) == ["a_2", "b_2"]
 
 
 def test_the_probe_of_the_store_leaves_nothing_behind(store):
@@ -169,16 +103,17 @@ def test_a_store_that_does_not_answer_is_named(tmp_path, monkeypatch):
     mlflow.set_tracking_uri(None)
 
 
-def test_the_configuration_names_classes_that_verl_can_load(tmp_path):
-    from verl.utils.import_utils import load_class_from_fqn
+def test_the_configuration_turns_the_hook_on():
+    verl = OmegaConf.create({"actor_rollout_ref": {"rollout": {"trace": {"backend": None}}}})
+    tracing.enable(verl, name="mine", prompts=2)
+    trace = verl.actor_rollout_ref.rollout.trace
+    assert (trace.backend, trace.experiment_name, trace.max_samples_per_step_per_worker) == ("mlflow", "mine", 2)
 
-    verl = OmegaConf.create({"actor_rollout_ref": {"rollout": {"agent": {}, "trace": {"backend": None}}}})
-    entry = {"name": "retool", "_target_": "x", "seed": 1}
-    file = tmp_path / "agent_loop.yaml"
-    file.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
-    tracing.enable(verl, file, name="mine", prompts=2)
-    rollout = verl.actor_rollout_ref.rollout
-    assert load_class_from_fqn(rollout.agent.agent_loop_manager_class, "manager") is tracing.TracingManager
-    assert (rollout.trace.backend, rollout.trace.max_samples_per_step_per_worker) == ("mlflow", 2)
-    (entry,) = OmegaConf.load(file)
-    assert load_class_from_fqn(entry._target_, "loop") is tracing.TracedAgentLoop and entry.seed == 1
+
+def test_the_tools_of_an_episode_are_traced():
+    made = object.__new__(tracing.TracedEpisodes)
+    made.toolbox = SimpleNamespace(for_row=lambda row: Tools())
+    made.format = SimpleNamespace(name="text")
+    assert type(made.tools({})) is tracing.TracedToolbox
+    made.format = SimpleNamespace(name="none")
+    assert made.tools({}) is None

@@ -1,4 +1,4 @@
-"""Stopping at a step, in verl's own training loops and data loaders, with a stand-in for the engine."""
+"""Stopping at a step: the cold start in verl's own training loop, RL in ours, with a stand-in for the engine."""
 
 import os
 import time
@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 from omegaconf import OmegaConf
+from played_loop import Engines, settings
+from played_loop import attempt as attempt_at_rl
 from torch.utils.data import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
-from trainer_double import ROTATION, surround
 from verl.trainer import sft_trainer
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils
 
 from retool_mcore.backends.megatron import engine
 from retool_mcore.backends.verl.sft_trainer import ColdStart, MarkingHandler
-from retool_mcore.backends.verl.trainer import MarkComplete, RetoolTrainer
 from retool_mcore.state import checkpoints, schedule, stop
 
 STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
 ALL_STEPS = list(range(1, STEPS + 1))
 HOUR = 3600.0
+ROTATION = {"keep_last": 2, "keep_best": None, "best_is": "highest"}
 NAMES = {"project_name": "p", "experiment_name": "e", "logger": []}
 
 
@@ -37,7 +37,7 @@ class Journal:
         self.stage_dir = Path()
         self.now = 0.0  # seconds; what the schedule reads where a test lets it
         self.step_s = 0.0
-        self.flush = lambda: None  # waits for the trajectories
+        self.flush = None  # in the place of the wait for the trajectories
 
     def __eq__(self, other) -> bool:
         return (self.trained, self.logged) == (other.trained, other.logged)
@@ -56,7 +56,7 @@ class Journal:
 
 
 class Engine:
-    """One rank, and verl's worker group; its checkpoints hold no weights."""
+    """One rank of the cold start; its checkpoints hold no weights."""
 
     def is_mp_src_rank_with_outputs(self):
         return True
@@ -134,54 +134,27 @@ def collate(items: list[int]) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.nested.as_nested_tensor([torch.tensor([i]) for i in items], layout=torch.jagged)}
 
 
+class Trained(Engines):
+    """The loop's engines: the prompts of each update go into the journal."""
+
+    def __init__(self, journal: Journal):
+        super().__init__()
+        self.journal = journal
+
+    def update(self, batch):
+        self.journal.train(sorted({row["number"] for row in batch.rows}))
+        return {"actor/grad_norm": 0.5}
+
+
 def reinforce(folder: Path, journal: Journal, patch) -> None:
-    """One attempt at RL, from a trainer that is set up."""
-    patch.setattr(trainer_base, "Tracking", journal.tracking)
-    patch.setattr(trainer_base.SkipManager, "init", lambda config: None)
-    patch.setattr(trainer_base.tq, "kv_clear", lambda **_: None)
-    checkpoints.repair(folder / "checkpoints")
-    trainer = object.__new__(RetoolTrainer)
-    config = {
-        "trainer": NAMES
-        | {
-            "total_epochs": 99,
-            "test_freq": -1,
-            "save_freq": SAVE_EVERY,
-            "default_local_dir": str(folder / "checkpoints"),
-            "default_hdfs_dir": None,
-            "val_before_train": False,
-            "resume_mode": "auto",
-            "del_local_ckpt_after_load": False,
-        },
-        "retool": {"rotation": ROTATION, "save_minutes": journal.save_minutes},
-    }
-    manager = surround(trainer, folder, config)
-    trainer.actor_rollout_wg = Engine()
-    trainer.observer.flush = journal.flush
-    trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None)
-    trainer.checkpoint_callback = MarkComplete()
-    order = torch.utils.data.SequentialSampler(range(12))
-    trainer.train_dataloader = StatefulDataLoader(range(12), batch_size=4, sampler=order, collate_fn=list)
-    trainer.train_dataloader_it = None
-    trainer.steps_per_epoch, trainer.total_training_steps = STEPS_PER_EPOCH, STEPS
-    trainer._start_profiling = trainer._stop_profiling = lambda: None
-    trainer._compute_metrics = lambda *_, **__: None
-    trainer._init_dump_executor()
-    batches = endless(trainer)
-
-    def step(metrics, timing_raw):
-        journal.train(next(batches))
-        return SimpleNamespace(keys=[], partition_id="train")
-
-    trainer.step = step
-    trainer._load_checkpoint()
-    trainer.fit(manager)
-
-
-def endless(trainer):
-    """The batches of its loader, epoch after epoch."""
-    while True:
-        yield from trainer.train_dataloader
+    """One attempt at RL."""
+    cfg = settings(batch=4, mini_batch=4, steps=STEPS, save_every=SAVE_EVERY)
+    log = journal.tracking()
+    log.logger = {}
+    attempt_at_rl(
+        folder, patch, cfg, Trained(journal), rows=12, log=log, flush=journal.flush,
+        rotation=ROTATION, save_minutes=journal.save_minutes,
+    )  # fmt: skip
 
 
 @pytest.fixture(params=[cold_start, reinforce], ids=lambda stage: stage.__name__)

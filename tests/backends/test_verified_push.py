@@ -6,17 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from trainer_double import surround
-from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from played_loop import settings
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from retool_mcore.backends.verl import separate, trainer
+from retool_mcore.backends.verl import engines
+from retool_mcore.backends.verl.engines import Engines
 from retool_mcore.backends.verl.fingerprint import Whole, difference, fingerprint
-from retool_mcore.backends.verl.separate import SeparateTrainer
-from retool_mcore.backends.verl.trainer import RetoolTrainer, WorkerGroup
 from retool_mcore.backends.verl.weight_sync import PushError, VerifyingWorker, exported_once
-from retool_mcore.state.schedule import Schedule
+from retool_mcore.train.run import Run
 
 STOPS = "The weight push stops the run"  # of backends/verl/weight_sync_vllm.py, which imports vLLM
 
@@ -26,9 +23,6 @@ class Holder:
 
     def __init__(self, wrong: int):
         self.wrong, self.pushes, self.held, self.compared = wrong, 0, {}, 0
-        config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=10, block_size=16))
-        server = SimpleNamespace(engine=SimpleNamespace(vllm_config=config))
-        self.__ray_call__ = SimpleNamespace(remote=lambda function: function(server))
         self.collective_rpc = SimpleNamespace(remote=lambda method, kwargs: self.verify(**kwargs))
 
     def load(self, weights) -> None:
@@ -49,8 +43,8 @@ class Holder:
             raise RuntimeError(f"{STOPS}: {found}.")
 
 
-class Group(WorkerGroup):
-    """One worker, called here instead of by Ray."""
+class Group:
+    """The trainer's worker group: one worker, called here instead of by Ray."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -65,11 +59,21 @@ class Group(WorkerGroup):
         return [asyncio.run(self.worker.verify_push())]
 
 
-@pytest.fixture(params=["naive", "host"])
-def made(request, monkeypatch, tmp_path):
-    """(a trainer of the mode, its engine) whose weights change with every step; made(every, wrong, quantization)."""
+class Pushing(Engines):
+    """Engines that share the trainer's devices (naive), or have their own (host)."""
 
-    def make(every: int, wrong: int = 0, quantization: str | None = None):
+    def __init__(self, mode, worker, engine, push):
+        self.apart, self.partial = mode == "host", False
+        self.workers, self.transport = Group(worker), SimpleNamespace(update_weights=push)
+        self.servers = SimpleNamespace(server_handles=[engine])
+        self.pushes_verified, self.verified = 0, {}
+
+
+@pytest.fixture(params=["naive", "host"])
+def made(request, monkeypatch):
+    """(engines, the rollout engine) whose weights change with every push; made(wrong, quantization)."""
+
+    def make(wrong: int = 0, quantization: str | None = None):
         engine, worker = Holder(wrong), object.__new__(VerifyingWorker)
         weights = {"norm": torch.ones(3), "table": torch.zeros(4, 2)}
         model = type("Model", (), {"get_per_tensor_param": lambda self, **_: (iter(weights.items()), None)})
@@ -79,69 +83,60 @@ def made(request, monkeypatch, tmp_path):
         async def update_weights(self, global_steps=None, mode="auto"):
             engine.load(self.actor.engine.get_per_tensor_param()[0])
 
-        def push(self):
+        def push(step):
             weights["table"] += 1
             asyncio.run(worker.update_weights(mode=request.param))
+            return {}
 
         monkeypatch.setattr(ActorRolloutRefWorker, "update_weights", update_weights)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-        for module in (trainer, separate):
-            monkeypatch.setattr(module.ray, "get", lambda found: found)
-        for stock in (PPOTrainerSync, PPOTrainerSeparateAsync):
-            monkeypatch.setattr(stock, "on_init_end", push)
-            monkeypatch.setattr(stock, "on_step_end", push)
-        made = object.__new__(RetoolTrainer if request.param == "naive" else SeparateTrainer)
-        surround(made, tmp_path, {"retool": {"verify_push_every": every}})
-        made.actor_rollout_wg, made.global_steps, made.pushes = Group(worker), 1, 0
-        made.saved_step, made.pushed, made.schedule = 1, {}, Schedule(None, 1)
-        made.schedule.begin_step(1)
-        made._rollout_server_managers = lambda: [SimpleNamespace(server_handles=[engine])]
-        replicas = [SimpleNamespace(server_handle=engine)]
-        made.standalone_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
-        return made, engine
+        monkeypatch.setattr(engines.ray, "get", lambda found: found)
+        return Pushing(request.param, worker, engine, push), engine
 
     return make
 
 
-@pytest.mark.parametrize(("every", "compared"), [(1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3]), (0, [1, 1, 1, 1, 1])])
-def test_the_first_and_every_nth_push_is_verified(made, capsys, every, compared):
-    trainer, engine = made(every)
-    trainer.on_init_end()
-    said = capsys.readouterr().out
-    assert "Weight push: 2 tensors, 44 bytes, verified in" in said and "KV caches: 160 tokens in 1 engines" in said
-    assert trainer.config.retool.cache_tokens == 160
-    seen = [engine.compared]
-    for _ in range(4):
-        trainer.on_step_end()
-        seen.append(engine.compared)
-    assert seen == compared and engine.pushes == 5
-    assert trainer.pushed["verified"] == compared[-1] and trainer.pushed["bytes"] == 44
-    assert (trainer.pushed["seconds"] > 0) is (compared[-1] > compared[-2])
+def test_a_push_that_is_verified_compares_all_and_others_compare_nothing(made, capsys):
+    pushing, engine = made()
+    metrics = pushing.push(0, verify=True)
+    assert "Weight push: 2 tensors, 44 bytes, verified in" in capsys.readouterr().out
+    assert metrics["push/verify_seconds"] > 0 and metrics["push/verified"] == engine.compared == 1
+    metrics = pushing.push(1, verify=False)
+    assert metrics["push/verify_seconds"] == 0 and metrics["push/verified"] == engine.compared == 1
+    assert (metrics["push/tensors"], metrics["push/bytes"]) == (2, 44) and engine.pushes == 2
+
+
+@pytest.mark.parametrize(("every", "due"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4]), (0, [])])
+def test_every_nth_push_behind_the_first_is_verified(every, due):
+    """The first, of an attempt's start, always is: `train` says so itself."""
+    run = object.__new__(Run)
+    run.cfg, run.start = settings(verify_every=every), 10
+    assert [step - 10 for step in range(11, 16) if run.verifies(step)] == due
 
 
 def test_a_matrix_that_is_exported_in_fp8_too_counts_once(made, capsys):
-    trainer, engine = made(1, quantization="fp8")
-    trainer.on_init_end()
+    pushing, engine = made(quantization="fp8")
+    assert pushing.push(0, verify=True)["push/bytes"] == 44
     assert "Weight push: 2 tensors, 44 bytes, verified in" in capsys.readouterr().out
     assert engine.exported.keys() == {"norm", "table", "table_fp8", "table_scale_inv"}
-    trainer.on_step_end()
-    assert trainer.pushed["tensors"] == 2 and trainer.pushed["bytes"] == 44
+    metrics = pushing.push(1, verify=True)
+    assert metrics["push/tensors"] == 2 and metrics["push/bytes"] == 44
 
 
 @pytest.mark.parametrize("quantization", [None, "fp8"])
 def test_a_later_push_that_goes_wrong_stops_the_run(made, quantization):
-    trainer, _ = made(1, wrong=3, quantization=quantization)
-    trainer.on_init_end()
-    trainer.on_step_end()
+    pushing, _ = made(wrong=3, quantization=quantization)
+    for step in (0, 1):
+        pushing.push(step, verify=True)
     with pytest.raises(PushError, match="The weight push stops the run: norm in the engine is not what the trainer"):
-        trainer.on_step_end()
+        pushing.push(2, verify=True)
 
 
 def test_another_failure_of_the_engine_stays_its_own(made):
-    trainer, engine = made(1)
+    pushing, engine = made()
     engine.verify = lambda **_: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        trainer.on_init_end()
+        pushing.push(0, verify=True)
 
 
 def test_copies_of_a_tied_embedding_on_two_stages_must_be_equal():

@@ -5,7 +5,7 @@
 
 Whole ones, with verl's own defaults, are one a stage. verl's do not depend on our choices, so a choice's snapshot goes
 without them, in a quarter of the time. What differs between machines is left out, too, and of our dotted names
-(`retool_mcore.backends.verl.reward_fn`) all but the last part: that they lead somewhere is test_architecture.py's to
+(`retool_mcore.recipes.outcome`) all but the last part: that they lead somewhere is test_architecture.py's to
 see, and
 a module that moves changes no configuration.
 """

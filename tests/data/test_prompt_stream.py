@@ -69,9 +69,9 @@ def test_a_checkpoint_of_verls_data_loader_says_where_it_was_by_the_rows_offered
     assert again.load(tmp_path) == [] and numbers(again.take(9)) == numbers(first.take(9))
 
 
-def test_what_verls_trainer_saved_with_rollouts_ahead_is_refused(prompts, tmp_path):
+def test_what_an_earlier_release_saved_with_rollouts_in_progress_is_refused(prompts, tmp_path):
     (tmp_path / "transfer_queue").mkdir()
-    with pytest.raises(UserError, match="only it can go on with"):
+    with pytest.raises(UserError, match="earlier release with rollouts in progress"):
         prompts().load(tmp_path)
 
 
@@ -88,3 +88,29 @@ def test_rows_that_the_curriculum_passes_over_are_counted_as_fetched(prompts):
     assert made.fetched == made.position > 2 or made.epoch > 0
     assert made.metrics()["curriculum/passed_over"] == made.fetched - 2
     assert made.metrics()["curriculum/passed_over"] == 0
+
+
+def test_a_resumed_run_draws_what_its_curriculum_would_have_drawn(prompts, tmp_path):
+    def curriculum():
+        return Curriculum(weights=True, retire=2, seed=5, problems=[f"made/{n}" for n in range(1, 40)])
+
+    def measured(made, count):
+        """The problems of the next `count` prompts; each is measured at once, by its number."""
+        found = []
+        for _ in range(count):
+            (row,) = made.take(1)
+            found.append(row["index"])
+            made.measure(row, min(row["index"] / 20, 1.0))
+        return found
+
+    first = prompts(rows=40, curriculum=curriculum())
+    before = measured(first, 70)
+    assert first.fetched > 70 and first.curriculum.passed_over == first.fetched - 70
+    assert 0 not in before  # outside of the problems that may be drawn
+    first.save(tmp_path, [])
+    assert first.curriculum.retired and {int(name[5:]) for name in first.curriculum.retired} <= set(range(20, 40))
+    second = prompts(rows=40, curriculum=curriculum())
+    second.load(tmp_path)
+    after = measured(first, 90)
+    assert measured(second, 90) == after and second.curriculum.rates == first.curriculum.rates
+    assert sum(8 <= n <= 12 for n in after) > 3 * sum(n in (1, 2, 18, 19) for n in after)

@@ -1,37 +1,32 @@
-"""`retool rl`'s process with one thing broken: the agent loop's mask stands one token too early.
+"""`retool rl`'s process with one thing broken: the mask of every trajectory stands one token too early.
 
-`python shifted_mask.py CONFIG`, with this folder in PYTHONPATH (conftest.py): Ray's workers import the loop from here.
+`python shifted_mask.py CONFIG`, with this folder in PYTHONPATH (conftest.py): Ray's workers import the episodes from
+here.
 """
 
 import sys
 
-from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
+import numpy as np
+
+from retool_mcore.backends.verl.episodes import Episodes
 
 
-class ShiftedLoop(RetoolAgentLoop):
+class ShiftedEpisodes(Episodes):
     """The mask is rolled by one: the last token of every observation counts as sampled."""
 
     async def run(self, *args, **kwargs):
-        output = await super().run(*args, **kwargs)
-        output.response_mask = output.response_mask[1:] + output.response_mask[:1]
-        return output
+        sample, facts = await super().run(*args, **kwargs)
+        sample.response_mask = np.roll(sample.response_mask, -1)
+        return sample, facts
 
 
 def main(config_path: str) -> None:
-    from retool_mcore.backends.verl import settings
+    import shifted_mask  # under the name by which the workers find it
+
+    from retool_mcore.backends.verl import engines
     from retool_mcore.train import rl
 
-    write = settings.write_agent_loop
-
-    def write_shifted(config, path):
-        write(config, path)
-        path.write_text(
-            path.read_text().replace(
-                "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop", "shifted_mask.ShiftedLoop"
-            )
-        )
-
-    settings.write_agent_loop = write_shifted
+    engines.Episodes = shifted_mask.ShiftedEpisodes
     rl.main(config_path)
 
 

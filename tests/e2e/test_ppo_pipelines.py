@@ -54,6 +54,9 @@ def test_rollouts_run_ahead_within_their_bound(fork_of_cold_start, pipeline):
         assert values["push/verified"] == step + 1 and values["push/verify_seconds"] > 0  # one before the first step
         assert 0 <= values[f"{STALENESS}/mean"] <= values[f"{STALENESS}/max"] <= bound
     assert metrics[1][f"{STALENESS}/max"] == 0 < metrics[3][f"{STALENESS}/max"]
+    state = json.loads((run / f"rl/checkpoints/global_step_{STEPS}/prompts.json").read_text())
+    pending = [step for _, step, _, _ in state["asked"]]  # asked for and not taken: a restart loses none of it
+    assert len(pending) == bound * 4 and all(STEPS - bound < step <= STEPS for step in pending)
     rows = [row for path in run.glob("rl/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]
     assert len(rows) == STEPS * 16
 

@@ -38,4 +38,4 @@ def check(recipe, metrics, run):
     if recipe == "torl":
         config = (run / "rl/config.yaml").read_text()
         assert "adv_estimator: rloo" in config and "max_observation_chars: 256" in config
-        assert "after_last_call: text" in (run / "rl/agent_loop.yaml").read_text()
+        assert "after_last_call: text" in (run / "rl/episode.yaml").read_text()

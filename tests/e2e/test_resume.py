@@ -2,7 +2,6 @@
 from the last whole checkpoint as if nothing had happened, and generates nothing that was finished."""
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ COMPARED += ("val/accuracy", "val/accuracy_se")
 
 
 def stage_processes(runs: Path) -> list[int]:
-    """Processes whose command line names this run: launcher, driver, and what they started."""
+    """The process that trains, and the one that stands for it where it is forked (backends/forked_python.py)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -59,15 +58,15 @@ def test_killed_while_saving_resumes_and_continues_alike(trained, tmp_path):
         (runs / "t" / part).symlink_to(undisturbed_runs / "t" / part)
     root, log = runs / "t/rl/checkpoints", runs / "t/rl/log.txt"
     with started("rl", runs, *SMALL, *RESUMABLE) as process:
-        wait_for(lambda: log.exists() and re.search(r"Runner pid=\d+", log.read_text()), process)  # it has cleaned up
-        trainer = re.search(r"Runner pid=(\d+)", log.read_text())[1]
+        wait_for(lambda: log.exists() and "RL starts" in log.read_text(), process)  # it has cleaned up
         # Where files.replacing writes COMPLETE first: opening it for writing waits for a reader, for ever.
         (root / "global_step_2").mkdir(parents=True)
-        os.mkfifo(root / f"global_step_2/.COMPLETE.{trainer}.part")
+        for trainer in stage_processes(runs):
+            os.mkfifo(root / f"global_step_2/.COMPLETE.{trainer}.part")
         wait_for(lambda: 2 in metrics_of(runs / "t/rl"), process)  # the step is over, its save is not whole
         wait_for(lambda: finished(runs / "t/rl", 3) > 0, process)
         assert checkpoints.step_of(checkpoints.latest(root)) == 1
-        assert checkpoints.unfinished(root) == root / "global_step_2" and (root / "global_step_2/data.pt").exists()
+        assert checkpoints.unfinished(root) == root / "global_step_2" and (root / "global_step_2/prompts.json").exists()
         victims = stage_processes(runs)
         assert victims
         for pid in (process.pid, *victims):

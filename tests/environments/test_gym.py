@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from agent_loops import TOKENIZER, build
+from lone_episodes import TOKENIZER, build
 from omegaconf import OmegaConf
 from recipe_samples import sample as make_sample
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.schema import rows_of
 from retool_mcore.environments.gym import GymEnvironment, write_rows
 from retool_mcore.errors import UserError
 from retool_mcore.preflight.data import check_ability
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rewards.registry import find_reward
-from retool_mcore.rollout.wire import from_wire
 from retool_mcore.tools.base import Episode
 from retool_mcore.tools.toolbox import create_toolbox
 
@@ -78,7 +77,7 @@ def episode(row, *turns):
     return asyncio.run(loop.run({"temperature": 1.0}, raw_prompt=row["prompt"], **place))
 
 
-def test_an_episode_in_the_agent_loop_and_its_reward(page, tmp_path):
+def test_an_episode_of_a_rollout_worker_and_its_reward(page, tmp_path):
     exec(page, {})
     rows = rows_of(str(tmp_path / "guess/train.parquet"))
     assert len(rows) == 512 and {row["data_source"] for row in rows} == {"guess"}
@@ -90,17 +89,15 @@ def test_an_episode_in_the_agent_loop_and_its_reward(page, tmp_path):
     mine.reset(seed=3)
     wrong = mine.number - 1 if mine.number > 1 else 2
     output = episode(row, call("no number"), call(str(wrong)), call(str(mine.number)))
-    record = from_wire(output.extra_fields["trajectory"])
+    record = output.notes
     assert [one["status"] for one in record["calls"]] == ["error", "success", "success"]
     assert record["calls"][1]["stdout"] == f"The number is {'larger' if wrong < mine.number else 'smaller'}."
     assert [one["value"] for one in record["calls"]] == [None, "0.0", "1.0"]
-    assert output.extra_fields["finish"] == "tool"
+    assert output.sample.finish == "tool"
     recipe = compose("rl", ["recipe.answer=environment", "recipe.reward.name=environment"]).recipe
-    scored = compute_score("guess", "", "environment", output.extra_fields, OmegaConf.to_container(recipe), 3000)
+    scored = compute_score("guess", "", "environment", output.facts, OmegaConf.to_container(recipe), 3000)
     assert (scored["score"], scored["acc"]) == (1.0, 1.0)
-    lost = compute_score(
-        "guess", "", "environment", episode(row, call(str(wrong)), "I give up.").extra_fields, recipe, 3000
-    )
+    lost = compute_score("guess", "", "environment", episode(row, call(str(wrong)), "I give up.").facts, recipe, 3000)
     assert (lost["score"], lost["acc"]) == (0.0, 0.0)
     file = [tmp_path / "guess/train.parquet"]
     check_ability(file, recipe)

@@ -5,19 +5,18 @@ import json
 import sys
 
 import pytest
-from agent_loops import TOKENIZER, build
+from lone_episodes import TOKENIZER, build
 from scripted import ScriptedEngine
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import get_format
 from retool_mcore.data.schema import check_rl, rows_of
 from retool_mcore.environments.gym import GymEnvironment, write_rows
 from retool_mcore.environments.text import TextEnvironment
 from retool_mcore.errors import UserError
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.episode import Limits, run_episode, without_thought
-from retool_mcore.rollout.wire import from_wire
 from retool_mcore.tools.base import Reply, Tool, function_schema
 from retool_mcore.tools.toolbox import Toolbox, create_toolbox
 
@@ -191,20 +190,20 @@ class Server:
 
 
 @pytest.mark.parametrize("fmt", ["none", "hermes"])
-def test_an_episode_in_the_agent_loop_and_its_reward(fmt):
+def test_an_episode_of_a_rollout_worker_and_its_reward(fmt):
     use = [{"path": PATH, "args": {"make": "higher_env.Higher", "name": "higher"}}]
     limits = {"max_turns": 9, "max_turn_tokens": 400, "max_observation_tokens": 200}
     own = {"format": fmt, "limits": limits, "toolbox": {"use": use, "timeout_s": 20}}
     loop = build(Server("3", "8", "7"), own, {"prompt_length": 3000, "response_length": 3000})
     place = {"index": 7, "session_id": 0, "global_steps": 1, "extra_info": ROW}
     output = asyncio.run(loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": "Play."}], **place))
-    record = from_wire(output.extra_fields["trajectory"])
-    assert output.extra_fields["finish"] == "tool" and [one["value"] for one in record["calls"]] == [
+    record = output.notes
+    assert output.sample.finish == "tool" and [one["value"] for one in record["calls"]] == [
         "0.0",
         "0.5",
         "1.0",
     ]
-    assert output.extra_fields["policy_text"] == "3\n\n8\n\n7" and sum(output.response_mask) == 6
+    assert output.facts["policy_text"] == "3\n\n8\n\n7" and sum(output.response_mask) == 6
     recipe = compose("rl", ["recipe.answer=environment", "recipe.reward.name=environment"]).recipe
-    scored = compute_score("higher", "", "environment", output.extra_fields, recipe, 3000)
+    scored = compute_score("higher", "", "environment", output.facts, recipe, 3000)
     assert (scored["score"], scored["acc"]) == (1.5, 1.0)

@@ -6,12 +6,10 @@ import random
 import statistics
 
 import pytest
-from verl.trainer.ppo.metric_utils import process_validation_metrics
 
 from retool_mcore.metrics.validation import (
     FILE,
     mean_and_error,
-    problem_means,
     record,
     set_metrics,
     validation_metrics,
@@ -43,16 +41,8 @@ def test_the_error_is_what_a_second_draw_would_differ_by():
     assert statistics.stdev(means) > 2 * independent
 
 
-def test_samples_in_any_order_count_for_their_problem_and_lost_ones_as_wrong():
-    expected = {("a", "u1"): 4, ("b", "u2"): 2, ("a", "u3"): 2}
-    uids, verdicts = ["u2", "u1", "u1", "u2", "u1"], [1.0, 1.0, 0.0, None, 1.0]
-    means = problem_means(uids, verdicts, expected)
-    assert means == [0.5, 0.5, 0.0]  # in the order of `expected`; u1 lost one of four, u2 one of two, u3 both
-    theirs = process_validation_metrics(
-        ["b", "a", "a", "b", "a"], uids, {"acc": verdicts}, expected_acc_counts=expected
-    )
-    assert theirs["b"]["acc"]["mean@2"] == 0.5
-    found = validation_metrics([source for source, _ in expected], means)
+def test_accuracy_is_of_all_problems_and_of_each_data_source():
+    found = validation_metrics(["a", "b", "a"], [0.5, 0.5, 0.0])
     assert found["val/accuracy"] == pytest.approx(1 / 3) and found["val/a/accuracy"] == 0.25
     assert found["val/a/accuracy_se"] == pytest.approx(0.25) and math.isnan(found["val/b/accuracy_se"])
     assert found["val/accuracy_se"] == pytest.approx(1 / 6)

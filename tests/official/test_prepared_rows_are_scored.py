@@ -8,10 +8,10 @@ from pathlib import Path
 from official_rows import entry, needs
 from recipe_samples import turn
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.data.prepare import write_problems
 from retool_mcore.data.records import Problem
 from retool_mcore.data.schema import rows_of
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 

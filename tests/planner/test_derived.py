@@ -15,10 +15,9 @@ def filled(cores: int, *overrides: str):
 
 def test_the_quickstart_on_two_cores_has_one_process_of_each_and_four_programs():
     config = filled(2)
-    assert [config.parallel[key] for key in ("agent_workers", "reward_workers", "storage_units")] == [1, 1, 1]
+    assert [config.parallel[key] for key in ("agent_workers", "reward_workers")] == [1, 1]
     assert config.sandbox.workers == 4 and config.sandbox.timeout_s == 5
     assert config.verl.actor_rollout_ref.rollout.agent.num_workers == config.verl.reward.num_workers == 1
-    assert config.verl.transfer_queue.backend.SimpleStorage.num_data_storage_units == 1
 
 
 def test_two_nodes_of_eight_gpus_follow_from_8192_trajectories_and_their_cores():
@@ -26,8 +25,6 @@ def test_two_nodes_of_eight_gpus_follow_from_8192_trajectories_and_their_cores()
     config = filled(96, *large)
     assert config.parallel.agent_workers == config.verl.actor_rollout_ref.rollout.agent.num_workers == 8192 / 256
     assert config.parallel.reward_workers == 8192 / 1024
-    # 8192 x 18,432 tokens x 72 bytes = 10.1 GiB.
-    assert config.parallel.storage_units == 11
     # 96 cores, 24 of them for 8 GPUs: 72 for the 16 agent workers of a node.
     assert config.sandbox.workers == 4 and config.sandbox.timeout_s == 30
     few = filled(32, *large)
@@ -39,18 +36,13 @@ def test_on_1024_gpus_every_node_has_an_agent_worker_and_its_cores_run_programs(
     large = compose("rl", ["parallel=2x8-80g", "data=math", "model=qwen2.5-32b", "parallel.nodes=128"])
     found = derived.sizes(large, 112)
     assert found["parallel.agent_workers"] == 128 and found["sandbox.workers"] == 112 - 24
-    assert found["parallel.storage_units"] == 11
-    ahead = compose("rl", ["parallel=2x8-80g", "data=math", "model=qwen2.5-32b", "pipeline=async"])
-    assert derived.sizes(ahead, 112)["parallel.storage_units"] == 31  # three batches are held
 
 
 def test_a_number_wins_and_the_rest_is_said(capsys):
     config = filled(64, "parallel.agent_workers=3", "sandbox.workers=7", "data.rl.batch=640")
     assert config.parallel.agent_workers == config.verl.actor_rollout_ref.rollout.agent.num_workers == 3
     assert config.sandbox.workers == 7
-    assert capsys.readouterr().out == (
-        "Derived from the run's size: parallel.reward_workers=5, parallel.storage_units=1\n"
-    )
+    assert capsys.readouterr().out == "Derived from the run's size: parallel.reward_workers=5\n"
     assert filled(64, "verl.reward.num_workers=2", "data.rl.batch=640").verl.reward.num_workers == 2
 
 

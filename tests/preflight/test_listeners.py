@@ -12,7 +12,7 @@ from retool_mcore.preflight import listeners
         ("rl", 1, {}, "listens: on loopback; on all addresses torch's store (no protection) (docs/security.md)"),
         ("rl", 1, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}, "on all addresses Ray (the job's token)"),
         ("rl", 1, {"RAY_ADDRESS": "a:1"}, "on all addresses Ray (the job's token)"),
-        ("rl", 2, {}, "on the node's address TransferQueue (CURVE of the token), Gloo and NCCL (no protection)"),
+        ("rl", 2, {}, "on the node's address Gloo and NCCL (no protection)"),
         ("sft", 2, {}, "listens: on the node's address Gloo and NCCL (no protection); on all addresses torch's store"),
     ],
 )

@@ -1,25 +1,21 @@
-"""verl's presets by name, what is refused of them, and the mask audit beside verl's own rejection."""
+"""verl's presets by name, what is refused of them, and the mask audit of a batch with rejections."""
 
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import transfer_queue
-from memory_queue import MemoryQueue
 from omegaconf import OmegaConf
-from verl.protocol import DataProto
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.trainer.ppo.rollout_corr_helper import (
-    SUPPORTED_ROLLOUT_RS_OPTIONS,
-    compute_rollout_correction_and_add_to_batch,
-)
+from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
 
 from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.audit import Columns, audit
-from retool_mcore.recipes.correction import REJECTIONS, check_correction, count_rejected
+from retool_mcore.metrics.audit import audit
+from retool_mcore.recipes.correction import REJECTIONS, check_correction
+from retool_mcore.rollout.samples import Sample
+from retool_mcore.train import rl
+from retool_mcore.train.batch import Batch
 
 PRESETS = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "correction").glob("*.yaml"))}
 OURS = {"bypass": "bypass_ppo_clip"}  # with the recipe's own loss
@@ -81,78 +77,54 @@ def test_disabled_needs_nothing():
 MASK = [1, 1, 0, 0, 1]
 SPANS = [{"kind": "policy", "start": 0, "end": 2}, {"kind": "observation", "start": 2, "end": 4}]
 SPANS += [{"kind": "policy", "start": 4, "end": 5}]
-DRIFT = {
-    "u_0_0": 0.0,
-    "u_1_0": -0.4,
-    "u_2_0": 0.4,
-}  # of every token's log-probability, the trainer's minus the engine's
+DRIFT = (0.0, -0.4, 0.4)  # by sample, of every token's log-probability: the trainer's minus the engine's
 
 
-@pytest.fixture
-def queue(monkeypatch):
-    queue = MemoryQueue()
-    for name in ("kv_batch_get", "kv_batch_put"):
-        monkeypatch.setattr(transfer_queue, name, getattr(queue, name))
-    for key, drift in DRIFT.items():
-        queue.rows[key] = {
-            "responses": torch.arange(5),
-            "response_mask": torch.tensor(MASK),
-            "loss_mask": torch.tensor(MASK),
-            "rollout_log_probs": torch.full((5,), -1.0) * torch.tensor(MASK),
-            "old_log_probs": (torch.full((5,), -1.0) + drift) * torch.tensor(MASK),
-        }
-    return queue
-
-
-def corrected(queue, name: str):
-    """verl's own correction of the queue's batch, written back as its trainer does; the batch's meta."""
-    columns = ("response_mask", "old_log_probs", "rollout_log_probs")
-    data = {column: torch.stack([queue.rows[key][column] for key in DRIFT]) for column in columns}
-    data, metrics = compute_rollout_correction_and_add_to_batch(DataProto.from_dict(tensors=data), PRESETS[name])
-    for number, key in enumerate(DRIFT):
-        queue.rows[key]["response_mask"] = data.batch["response_mask"][number]
-    return SimpleNamespace(keys=list(DRIFT), tags=[{}] * len(DRIFT), partition_id="train"), metrics
-
-
-def audited(queue):
-    rows = [queue.rows[key] for key in DRIFT]
-    names = ("response_mask", "loss_mask", "rollout_log_probs", "old_log_probs")
-    values = {name: np.concatenate([row[name].numpy() for row in rows]) for name in names}
-    columns = Columns(
-        offsets=np.arange(0, 16, 5),
-        response_ids=np.concatenate([row["responses"].numpy() for row in rows]),
-        advantages=np.ones(15) * np.tile(MASK, 3),
-        **values,
+def corrected(name: str):
+    """Three samples after the correction of that name: (the batch, its metrics)."""
+    row = {"data_source": "made", "index": 1, "reward_model": {"ground_truth": "4"}}
+    outcome = {"score": 1.0, "acc": 1.0, "pred": "4", "drop": "", "overlong": 0.0}
+    engine = -1.0 * np.array(MASK)
+    batch = Batch.of(
+        [
+            (
+                Sample(
+                    "u", number, [1], np.arange(5), MASK, engine, {"spans": SPANS}, "answer", 2, (0, 0), outcome=outcome
+                ),
+                row,
+            )
+            for number in range(3)
+        ]
     )
-    records = [
-        {"response_ids": np.arange(5), "logprobs": row["rollout_log_probs"].numpy(), "spans": SPANS} for row in rows
-    ]
-    return audit(columns, records)
+    drift = batch.of_tokens(torch.tensor(DRIFT)) * batch["response_mask"]
+    batch["old_log_probs"] = batch["rollout_log_probs"] + drift
+    return batch, rl.correct_mismatch(batch, OmegaConf.to_container(PRESETS[name]))
+
+
+def audited(batch):
+    batch["advantages"] = batch.of_tokens(torch.ones(3)) * torch.tensor(MASK * 3)
+    columns = batch.for_audit()
+    return audit(columns, batch.records(1, columns))
 
 
 @pytest.mark.parametrize("name", ["decoupled_seq_is_rs", "decoupled_geo_rs", "decoupled_k3_rs"])
-def test_rejection_bounds_both_sides_and_passes_the_audit(queue, name):
-    batch, metrics = corrected(queue, name)
-    assert [int(queue.rows[key]["response_mask"].sum()) for key in DRIFT] == [3, 0, 0]
+def test_rejection_bounds_both_sides_and_passes_the_audit(name):
+    batch, metrics = corrected(name)
+    assert batch["response_mask"].split(5)[0].tolist() == MASK
+    assert not batch["response_mask"][5:].any(), "a rejected sample is not in the loss's denominator either"
     assert metrics["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(2 / 3)
-    assert sum(int(queue.rows[key]["loss_mask"].sum()) for key in DRIFT) == 9  # what verl would divide by
-    count_rejected(batch)
-    assert [queue.rows[key]["loss_mask"].tolist() for key in DRIFT] == [MASK, [0] * 5, [0] * 5]
-    found, fault = audited(queue)
+    found, fault = audited(batch)
     assert fault is None and found["audit/masked_policy_tokens"] == 6
 
 
-def test_truncation_bounds_only_one_side(queue):
-    before = [queue.rows[key]["loss_mask"] for key in DRIFT]
-    batch, metrics = corrected(queue, "decoupled_token_is")
-    count_rejected(batch)
+def test_truncation_bounds_only_one_side():
+    batch, metrics = corrected("decoupled_token_is")
     assert metrics["rollout_corr/rollout_is_min"] == pytest.approx(np.exp(-0.4))
-    assert all(queue.rows[key]["loss_mask"] is mask for key, mask in zip(DRIFT, before, strict=True))
+    assert batch["response_mask"].tolist() == MASK * 3
 
 
-def test_an_observation_with_weight_is_caught_beside_a_rejection(queue):
-    batch, _ = corrected(queue, "decoupled_geo_rs")
-    count_rejected(batch)
-    queue.rows["u_0_0"]["response_mask"] = torch.tensor([1, 1, 0, 1, 1])
-    _, fault = audited(queue)
+def test_an_observation_with_weight_is_caught_beside_a_rejection():
+    batch, _ = corrected("decoupled_geo_rs")
+    batch["response_mask"][3] = 1
+    _, fault = audited(batch)
     assert (fault.what, fault.row, fault.token) == ("an interpreter token has weight in the loss", 0, 3)

@@ -19,20 +19,20 @@ def check(*overrides):
     return config.verl
 
 
-def test_each_pipeline_sets_verls_trainer_and_bound():
+def test_each_pipeline_sets_its_mode_and_bound():
     seen = {}
     for name in ("sync", "partial", "one_step_off", "async"):
         verl = check(f"pipeline={name}")
         v1 = verl.trainer.v1
         assert v1.colocate_async.num_warmup_batches == verl.trainer.v1.separate_async.num_warmup_batches
         ahead = v1.separate_async.num_warmup_batches, v1.separate_async.parameter_sync_step
-        seen[name] = v1.trainer_mode, *ahead, v1.sampler.max_off_policy_threshold, verl.ray_kwargs.ray_init.num_gpus
+        seen[name] = v1.trainer_mode, *ahead, verl.ray_kwargs.ray_init.num_gpus
         assert verl.actor_rollout_ref.hybrid_engine == (name in ("sync", "partial"))
     assert seen == {
-        "sync": ("sync", 0, 1, 1, 2),
-        "partial": ("colocate_async", 1, 1, 2, 2),
-        "one_step_off": ("separate_async", 1, 1, 2, 3),
-        "async": ("separate_async", 2, 4, 3, 3),
+        "sync": ("sync", 0, 1, 2),
+        "partial": ("colocate_async", 1, 1, 2),
+        "one_step_off": ("separate_async", 1, 1, 3),
+        "async": ("separate_async", 2, 4, 3),
     }
 
 

@@ -8,10 +8,10 @@ import own_rewards
 import pytest
 from recipe_samples import call, turn
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.check import check_group_reward
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 

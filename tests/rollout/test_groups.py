@@ -8,9 +8,10 @@ from retool_mcore.data.curriculum import Curriculum
 from retool_mcore.data.prompt_stream import Prompts
 from retool_mcore.errors import UserError
 from retool_mcore.recipes.filters import GroupFilter
-from retool_mcore.rollout.failures import GroupFailed, cause_of
+from retool_mcore.rollout.failures import Cause, GroupFailed, cause_of
 from retool_mcore.rollout.groups import Groups
 from retool_mcore.rollout.samples import Group, Sample
+from retool_mcore.state import heartbeat
 
 FILTERS = {"all_equal": True, "accuracy": None, "samples": [], "refill_limit": 2}
 
@@ -59,8 +60,8 @@ def sample(group, number, acc, finish="answer"):
     return Sample(group, number, [1], [2, 3], [1, 1], [-1, -1], notes, finish, 2, (0, 0), outcome=outcome)
 
 
-def groups(rollouts, *, batch=2, staleness=0, filters=FILTERS, prompts=None):
-    judge = GroupFilter(filters, 0.3, batch, n=2)
+def groups(rollouts, *, batch=2, staleness=0, filters=FILTERS, prompts=None, limit=0.3):
+    judge = GroupFilter(filters, limit, batch, n=2)
     options = lambda step: {"keep": f"step {step}"}  # noqa: E731
     return Groups(rollouts, prompts or Prompted(), judge, options, batch=batch, staleness=staleness)
 
@@ -220,3 +221,90 @@ def test_a_restart_asks_for_the_prompts_of_a_step_under_the_same_names():
     restarted.ask(3)
     names = [[(group.uid, group.row["number"]) for group in made.pending] for made in (undisturbed, restarted)]
     assert names[0] == names[1] == [("000003-000000", 4), ("000003-000001", 5)]
+
+
+def test_a_wait_for_rollouts_beats_when_groups_have_ended_and_says_how_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.0)
+    monkeypatch.setattr(heartbeat, "_writers", {})
+    monkeypatch.setenv(heartbeat.VARIABLE, str(heartbeat.prepare(tmp_path)))
+    made, seen = groups(Played()), []
+    made.ask(1)
+    heartbeat.beat(heartbeat.TRAINER, heartbeat.GENERATION)
+    for _ in range(2):
+        made._receive(1, wait_s=None)
+        told = heartbeat.read(tmp_path)["trainer"]
+        seen.append([told[name] for name in ("phase", "done", "total", "beats")])
+    assert seen == [["generation", 1, 2, 2], ["generation", 2, 2, 3]]
+    made._receive(1, wait_s=0)
+    assert heartbeat.read(tmp_path)["trainer"]["beats"] == 3, "nothing has ended"
+
+
+def test_the_curriculum_is_not_told_of_what_the_sandbox_spoilt_or_failed_or_has_no_sample_left():
+    class Spoilt(Played):
+        def end(self, group):
+            ended = super().end(group)
+            if group.uid.endswith("0") and group.samples:
+                ended.samples[0].finish = "sandbox_error"
+            if group.uid.endswith("2"):
+                for one in ended.samples:
+                    one.outcome["drop"] = "void_turn"
+            return ended
+
+    prompts = Prompted()
+    filters = FILTERS | {"samples": ["void_turn"]}
+    made = groups(Spoilt({1: RuntimeError("no")}), prompts=prompts, batch=4, filters=filters)
+    made.ask(1)
+    _, metrics = made.take(1, 4)
+    assert [metrics[f"filters/groups/{name}"] for name in ("sandbox_error", "failed", "nothing_left")] == [1, 1, 1]
+    assert [number for number, _ in prompts.measured] == [3, 4, 5, 6]
+
+
+def test_the_share_of_the_sandbox_is_of_a_whole_step_at_least():
+    """One prompt's two lost trajectories are all that is known at first, and no more than half of a step's four."""
+
+    class Out(Played):
+        def end(self, group):
+            ended = super().end(group)
+            if group.uid == "000001-000000":
+                for one in ended.samples:
+                    one.finish = "sandbox_error"
+            return ended
+
+    made = groups(Out(), limit=0.5)
+    made.ask(1)
+    assert made.take(1, 2)[1]["sandbox/error_share"] == 2 / 6
+    made.ask(2)
+    assert made.take(2, 2)[1]["sandbox/error_share"] == 0
+    made = groups(Out(), limit=0.3)
+    made.ask(1)
+    with pytest.raises(UserError, match="the sandbox itself failed in 2 of 2 trajectories"):
+        made.take(1, 2)
+
+
+def test_only_what_was_filtered_asks_for_other_filters():
+    place = "own.py, line 3, in reward"
+    wrong = [Cause("KeyError", place, f"KeyError: {name!r} ({place})") for name in "xy"]
+    causes = [wrong[0], Cause("OSError", "", "OSError: no room"), wrong[1]]
+
+    def end(judge, number):
+        group = Group(f"000001-{number:06d}", {}, 1)
+        if number < len(causes):
+            group.error = GroupFailed([(0, causes[number])], 2)
+        else:
+            group.samples = [sample(group.uid, n, 1.0) for n in range(2)]
+        judge.reason(group)
+
+    judge = GroupFilter(FILTERS | {"refill_limit": 1}, 0.3, 3, n=2)
+    for number in range(3):
+        end(judge, number)
+    judge.check(1)
+    end(judge, 3)
+    with pytest.raises(UserError) as error:
+        judge.check(1)
+    assert "failed 3)" in str(error.value) and "loosen recipe.filters" in str(error.value)
+    assert "2 with KeyError: 'x' (own.py, line 3, in reward); 1 with OSError: no room" in str(error.value)
+    judge = GroupFilter(FILTERS | {"refill_limit": 0}, 0.3, 3, n=2)
+    end(judge, 0)
+    with pytest.raises(UserError, match=r"\(failed 1\) .*: correct what made rollouts fail") as error:
+        judge.check(1)
+    assert "recipe.filters" not in str(error.value)

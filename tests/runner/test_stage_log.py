@@ -68,6 +68,12 @@ def report(rank: int, host: str, exit_code: int) -> str:
             "EngineCore encountered an issue.\nretool_mcore.errors.UserError: 42 groups failed\n",
             "vLLM's engine on the first node (of vLLMHttpServer, pid 7) was killed or crashed",
         ),
+        (
+            "(RolloutWorker pid=7, ip=10.0.0.2) hello\n(raylet) A worker died or was killed while executing a task "
+            "by an unexpected system error. Worker IP address: 10.0.0.2 Worker port: 9 Worker PID: 7 Worker exit type: "
+            "SYSTEM_ERROR Worker exit detail: end of file.\nRuntimeError: 4 rollout workers died, the last one so: x\n",
+            "RuntimeError: 4 rollout workers died, the last one so: x",
+        ),
         ("ValueError: why\nsrun: error: n1: task 0: Killed\n", "ValueError: why"),
         ("one\ntwo\n\n", "two"),
         ("", ""),
@@ -97,3 +103,12 @@ def test_bytes_before_the_start_and_broken_text_do_not_matter(tmp_path):
     start = log.stat().st_size
     log.write_bytes(log.read_bytes() + b"\xff\xfe new\n")
     assert last_error(log, start)[0].endswith("new")
+
+
+def test_a_users_mistake_is_no_death_where_what_died_was_replaced(tmp_path):
+    (tmp_path / "log.txt").write_text(
+        "(JudgeActor pid=7, ip=10.0.0.2) hello\n(raylet) A worker died or was killed while executing a task "
+        "by an unexpected system error. Worker IP address: 10.0.0.2 Worker port: 9 Worker PID: 7 Worker exit type: "
+        "SYSTEM_ERROR x\nretool_mcore.errors.UserError: step 3: 42 groups were dropped\n"
+    )
+    assert last_error(tmp_path / "log.txt") == ("step 3: 42 groups were dropped", True)

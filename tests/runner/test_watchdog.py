@@ -192,6 +192,23 @@ def test_a_stage_that_waits_for_a_dead_worker_of_ray_is_told(tmp_path):
     assert worker.found() == ""
 
 
+@pytest.mark.parametrize("name", ["RolloutWorker", "JudgeActor"])
+def test_a_worker_that_the_stage_replaces_is_none(tmp_path, name):
+    log = tmp_path / "log.txt"
+    line = (
+        "A worker died or was killed while executing a task. Worker IP address: 10.0.0.2 Worker port: 9 "
+        "Worker PID: {} Worker exit type: SYSTEM_ERROR x\n"
+    )
+    log.write_text("")
+    worker = DeadWorker(log, patience_s=0.0)
+    with log.open("a") as file:
+        file.write(f"({name} pid=7, ip=10.0.0.2) it is there\n(WorkerDict pid=8, ip=10.0.0.2) hello\n" + line.format(7))
+    assert worker.found() == worker.found() == ""
+    with log.open("a") as file:
+        file.write(line.format(8))
+    assert worker.found() == "Ray's WorkerDict on 10.0.0.2 (pid 8) was killed or crashed"
+
+
 def resumed(tmp_path, monkeypatch, silences: dict, limit_s: float = 1800.0):
     """A watchdog of a stage that starts again, and a function that lets seconds pass and looks as often as it does."""
     clock = [100.0]

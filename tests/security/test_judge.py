@@ -6,7 +6,6 @@ import json
 import pytest
 from recipe_samples import call, turn
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.formats import HermesFormat
 from retool_mcore.data.function_schema import argument_error, check_schema, function_schema
@@ -15,6 +14,7 @@ from retool_mcore.environments.files import RepositoryError, write
 from retool_mcore.environments.repository import Check, RepositoryEnvironment, RepositoryTask
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.sandbox import grader_metrics
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rewards.grader.structure import decide
 from retool_mcore.rewards.verdict import verdict
 from retool_mcore.rollout.trajectory import Span, Trajectory

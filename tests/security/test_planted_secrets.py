@@ -28,10 +28,10 @@ def test_no_file_and_no_dry_run_holds_what_a_configuration_takes_from_the_enviro
     os.umask(before)
     assert main.main(["eval", "--dry-run", "--full", *overrides, "policy=sft"]) == 0
     # What RL's workers are built from, which is written to a file with all else worked out.
-    loop = OmegaConf.create([{"toolbox": keep_environment(OmegaConf.to_container(config.toolbox))}])
-    (tmp_path / "agent_loop.yaml").write_text(OmegaConf.to_yaml(loop, resolve=True))
-    read = OmegaConf.create(yaml.safe_load((tmp_path / "agent_loop.yaml").read_text()))
-    assert read[0].toolbox.use[0].args.env.KEY == SECRET
+    episode = OmegaConf.create({"toolbox": keep_environment(OmegaConf.to_container(config.toolbox))})
+    (tmp_path / "episode.yaml").write_text(OmegaConf.to_yaml(episode, resolve=True))
+    read = OmegaConf.create(yaml.safe_load((tmp_path / "episode.yaml").read_text()))
+    assert read.toolbox.use[0].args.env.KEY == SECRET
     assert OmegaConf.load(tmp_path / "config.yaml").toolbox.use[0].args.env.KEY == SECRET
     texts = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     texts["screen"] = "".join(capsys.readouterr())

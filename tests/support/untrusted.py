@@ -11,7 +11,6 @@ import random
 import threading
 import time
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.data.boxed import last_boxed
 from retool_mcore.data.formats import get_format
@@ -22,6 +21,7 @@ from retool_mcore.data.untrusted import read_json
 from retool_mcore.environments import files
 from retool_mcore.metrics.repetition import repeated_share
 from retool_mcore.metrics.text import markdown
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rewards.answer import extract
 from retool_mcore.rollout.episode import cut_observation
 from retool_mcore.rollout.trajectory import Span, Trajectory, Turn, prose

@@ -8,8 +8,8 @@
   Megatron's buffer and out of it without waiting for the GPU, by backends/megatron/packed_layout.py.
 - `watch_updates` and its four settings: of the section `alarms`, by backends/megatron/guarded_update.py.
 
-verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `use` puts the class
-where verl looks engines up; with all switches off it is verl's.
+verl 0.9.1 has an option for none (workers/engine/megatron/transformer_impl.py:500 always loads). `register_engines`
+registers the class with verl as another vendor's; with all switches off it is verl's.
 """
 # The mix-ins use attributes of verl's classes, which they are mixed into.
 # mypy: disable-error-code="attr-defined"
@@ -43,6 +43,8 @@ from retool_mcore.backends.megatron.adapters import AdapterCheckpoints
 from retool_mcore.backends.megatron.guarded_update import GuardedUpdate
 from retool_mcore.files import sync_tree
 from retool_mcore.state import reading
+
+_VENDOR = "retool"  # verl chooses among the engines of a device by a vendor, which an environment variable names
 
 
 class _Packs(GuardedUpdate):
@@ -171,5 +173,11 @@ class CriticEngine(_Packs, MegatronEngineWithValueHead):
 
 def register_engines() -> None:
     """Make verl build these engines wherever it would build its own Megatron engines, in this process."""
+    _register()
+    os.environ["VERL_ENGINE_VENDOR"] = _VENDOR
+
+
+@functools.cache
+def _register() -> None:
     for kind, engine in (("language_model", Engine), ("value_model", CriticEngine)):
-        EngineRegistry._engines[kind]["megatron"]["cuda"] = engine
+        EngineRegistry.register(kind, backend="megatron", device="cuda", vendor=_VENDOR)(engine)

@@ -19,7 +19,8 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 from verl.workers.engine_workers import TrainingWorkerConfig
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.utils.losses import value_loss
 
 from retool_mcore.backends.verl.check import check_config
@@ -63,7 +64,6 @@ class Engines:
             self.settings.actor.optim.total_training_steps = verl.critic.optim.total_training_steps = total_updates
         mode = verl.trainer.v1.trainer_mode
         self.apart, self.partial = mode == "separate_async" or not rollouts, mode == "colocate_async"
-        self.resumes = mode != "sync"  # a push may interrupt a turn
         self.tokenizer = omega_conf_to_dataclass(self.settings.model).tokenizer
         if not rollouts:
             self._start_workers()
@@ -148,6 +148,7 @@ class Engines:
 
     def _start_servers(self, pool) -> None:
         """vLLM servers, on the workers' devices or on devices of their own; asleep where they share them."""
+        RolloutReplicaRegistry.register("vllm", _replica)
         place = {} if self.apart else {"worker_group": self.workers, "rollout_resource_pool": pool}
         self.servers = LLMServerManager.create(config=self.config, **place)
         transport = omega_conf_to_dataclass(self.settings.rollout.checkpoint_engine)
@@ -158,7 +159,7 @@ class Engines:
         handles = self.servers.server_handles
         self.cache_tokens = sum(ray.get([server.__ray_call__.remote(cache_tokens) for server in handles]))
         print(f"KV caches: {self.cache_tokens:,} tokens in {len(handles)} engines", flush=True)
-        self.client = self.servers.get_client(client_cls=FullyAsyncLLMServerClient if self.resumes else LLMServerClient)
+        self.client = self.servers.get_client(client_cls=LLMServerClient)
         if not self.apart:
             self.transport.sleep_replicas()
 
@@ -324,6 +325,12 @@ class Engines:
     def close(self) -> None:
         """End all processes of the run's Ray."""
         ray.shutdown()
+
+
+def _replica() -> type:
+    from retool_mcore.backends.verl.replica import Replica  # imports vLLM
+
+    return Replica
 
 
 def _metrics(output, role: str) -> dict[str, float]:

@@ -1,49 +1,83 @@
 """The episodes of a rollout worker, on verl's client of its vLLM servers; and the scoring of what they wrote."""
 
 import functools
-import json
+import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.utils import hf_tokenizer
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.dataset.rl_dataset import get_dataset_class
-from verl.utils.import_utils import load_class_from_fqn
 
-from retool_mcore.backends.verl.reward_fn import compute_score
+from retool_mcore.backends.verl.turn import ABORTED, sample_turn
+from retool_mcore.data.formats import get_format
+from retool_mcore.environments.repository import RepositoryEnvironment
+from retool_mcore.environments.repository_episode import in_repository
+from retool_mcore.environments.stages import Stages
+from retool_mcore.errors import ALIKE, UserError
+from retool_mcore.recipes.outcome import compute_score
+from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.samples import ARRAYS, Sample
-from retool_mcore.rollout.wire import from_wire
+from retool_mcore.rollout.sampling import turn_params
+from retool_mcore.rollout.seeds import DRAW, request_seed
+from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.rollout.turn_beats import TURNS
+from retool_mcore.rollout.wire import from_wire, to_wire
+from retool_mcore.sandbox.base import Sandbox, Status
+from retool_mcore.sandbox.create import create_sandbox
+from retool_mcore.tools.toolbox import Toolbox, create_toolbox
 
 _TRAJECTORY_ARRAYS = (*ARRAYS, "logprobs")
 
 
 class Episodes:
-    """Runs single episodes by the agent loop that `config` (verl's) names; for one process."""
+    """Runs single episodes of the policy with its tools; for one process, whose sandbox and toolbox all of them share.
 
-    def __init__(self, config):
-        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
-        if model.get("custom_chat_template", None) is not None:
-            model.tokenizer.chat_template = model.custom_chat_template
-        (entry,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-        arguments: Any = OmegaConf.to_container(entry, resolve=True)
-        kind = getattr(model.hf_config, "model_type", None)
-        arguments.pop("name")
-        self.tokenizer = model.tokenizer
-        self.loop = functools.partial(
-            load_class_from_fqn(arguments.pop("_target_"), "agent loop"),
-            trainer_config=DictConfigWrap(config),
-            tokenizer=model.tokenizer,
-            processor=model.processor,
-            hf_model_type=kind if isinstance(kind, str) else None,
-            dataset_cls=get_dataset_class(config.data),
-            data_config=DictConfigWrap(config.data),
-            tools=ToolListWrap([]),
-            **arguments,
+    Args:
+        config: verl's, with the section `retool`, whose `episode` is the file that `settings.write_episode` wrote.
+        tokenizer: the policy's; None reads it from the policy's folder.
+
+    Raises UserError for limits beyond the rollout's response length, an unknown format or an unfit chat template.
+    """
+
+    def __init__(self, config, tokenizer=None):
+        rollout, data = config.actor_rollout_ref.rollout, config.data
+        self.tokenizer = _policy_tokenizer(config) if tokenizer is None else tokenizer
+        # Read here, so that no file holds what stands in the environment.
+        self.settings: Any = OmegaConf.to_container(OmegaConf.load(config.retool.episode), resolve=True)
+        self.prompt_length, budget = rollout.prompt_length, rollout.response_length
+        self.limits = Limits(**{"max_response_tokens": budget, **self.settings["limits"]})
+        if self.limits.max_response_tokens > budget:
+            raise UserError(
+                f"limits.max_response_tokens is {self.limits.max_response_tokens}, more than "
+                f"actor_rollout_ref.rollout.response_length={budget}: lower the one or raise the other."
+            )
+        template = dict(data.get("apply_chat_template_kwargs") or {})
+        self.format = get_format(self.settings["format"], self.tokenizer, template)
+        self.stages = Stages(self.settings["stages"]) if self.settings["environment"] == "repository" else None
+        self.resumes = config.trainer.v1.trainer_mode != "sync"  # a push may interrupt a turn
+        trajectories = data.get("train_batch_size", ALIKE) * rollout.get("n", 1)
+        self.alike = max(2, min(ALIKE, trajectories // rollout.get("agent", {}).get("num_workers", 1)))
+
+    @functools.cached_property
+    def sandbox(self) -> Sandbox:
+        """Where the policy's programs run: its pool of interpreters outlives an episode."""
+        return create_sandbox(self.settings["sandbox"])
+
+    @functools.cached_property
+    def toolbox(self) -> Toolbox:
+        """The tools that episodes share, such as a search index or a session with a server."""
+        made = create_toolbox(
+            self.settings["toolbox"],
+            sandbox=self.sandbox,
+            timeout_s=self.settings["timeout_s"],
+            error_lines=self.limits.error_lines,
         )
+        made.alike = self.alike
+        return made
 
     def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager:
         """What surrounds an episode and its score; nothing here (backends/verl/tracing.py)."""
@@ -52,34 +86,119 @@ class Episodes:
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
     ) -> tuple[Sample, dict[str, Any]]:
-        """(the trajectory without its reward, what the reward function sees besides). `step` seeds the requests."""
-        loop = self.loop(server_manager=client)
-        output = await loop.run(sampling, global_steps=step, session_id=number, uid=uid, **row)
-        extra = output.extra_fields
-        notes = from_wire(extra["trajectory"])
-        sample = Sample(
-            group=uid,
-            number=number,
-            prompt_ids=output.prompt_ids,
-            response_ids=output.response_ids,
-            response_mask=output.response_mask,
-            log_probs=output.response_logprobs or (),
-            notes={name: value for name, value in notes.items() if name not in _TRAJECTORY_ARRAYS},
-            finish=extra["finish"],
-            turns=output.num_turns,
-            versions=(extra["min_global_steps"], extra["max_global_steps"]),
-            resent=tuple(extra["resent"]),
-            stages=json.loads(extra["stages"]) if "stages" in extra else None,
-        )
-        if output.routed_experts is not None:
-            found = np.asarray(output.routed_experts, np.int16)[: sample.length]
-            sample.experts = np.zeros((sample.length, *found.shape[1:]), np.int16)
-            sample.experts[: len(found)] = found  # the engine has read all but the last turn's last token
-        return sample, extra | {"num_turns": output.num_turns, "rollout_reward_scores": {}}
+        """Return the trajectory without its reward, and what the reward function sees besides.
+
+        client: verl's LLMServerClient. step: which training step asked for it; it seeds the requests with the row's
+        index and `number`. Raises UserError where the prompt is longer than the rollout's prompt length, RuntimeError
+        where the engine aborts a turn.
+        """
+        act = functools.partial(self._episode, client, uid, number, row, step, sampling)
+        with TURNS.trajectory(step):
+            if self.stages is None:
+                return await act()
+            repository = RepositoryEnvironment(self.sandbox, self.settings["timeout_s"], self.limits.error_lines)
+            scored = await in_repository(act, row.get("extra_info") or {}, repository, self.stages)
+        sample, facts = scored.result
+        sample.stages = scored.stages
+        if scored.sandbox_failed:
+            sample.finish = str(Status.SANDBOX)
+        return sample, facts | {"verdict": scored.verdict, "scoring_error": scored.error}
 
     async def scored(self, judge, row: dict, sample: Sample, facts: dict) -> dict:
         """The outcome of the trajectory, by the actor `judge`."""
         return await judge.score.remote(row, sample.response_ids, facts)
+
+    def tools(self, row: Mapping) -> Toolbox | None:
+        """The tools of an episode on the data set's `row` (its extra_info); None where the policy has none."""
+        if self.format.name == "none" and not row.get("environment"):
+            return None
+        return self.toolbox.for_row(row)
+
+    async def _episode(
+        self, client, uid: str, number: int, row: dict, step: int, sampling: dict
+    ) -> tuple[Sample, dict[str, Any]]:
+        extra = row.get("extra_info") or {}
+        tools = self.tools(extra)
+        prompt_ids = self.format.prompt_ids(row["raw_prompt"], tools.schemas if tools else None)
+        if len(prompt_ids) > self.prompt_length:
+            raise UserError(
+                f"A prompt has {len(prompt_ids)} tokens, more than rollout.prompt_length="
+                f"{self.prompt_length}: filter it out or raise data.max_prompt_length."
+            )
+        outputs = []
+        known, resent = 0, [0, 0]  # tokens that later turns sent again, and those of them that the cache no longer had
+        place = (self.settings["seed"], step, int(row["index"]), number)
+        draw = int(row.get(DRAW, 0))
+        session = uuid4().hex  # one for all turns, so that each goes to the server that holds the prefix in its cache
+
+        async def generate(ids: list[int], max_tokens: int) -> Generation:
+            def params(done: int) -> dict[str, Any]:
+                # A new dict for every request: verl's server pops keys from the one it gets.
+                seed = request_seed(*place, len(outputs), done, draw=draw)
+                return turn_params(sampling, self.format, max_tokens=max_tokens - done, seed=seed)
+
+            clock = time.monotonic()
+            output, versions = await sample_turn(
+                client,
+                request_id=session,
+                prompt_ids=ids,
+                params=params,
+                decode=self.format.decode,
+                resumes=self.resumes,
+            )
+            if output.stop_reason in ABORTED:
+                raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
+            outputs.append(output)
+            nonlocal known
+            if known and (cached := output.extra_fields.get("num_cached_tokens")) is not None:
+                resent[0] += known
+                resent[1] += max(0, known - cached)
+            known = len(ids) + len(output.token_ids)
+            TURNS.turn(len(output.token_ids), time.monotonic() - clock, self.limits.max_turn_tokens)
+            logprobs = list(output.log_probs) if output.log_probs else None
+            return Generation(list(output.token_ids), logprobs, versions)
+
+        trajectory = await run_episode(
+            prompt_ids,
+            generate=generate,
+            sandbox=None,
+            fmt=self.format,
+            tokenizer=self.tokenizer,
+            limits=self.limits,
+            timeout_s=self.settings["timeout_s"],
+            tools=tools,
+            row=extra,
+        )
+        packed = to_wire(trajectory.to_record())
+        notes = from_wire(packed)
+        first, last = outputs[0].extra_fields, outputs[-1].extra_fields
+        sample = Sample(
+            group=uid,
+            number=number,
+            prompt_ids=trajectory.prompt_ids,
+            response_ids=trajectory.response_ids,
+            response_mask=trajectory.response_mask,
+            log_probs=trajectory.logprobs,
+            notes={name: value for name, value in notes.items() if name not in _TRAJECTORY_ARRAYS},
+            finish=trajectory.finish,
+            turns=1 + len(trajectory.spans),
+            # The oldest weights wrote the first turn, the newest the last.
+            versions=(first.get("min_global_steps", 0), last.get("max_global_steps", 0)),
+            resent=(resent[0], resent[1]),
+        )
+        # The engine records the experts of all tokens before a turn as well, so the last turn's record is whole.
+        if (experts := outputs[-1].routed_experts) is not None:
+            found = np.asarray(experts, np.int16)[: sample.length]
+            sample.experts = np.zeros((sample.length, *found.shape[1:]), np.int16)
+            sample.experts[: len(found)] = found  # the engine has read all but the last turn's last token
+        facts = {
+            "trajectory": packed,
+            "policy_text": answer_text(trajectory, self.tokenizer),
+            "prefill": self.format.prefill(prompt_ids),
+            "response_length": len(trajectory.response_ids),
+            "training_step": step,
+        }
+        return sample, facts
 
 
 class Scorer:
@@ -87,10 +206,17 @@ class Scorer:
 
     def __init__(self, config):
         self.tokenizer = hf_tokenizer(config.actor_rollout_ref.model.path)
-        self.compute = functools.partial(compute_score, **config.reward.custom_reward_function.reward_kwargs)
+        self.compute = functools.partial(compute_score, **config.retool.reward)
 
     def score(self, row: Mapping, response_ids: list[int], facts: Mapping) -> dict:
-        """The outcome (backends/verl/reward_fn.py) of a response to the data set's `row`."""
+        """The outcome (recipes/outcome.py) of a response to the data set's `row`."""
         text = self.tokenizer.decode(response_ids, skip_special_tokens=True)
         known = {**row["extra_info"], **facts}
         return self.compute(str(row["data_source"]), text, row["reward_model"]["ground_truth"], known)
+
+
+def _policy_tokenizer(config):
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    if model.get("custom_chat_template", None) is not None:
+        model.tokenizer.chat_template = model.custom_chat_template
+    return model.tokenizer

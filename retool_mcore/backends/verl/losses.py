@@ -24,7 +24,7 @@ def compute_policy_loss_retool(
     """verl's clipped loss ("vanilla", dual clip included), where samples are left out or observations are predicted.
 
     All tensors are (samples, tokens) float, `response_mask` is bool. Where the mask is 0, `advantages` holds not an
-    advantage but the weight alpha of an observation token's cross-entropy (recipes/step.py writes it; else 0):
+    advantage but the weight alpha of an observation token's cross-entropy (train/rl.py writes it; else 0):
 
         loss = clipped loss over masked tokens + sum over the others of -alpha * log_prob / masked tokens
 

@@ -11,21 +11,15 @@ from retool_mcore.planner import derived
 from retool_mcore.rollout.episode import LIMITS
 from retool_mcore.state import alarms, checkpoints
 
-# By data.environment: what a trajectory acts on besides the tools that a process shares.
-AGENT_LOOPS = {
-    None: "retool_mcore.backends.verl.agent_loop.RetoolAgentLoop",
-    "repository": "retool_mcore.backends.verl.repository_loop.RepositoryAgentLoop",
-}
+EPISODE = "episode.yaml"  # in the stage's folder
 
 
-def write_agent_loop(config, path: Path) -> None:
-    """Write the file from which verl builds our agent loop in every rollout worker."""
+def write_episode(config, path: Path) -> None:
+    """Write what every rollout worker reads of the configuration (backends/verl/episodes.py)."""
     environment = config.data.get("environment")
-    stages = {"stages": config.data.stages} if environment else {}
-    loop = {
-        "name": "retool",
-        "_target_": AGENT_LOOPS[environment],
-        **stages,
+    settings = {
+        "environment": environment,
+        "stages": config.data.stages if environment else None,
         "format": config.rollout.format,
         "limits": {name: config.rollout[name] for name in LIMITS},
         "sandbox": config.sandbox,
@@ -34,7 +28,7 @@ def write_agent_loop(config, path: Path) -> None:
         "toolbox": keep_environment(OmegaConf.to_container(config.toolbox)),
         "seed": alarms.request_seed(path.parent, config.seed),
     }
-    path.write_text(OmegaConf.to_yaml(OmegaConf.create([loop]), resolve=True))
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create(settings), resolve=True))
 
 
 def evaluation_set(config) -> dict | None:
@@ -49,21 +43,14 @@ def evaluation_set(config) -> dict | None:
 def verl_config(config, stage_dir: Path):
     """The config that verl's trainer gets: its own section and where our pieces find their settings."""
     derived.fill(config)
-    agent_loop = stage_dir / "agent_loop.yaml"
-    write_agent_loop(config, agent_loop)
+    write_episode(config, stage_dir / EPISODE)
     with open_dict(config):
         verl = config.verl
         verl.ray_kwargs.ray_init.runtime_env = ray_runtime_env()
-        agent = verl.actor_rollout_ref.rollout.agent
-        agent.agent_loop_config_path = str(agent_loop)
-        agent.agent_loop_manager_class = "retool_mcore.backends.verl.agent_loop_worker.KeepingManager"
-        verl.reward.custom_reward_function.reward_kwargs = {
-            "recipe": config.recipe,
-            "max_response_tokens": config.rollout.max_response_tokens,
-        }
-        verl.trainer.checkpoint_callback_class = "retool_mcore.backends.verl.trainer.MarkComplete"
         verl.retool = {
             "recipe": config.recipe,
+            "episode": str(stage_dir / EPISODE),
+            "reward": {"recipe": config.recipe, "max_response_tokens": config.rollout.max_response_tokens},
             "curriculum": config.data.get("curriculum", {}),
             "sandbox_errors": config.rollout.sandbox_errors,
             "stage_dir": str(stage_dir),
@@ -71,7 +58,6 @@ def verl_config(config, stage_dir: Path):
             "keep_trajectory_bytes": config.train.keep_trajectory_bytes,
             "texts": {"every": config.train.text_every, "count": config.train.text_samples},
             "live": config.rollout.get("live"),
-            "cache_tokens": None,  # the trainer tells, once the engines are there
             "rotation": checkpoints.rotation(config.train),
             "evaluation": evaluation_set(config),
             "stop_after_worse": config.train.get("stop_after_worse"),
@@ -89,5 +75,5 @@ def verl_config(config, stage_dir: Path):
     if config.get("trace", {}).get("backend", "none") != "none":
         from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
 
-        tracing.enable(verl, agent_loop, name=config.name, prompts=config.trace.prompts)
+        tracing.enable(verl, name=config.name, prompts=config.trace.prompts)
     return verl

@@ -1,8 +1,7 @@
 """Episodes as spans in MLflow, through verl's own trace hook (verl/utils/rollout_trace.py): the adapter to both.
 
-verl 0.9.1's hook has a span for an episode and for every generation, but the workers of its V1 trainer leave all
-samples out (trainer/ppo/v1/agent_loop_tq.py, "TODO: add trace support"), and it knows nothing of our tools and reward.
-So the classes here, which verl is told of in its configuration, choose the prompts and add what is missing:
+verl 0.9.1's hook has a span for every generation and knows nothing of our tools and reward. `TracedEpisodes` chooses
+the prompts and adds what is missing:
 
     agent_loop                     tags step, trajectory, problem, sample, reward, finish; text of prompt and response
       LLMServerClient.generate     one a turn, or a part of one between two pushes: token ids, text, sampling parameters
@@ -14,18 +13,15 @@ So the classes here, which verl is told of in its configuration, choose the prom
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import mlflow
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
-from retool_mcore.backends.verl.agent_loop import RetoolAgentLoop
-from retool_mcore.backends.verl.agent_loop_worker import KeepingManager, KeepingWorker
 from retool_mcore.backends.verl.episodes import Episodes
 from retool_mcore.errors import UserError
 from retool_mcore.files import shown
@@ -35,18 +31,13 @@ FOLDER = "mlflow"  # in the stage's folder
 PROJECT = "retool"  # MLflow's experiment
 
 
-def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
-    """Trace the episodes of `prompts` prompts (None: all) a step and agent worker of the run `name`.
+def enable(verl, *, name: str, prompts: int | None) -> None:
+    """Trace the episodes of `prompts` prompts (None: all) a step and rollout worker of the run `name`.
 
-    verl: its configuration, with `retool.stage_dir`; agent_loop: the file from which it makes agent loops. Changes
-    both.
+    verl: its configuration, which is changed.
     """
-    (entry,) = OmegaConf.load(agent_loop)
-    entry._target_ = f"{__name__}.{TracedAgentLoop.__name__}"
-    agent_loop.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
     rollout = verl.actor_rollout_ref.rollout
     with open_dict(rollout):
-        rollout.agent.agent_loop_manager_class = f"{__name__}.{TracingManager.__name__}"
         rollout.trace.backend = "mlflow"
         rollout.trace.token2text = True
         rollout.trace.project_name = PROJECT
@@ -54,49 +45,12 @@ def enable(verl, agent_loop: Path, *, name: str, prompts: int | None) -> None:
         rollout.trace.max_samples_per_step_per_worker = prompts
 
 
-class TracingWorker(KeepingWorker):
-    """The worker that traces the first prompts of a step, with spans of the reward and tags on the whole.
-
-    A trajectory that is taken over from an earlier attempt has no trace in this one.
-    """
-
-    def __init__(self, config, *args, **kwargs):
-        name_store(Path(config.retool.stage_dir) / FOLDER)
-        super().__init__(config, *args, **kwargs)
-        if RolloutTraceConfig.get_backend() != "mlflow":
-            raise RuntimeError("Tracing was asked for, but verl has not turned it on.")
-        self.prompts = RolloutTraceConfig.get_instance().max_samples_per_step_per_worker
-        self.traced: Counter[int] = Counter()  # prompts, by step
-
-    async def _run_prompt(self, prompt, sampling_params, trajectory, trace=False):
-        step = int(trajectory["step"])
-        trace = not trajectory["validate"] and (self.prompts is None or self.traced[step] < self.prompts)
-        self.traced[step] += trace
-        await super()._run_prompt(prompt, sampling_params, trajectory=trajectory, trace=trace)
-        if trace:  # here, because Ray ends a worker without its exit handlers
-            await asyncio.to_thread(mlflow.flush_trace_async_logging)
-
-    async def _agent_loop_postprocess(self, output, validate, **kwargs):
-        await super()._agent_loop_postprocess(output, validate, **kwargs)
-        describe(output, kwargs, self.tokenizer)
-
-    async def _compute_score(self, outputs, kwargs):
-        compute, last = super()._compute_score, outputs[-1]
-        await span(
-            "reward",
-            lambda: compute(outputs, kwargs=kwargs),
-            lambda _: {"reward": last.reward_score, **last.extra_fields.get("reward_extra_info", {})},
-            answer=last.extra_fields.get("policy_text"),
-            expected=dict(kwargs.get("reward_model") or {}).get("ground_truth"),
-        )
-
-
 class TracedEpisodes(Episodes):
     """Episodes with traces of a step's first prompts: spans of the calls and the reward, and tags."""
 
-    def __init__(self, config):
+    def __init__(self, config, tokenizer=None):
         name_store(Path(config.retool.stage_dir) / FOLDER)
-        super().__init__(config)
+        super().__init__(config, tokenizer)
         settings = config.actor_rollout_ref.rollout.trace
         RolloutTraceConfig.init(settings.project_name, settings.experiment_name, settings.backend, settings.token2text)
         self.prompts = settings.max_samples_per_step_per_worker
@@ -115,6 +69,10 @@ class TracedEpisodes(Episodes):
         if traced:  # here, because Ray ends a worker without its exit handlers
             await asyncio.to_thread(mlflow.flush_trace_async_logging)
 
+    def tools(self, row):
+        tools = super().tools(row)
+        return tools and TracedToolbox(tools)
+
     async def scored(self, judge, row, sample, facts):
         outcome = await span(
             "reward",
@@ -126,26 +84,8 @@ class TracedEpisodes(Episodes):
         names = {"uid": sample.group, "session_id": sample.number} | {
             name: row[name] for name in ("data_source", "index")
         }
-        describe_trace(sample.prompt_ids, sample.response_ids, names, outcome["score"], sample.finish, self.tokenizer)
+        describe(sample.prompt_ids, sample.response_ids, names, outcome["score"], sample.finish, self.tokenizer)
         return outcome
-
-
-class TracingManager(KeepingManager):
-    """The manager with TracingWorkers. Raises UserError when the store does not keep what is sent to it."""
-
-    worker_class = TracingWorker
-
-    def __init__(self, config, *args, **kwargs):
-        super().__init__(config, *args, **kwargs)
-        print(f"Episodes are traced to {try_store(Path(config.retool.stage_dir) / FOLDER)}")
-
-
-class TracedAgentLoop(RetoolAgentLoop):
-    """RetoolAgentLoop with a span for every tool call."""
-
-    def _tools(self, *args, **kwargs):
-        tools = super()._tools(*args, **kwargs)
-        return tools and TracedToolbox(tools)
 
 
 class TracedToolbox(Toolbox):
@@ -180,13 +120,7 @@ async def span(name: str, work: Callable[[], Awaitable], show: Callable[[Any], d
     return kept[0]
 
 
-def describe(output, sample: dict, tokenizer) -> None:
-    """Say on the current trace, if there is one, which trajectory it is: `output` (verl's) of the row `sample`."""
-    finish = output.extra_fields.get("finish")
-    describe_trace(output.prompt_ids, output.response_ids, sample, output.reward_score, finish, tokenizer)
-
-
-def describe_trace(prompt_ids, response_ids, sample: Mapping, reward: float, finish: str, tokenizer) -> None:
+def describe(prompt_ids, response_ids, sample: Mapping, reward: float, finish: str, tokenizer) -> None:
     """Tag the current trace, if there is one, with the trajectory that it is of: sample `session_id` of group `uid`."""
     current = mlflow.get_current_active_span()
     if current is None:

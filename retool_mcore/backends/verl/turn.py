@@ -1,17 +1,15 @@
 """One policy turn from verl's client; where a push of new weights interrupts it, the rest is drawn with new noise.
 
-verl's FullyAsyncLLMServerClient resumes an interrupted turn by itself, with the same sampling parameters: the engine
-then seeds its generator again, and the noise that chose the first tokens chooses the next ones as well. So its loop is
-not used; its routing and its sticky sessions are.
+verl has a client that resumes an interrupted turn by itself, with the same sampling parameters: the engine then seeds
+its generator again, and the noise that chose the first tokens chooses the next ones as well. So each part of a turn is
+a request of its own here, by verl's plain client.
 """
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 ABORTED = ("aborted", "abort")
@@ -21,30 +19,24 @@ PAUSE_S = 1.0  # as verl's: a replica that leaves the rotation answers at once
 async def sample_turn(
     client,
     *,
+    request_id: str,
     prompt_ids: list[int],
     params: Callable[[int], dict[str, Any]],
     decode: Callable[[list[int]], str],
-    **request,
+    resumes: bool,
 ) -> tuple[TokenOutput, list[tuple[int, int]]]:
     """(the whole turn after `prompt_ids`, [(version of the weights, tokens that they wrote), ...]).
 
-    params(done): what the part after `done` tokens is sampled with, `max_tokens`, `seed` and `stop` among it. request:
-    what else the client's `generate` takes. A client that does not resume returns an interrupted turn as it is. Raises
-    RuntimeError for a client whose own loop would be passed by.
+    client: verl's LLMServerClient. params(done): what the part after `done` tokens is sampled with, `max_tokens`,
+    `seed` and `stop` among it. resumes: go on where the engine was interrupted; else such a turn is returned as it is.
     """
-    verls = isinstance(client, LLMServerClient)
-    if verls and type(client).generate not in (LLMServerClient.generate, FullyAsyncLLMServerClient.generate):
-        raise RuntimeError(
-            f"{type(client).__name__} has a generate of its own, which the resuming of turns would replace."
-        )
-    attempt = functools.partial(LLMServerClient.generate, client) if verls else client.generate
     whole: TokenOutput | None = None
     versions: list[tuple[int, int]] = []
     while True:
         ids = [] if whole is None else whole.token_ids
         wanted = params(len(ids))
         limit, stops = wanted["max_tokens"], wanted["stop"]
-        output = await attempt(prompt_ids=prompt_ids + ids, sampling_params=wanted, **request)
+        output = await client.generate(request_id, prompt_ids=prompt_ids + ids, sampling_params=wanted)
         got = len(output.token_ids)
         if ids and (end := _straddled(decode, ids, list(output.token_ids), stops)):
             output.stop_reason, got = "completed", end
@@ -52,7 +44,7 @@ async def sample_turn(
         if got and version is not None:
             versions.append((version, got))
         whole = output if whole is None else _joined(whole, output, got)
-        if output.stop_reason not in ABORTED or not isinstance(client, FullyAsyncLLMServerClient):
+        if output.stop_reason not in ABORTED or not resumes:
             return whole, versions
         if got >= limit:
             whole.stop_reason = "length"
@@ -79,7 +71,6 @@ def _joined(first: TokenOutput, then: TokenOutput, got: int) -> TokenOutput:
         own = then.routed_experts[-len(then.token_ids) :][:got] if experts else then.routed_experts
         experts.append(own)
     logprobs = [] if first.log_probs is None else list(first.log_probs)
-    preempted = [output.num_preempted for output in (first, then) if output.num_preempted is not None]
     known = {name: value for name, value in first.extra_fields.items() if value is not None}
     newest = {name: then.extra_fields.get(name) for name in ("global_steps", "max_global_steps")}
     return TokenOutput(
@@ -87,7 +78,6 @@ def _joined(first: TokenOutput, then: TokenOutput, got: int) -> TokenOutput:
         log_probs=logprobs + list(then.log_probs or [])[:got] or None,
         routed_experts=np.concatenate(experts) if experts else None,
         stop_reason=then.stop_reason,
-        num_preempted=sum(preempted) if preempted else None,
         # What is counted once a turn, such as the cached tokens of its prompt, is the first attempt's, as with verl.
         extra_fields=then.extra_fields | known | newest,
     )

@@ -19,7 +19,7 @@ VICTIMS = (
     "job process",
     "sandbox server",
 )
-IN_PLACE = ("sandbox server",)
+IN_PLACE = ("sandbox server", "agent-loop worker")
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ PARTS = {
     "raylet": re.compile(r"^\S*raylet/raylet "),
     "sandbox server": re.compile(r"from retool_mcore\.sandbox\.local import server"),
     "transport": re.compile(r"^ray::CheckpointEngineWorker"),  # of an engine with devices of its own
-    "agent-loop worker": re.compile(r"^ray::(RolloutWorker|KeepingWorker|AgentLoopWorker)"),
-    "trainer": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl(_loop)? "),
+    "agent-loop worker": re.compile(r"^ray::RolloutWorker"),
+    "trainer": re.compile(r"^\S*python\S* -m retool_mcore\.train\.rl "),
     "template": re.compile(r"-m retool_mcore\.template "),
 }
 
@@ -349,7 +349,13 @@ AHEAD: dict[str, tuple[Callable[[Job, random.Random], str], Callable[[Job], None
 def ahead(pipeline: str, *names: str) -> list[Fault]:
     return [
         Fault(
-            f"{name}, {pipeline}", "rl", AHEAD[name][0], repair=AHEAD[name][1], delay_s=AHEAD_DELAY_S, pipeline=pipeline
+            f"{name}, {pipeline}",
+            "rl",
+            AHEAD[name][0],
+            in_place=name == "agent-loop worker",  # its groups are asked for again
+            repair=AHEAD[name][1],
+            delay_s=AHEAD_DELAY_S,
+            pipeline=pipeline,
         )
         for name in names
     ]
@@ -378,7 +384,7 @@ _FAULTS = [
     Fault("Ray head", "rl", kill("Ray head (gcs_server)", "n1"), delay_s=RL_DELAY_S),
     Fault("raylet, other node", "rl", kill("raylet", "n2"), delay_s=RL_DELAY_S),
     Fault("sandbox server", "rl", kill("sandbox server", *NODES), in_place=True, delay_s=RL_DELAY_S),
-    Fault("agent-loop worker", "rl", kill("agent-loop worker", *NODES), delay_s=RL_DELAY_S),
+    Fault("agent-loop worker", "rl", kill("agent-loop worker", *NODES), in_place=True, delay_s=RL_DELAY_S),
     *ahead("one_step_off", "trainer rank", "rollout engine", "rollout node lost", "transport, in a push"),
     *ahead("async", *AHEAD),
 ]

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from retool_mcore.backends.verl import take_over
 from retool_mcore.backends.verl.settings import verl_config
-from retool_mcore.backends.verl.take_over import TakeOver
 from retool_mcore.config import compose
 from retool_mcore.state.policy_identity import IDENTITY, PolicyIdentity
 
@@ -25,18 +23,18 @@ def composed(tmp_path_factory):
 
 @pytest.fixture
 def configured(composed, tmp_path):
-    """That of a run in tmp_path with other values; those under `loop` are the agent loop's."""
+    """That of a run in tmp_path with other values; those under `episode` are its episodes'."""
     (tmp_path / "model.safetensors").write_text("weights")
 
     def configure(values=()):
         config = pickle.loads(composed)
-        (loop,) = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+        episode = OmegaConf.load(config.retool.episode)
         paths = {"actor_rollout_ref.model.path": str(tmp_path), "retool.stage_dir": str(tmp_path)}
         paths["trainer.default_local_dir"] = str(tmp_path / "checkpoints")
-        paths["actor_rollout_ref.rollout.agent.agent_loop_config_path"] = str(tmp_path / "agent_loop")
+        paths["retool.episode"] = str(tmp_path / "episode")
         for name, value in (paths | dict(values)).items():
-            OmegaConf.update(loop if name.startswith("loop.") else config, name.removeprefix("loop."), value)
-        OmegaConf.save([loop], tmp_path / "agent_loop")
+            OmegaConf.update(episode if name.startswith("episode.") else config, name.removeprefix("episode."), value)
+        OmegaConf.save(episode, tmp_path / "episode")
         return config
 
     return configure
@@ -88,9 +86,9 @@ def test_the_order_counts_where_it_makes_the_mini_batches(configured):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("loop.seed", 2),
-        ("loop.limits.max_turns", 77),
-        ("loop.sandbox.kind", "fusion"),
+        ("episode.seed", 2),
+        ("episode.limits.max_turns", 77),
+        ("episode.sandbox.kind", "fusion"),
         (f"{ACTOR}.optim.lr", 0.7),
         (f"{ACTOR}.clip_ratio_high", 0.7),
         (f"{ACTOR}.policy_loss.loss_mode", "retool"),
@@ -108,7 +106,7 @@ def test_other_settings_are_another_policy(configured, name, value):
 
 def test_another_layout_is_the_same_policy(configured):
     layout = {
-        "loop.sandbox.workers": 77,
+        "episode.sandbox.workers": 77,
         f"{ACTOR}.ppo_max_token_len_per_gpu": 77,
         f"{ACTOR}.megatron.tensor_model_parallel_size": 1,
         f"{ACTOR}.checkpoint.async_save": True,
@@ -126,68 +124,25 @@ def test_another_initial_model_at_the_same_place_is_another_policy(configured, t
     assert after(configured()) != before
 
 
-class Verl:
-    """What TakeOver stands before."""
-
-    def __init__(self, config, saved_step=0):
-        self.config, self.saved_step, self.global_steps = config, saved_step, saved_step + 1
-
-    def on_train_begin(self):
-        pass
-
-    def _save_checkpoint(self):
-        self.folder.mkdir(parents=True)
-        self.save_notes(self.folder)
-
-    def save_notes(self, checkpoint):
-        pass
-
-    @property
-    def folder(self):
-        return take_over.Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-
-
-class Trainer(TakeOver, Verl):
-    pass
-
-
-def test_a_resumed_attempt_goes_on_with_the_checkpoints_chain(configured):
+def test_a_resumed_attempt_goes_on_with_the_checkpoints_chain(configured, tmp_path):
     config = configured()
-    trainer = Trainer(config)
-    trainer.on_train_begin()
-    trainer.identity.advance([record()])
-    trainer._save_checkpoint()
-    trainer.identity.advance([record(index=2)])
+    first = PolicyIdentity(config, 0)
+    first.advance([record()])
+    folder = tmp_path / "checkpoints/global_step_1"
+    folder.mkdir(parents=True)
+    (folder / IDENTITY).write_text(first.link)
+    first.advance([record(index=2)])
 
-    resumed = Trainer(configured({f"{ROLLOUT}.agent.num_workers": 3}), saved_step=1)
-    resumed.on_train_begin()
-    assert resumed.identity.policy == after(config, [record()])
-    resumed.identity.advance([record(index=2)])
-    assert resumed.identity.policy == trainer.identity.policy
+    resumed = PolicyIdentity(configured({f"{ROLLOUT}.agent.num_workers": 3}), 1)
+    assert resumed.policy == after(config, [record()])
+    resumed.advance([record(index=2)])
+    assert resumed.policy == first.policy
 
-    (trainer.folder / IDENTITY).unlink()  # a checkpoint from before there were any
+    (folder / IDENTITY).unlink()  # a checkpoint from before there were any
     for _ in range(2):
-        old = Trainer(config, saved_step=1)
-        old.on_train_begin()
-        assert old.identity.policy != after(config, [record()])
+        assert PolicyIdentity(config, 1).policy != after(config, [record()])
 
 
 def test_what_a_step_was_trained_on_may_be_unknown(configured):
     config = configured()
     assert after(config, []) != after(config, [])
-
-
-def test_without_checkpoints_nothing_is_kept(configured):
-    trainer = Trainer(configured({"trainer.save_freq": -1}))
-    trainer.on_train_begin()
-    assert trainer.identity is None
-
-
-def test_a_manager_that_would_not_keep_is_refused(configured):
-    with pytest.raises(RuntimeError, match="dict would not keep"):
-        Trainer(configured()).fit({})
-
-
-def test_the_configuration_names_the_manager(configured):
-    fqn = OmegaConf.select(configured(), "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
-    assert fqn == f"{take_over.KeepingManager.__module__}.{take_over.KeepingManager.__name__}"

@@ -1,17 +1,14 @@
-"""The adapter against verl's own classes: instantiated by hydra from a config entry, as AgentLoopWorker does."""
+"""An episode on a client of verl's: what the trainer and the reward get of it, and what it asks of the engine."""
 
 import asyncio
 import json
 
-import hydra
 import pytest
-from agent_loops import TOKENIZER, build
+from lone_episodes import TOKENIZER, build
 from scripted import ScriptedSandbox
-from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl import agent_loop
+from retool_mcore.backends.verl import episodes
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.seeds import DRAW
 from retool_mcore.rollout.trajectory import Version
@@ -54,54 +51,44 @@ def sandbox(monkeypatch):
         made.append((config, ScriptedSandbox(["42\n"] * 9)))
         return made[-1][1]
 
-    monkeypatch.setattr(agent_loop, "create_sandbox", create)
-    agent_loop._shared_sandbox.cache_clear()
-    yield made
-    agent_loop._shared_sandbox.cache_clear()
+    monkeypatch.setattr(episodes, "create_sandbox", create)
+    return made
 
 
-def run(server, entry=None, trainer=None, messages=MESSAGES, **sample):
-    async def main():
-        place = {"index": 0, "session_id": 0, "global_steps": 1, **sample}
-        loop = build(server, entry, trainer)
-        return await loop.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place)
-
-    return asyncio.run(main())
+def run(server, settings=None, rollout=None, messages=MESSAGES, **sample):
+    return run_of(build(server, settings, rollout), messages, **sample)
 
 
-def test_the_output_is_what_verl_trains_on(sandbox):
+def run_of(lone, messages=MESSAGES, **sample):
+    place = {"index": 0, "session_id": 0, "global_steps": 1, **sample}
+    return asyncio.run(lone.run({"temperature": 1.0, "logprobs": True}, raw_prompt=messages, **place))
+
+
+def test_a_sample_is_what_is_trained_on_and_the_facts_are_what_the_reward_sees(sandbox):
     server = Server([encode(CODE), [*encode("\\boxed{42}"), EOS]])
     output = run(server)
     turn, answer = encode(CODE), [*encode("\\boxed{42}"), EOS]
     observation = encode("\n<interpreter>\n42\n</interpreter>\n")
     assert output.response_ids == turn + observation + answer
     assert output.response_mask == [1] * len(turn) + [0] * len(observation) + [1] * len(answer)
-    assert output.response_logprobs == [-0.5 * m for m in output.response_mask]
-    assert output.num_turns == 4
-    assert output.metrics.num_preempted == 2 and output.metrics.generate_sequences > 0
-    keys = ("policy_text", "prefill", "finish", "num_calls", "training_step")
-    assert {key: output.extra_fields[key] for key in keys} == {
+    assert output.log_probs == [-0.5 * m for m in output.response_mask]
+    assert output.sample.turns == 4 and output.sample.finish == "answer" and output.sample.versions == (11, 12)
+    trajectory = output.facts.pop("trajectory")
+    assert output.facts == {
         "policy_text": "\n\n\\boxed{42}",
         "prefill": "",
-        "finish": "answer",
-        "num_calls": 1,
+        "response_length": len(output.response_ids),
         "training_step": 1,
     }
-    assert [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")] == [11, 12]
-    record = from_wire(output.extra_fields["trajectory"])
+    record = from_wire(trajectory)
+    assert output.notes == {name: record[name] for name in output.notes}
     assert record["response_ids"].tolist() == output.response_ids and record["prompt_ids"].tolist() == output.prompt_ids
-    assert record["logprobs"].tolist() == output.response_logprobs
+    assert record["logprobs"].tolist() == output.log_probs
     end = len(output.response_ids)
     versions = [Version(**version) for version in record["versions"]]
     assert versions == [Version(11, 0, len(turn)), Version(12, end - len(answer), end)]
     assert record["calls"][0]["code"] == "print(6 * 7)"
     assert [(turn["programs"], turn["boxed"]) for turn in record["turn_notes"]] == [(1, False), (0, True)]
-
-    # The way of a sample through TransferQueue.
-    packed = list_of_dict_to_tensordict([output.as_dict(), output.as_dict()])
-    assert packed["response_mask"][1].tolist() == output.response_mask
-    assert packed["rollout_log_probs"][0].tolist() == output.response_logprobs
-    assert packed["extra_fields"][0] == output.extra_fields
 
 
 def test_all_turns_are_one_session_within_the_budget(sandbox):
@@ -120,21 +107,19 @@ def test_all_turns_are_one_session_within_the_budget(sandbox):
     assert [request[2]["max_tokens"] for request in server.requests] == [300, 300 - len(output.response_ids) + 1]
 
 
-def test_one_sandbox_serves_all_loops_of_a_config(sandbox):
+def test_one_sandbox_serves_all_episodes_of_a_process(sandbox):
+    lone = build(Server([encode(CODE), [EOS]] * 2))
     for _ in range(2):
-        run(Server([encode(CODE), [EOS]]))
+        run_of(lone)
     assert [config for config, _ in sandbox] == [{"kind": "local", "workers": 1}]
-    run(Server([encode(CODE), [EOS]]), {"sandbox": {"kind": "local", "workers": 2}})
-    assert len(sandbox) == 2
 
 
-def test_every_sample_has_the_same_fields(sandbox):
+def test_every_sample_has_the_same_facts(sandbox):
     called = run(Server([encode(CODE), [EOS]]))
     silent = run(Server([[EOS]], logprobs=False))
     text_only = run(Server([[EOS]]), {"format": "none"})
-    assert called.extra_fields.keys() == silent.extra_fields.keys() == text_only.extra_fields.keys()
-    assert silent.response_logprobs is None
-    assert text_only.extra_fields["num_calls"] == 0
+    assert called.facts.keys() == silent.facts.keys() == text_only.facts.keys()
+    assert silent.log_probs == [] and text_only.notes["calls"] == []
 
 
 def test_hermes_prompts_carry_the_tool(sandbox):
@@ -143,7 +128,7 @@ def test_hermes_prompts_carry_the_tool(sandbox):
 
 
 def test_a_rows_own_tools_are_listed_and_its_call_ends_the_episode(sandbox):
-    """The row reaches the loop as verl's data set makes it: extra_info, a dict of the parquet's values."""
+    """By the row's extra_info, a dict of the parquet's values."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     weather = {"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}}
     entry = {"format": "hermes", "toolbox": {"use": [{"path": "retool_mcore.tools.recorded.ReplayTable"}]}}
@@ -153,15 +138,15 @@ def test_a_rows_own_tools_are_listed_and_its_call_ends_the_episode(sandbox):
     prompt = TOKENIZER.decode(output.prompt_ids)
     assert '"weather"' in prompt and "code_interpreter" not in prompt
     assert (output.response_ids, output.response_mask) == (turn, [1] * len(turn))
-    assert (output.extra_fields["finish"], output.extra_fields["num_calls"]) == ("tool", 2)
-    first = from_wire(output.extra_fields["trajectory"])["calls"][0]
+    assert output.sample.finish == "tool" and len(output.notes["calls"]) == 2
+    first = output.notes["calls"][0]
     assert (first["tool"], json.loads(first["arguments"]), first["code"]) == ("weather", {"city": "Rome"}, None)
 
 
 def test_what_cannot_run_is_refused(sandbox):
     with pytest.raises(UserError, match="prompt_length=200"):
         run(Server([[EOS]]), messages=[{"role": "user", "content": "6 * 7? " * 200}])
-    with pytest.raises(hydra.errors.InstantiationException, match="response_length=300"):
+    with pytest.raises(UserError, match="response_length=300"):
         limits = {"max_turns": 4, "max_turn_tokens": 100, "max_observation_tokens": 64, "max_response_tokens": 301}
         run(Server([[EOS]]), {"limits": limits})
     with pytest.raises(RuntimeError, match="aborted turn 0"):
@@ -178,8 +163,3 @@ def test_every_turn_has_a_seed_of_its_own_that_a_second_run_repeats(sandbox):
     drawn = [seed for place in places for seed in seeds(**place)]
     assert len(set(drawn)) == 2 * len(places)
     assert drawn == [seed for place in places for seed in seeds(**place)]
-
-
-def test_the_import_does_not_replace_the_entry_of_verls_registry():
-    """verl instantiates from the entry that the config file made; a decorator would overwrite it when imported."""
-    assert "retool" not in _agent_loop_registry

@@ -1,4 +1,4 @@
-"""The function that verl calls: grader, reward, punishment and filters of a recipe on one packed trajectory."""
+"""What a judge makes of one packed trajectory: grader, reward, punishment and filters of a recipe."""
 
 import functools
 import json
@@ -6,8 +6,8 @@ from unittest.mock import ANY
 
 from recipe_samples import call, turn
 
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.rollout.trajectory import Span, Trajectory
 from retool_mcore.rollout.wire import to_wire
 

@@ -1,19 +1,17 @@
-"""A repository's trajectory as verl runs it: tool calls of a scripted policy, a real sandbox, the tests' verdict."""
+"""An episode in a repository: tool calls of a scripted policy, a real sandbox, the tests' verdict."""
 
 import asyncio
 import json
 
 import pytest
-from agent_loops import TOKENIZER, instantiate
+from lone_episodes import TOKENIZER, build
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
-from retool_mcore.backends.verl import agent_loop
-from retool_mcore.backends.verl.reward_fn import compute_score
 from retool_mcore.config import compose
 from retool_mcore.environments.repository import Check, RepositoryTask
 from retool_mcore.errors import UserError
-from retool_mcore.rollout.wire import from_wire
+from retool_mcore.recipes.outcome import compute_score
 from retool_mcore.sandbox.base import Result, Status
 from retool_mcore.sandbox.local import LocalSandbox
 
@@ -46,23 +44,22 @@ def call(name, **arguments):
 
 def run(server, row=ROW):
     entry = {
-        "_target_": "retool_mcore.backends.verl.repository_loop.RepositoryAgentLoop",
+        "environment": "repository",
         "stages": {"prepare": 1, "act": 1, "score": 1},
         "format": "hermes",
         "limits": {"max_turns": 50, "max_turn_tokens": 800, "max_observation_tokens": 600},
         "sandbox": {"kind": "local", "workers": 2, "preload": []},
         "timeout_s": 20.0,
-        "seed": 1,
         "toolbox": {"use": [{"path": "retool_mcore.environments.tools.RepositoryTools", "args": {}}], "timeout_s": 30},
     }
-    rollout = {"prompt_length": 9000, "response_length": 9000, "full_determinism": False}
+    rollout = {"prompt_length": 9000, "response_length": 9000}
 
     async def main():
-        loop = instantiate(entry, rollout, server)
+        lone = build(server, entry, rollout)
         try:
-            return await loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": TASK.issue}], **row)
+            return await lone.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": TASK.issue}], **row)
         finally:
-            await agent_loop._shared_sandbox(loop.sandbox_json).close()
+            await lone.made.sandbox.close()
 
     return asyncio.run(main())
 
@@ -70,24 +67,24 @@ def run(server, row=ROW):
 def test_a_policy_that_fixes_the_bug_is_right_and_its_stages_are_told():
     fix = call("replace", path="pkg/core.py", old="n + 2", new="2 * n")
     output = run(Server(call("view", path="pkg/core.py"), fix, call("run_tests"), call("submit")))
-    record = from_wire(output.extra_fields["trajectory"])
+    record = output.notes
     assert [one["tool"] for one in record["calls"]] == ["view", "replace", "run_tests", "submit"]
     assert record["calls"][0]["stdout"] == "1 def double(n):\n2     return n + 2"
     assert record["calls"][2]["status"] == "success" and record["calls"][2]["stdout"].endswith("OK")
-    assert output.extra_fields["finish"] == "tool", "submit ends the episode"
-    assert output.extra_fields["verdict"] == 1.0
-    spans = json.loads(output.extra_fields["stages"])
+    assert output.sample.finish == "tool", "submit ends the episode"
+    assert output.facts["verdict"] == 1.0
+    spans = output.sample.stages
     assert [span["stage"] for span in spans] == ["prepare", "act", "score"]
     assert all(span["asked"] <= span["start"] <= span["end"] for span in spans)
     # What the reward makes of it.
     recipe = OmegaConf.to_container(compose("rl", ["recipe=skyrl", "data=repo_bugs"]).recipe)
-    score = compute_score("repo_bugs", "", "a bug", output.extra_fields, recipe, max_response_tokens=9000)
+    score = compute_score("repo_bugs", "", "a bug", output.facts, recipe, max_response_tokens=9000)
     assert (score["score"], score["acc"], score["drop"]) == (1.0, 1.0, "")
 
 
 def test_a_policy_that_only_talks_is_wrong():
     output = run(Server("The code is right."))
-    assert (output.extra_fields["verdict"], output.extra_fields["finish"]) == (0.0, "answer")
+    assert (output.facts["verdict"], output.sample.finish) == (0.0, "answer")
 
 
 @pytest.mark.parametrize("working_runs, turns", [(1, [call("view", path="pkg/core.py")]), (2, [])])
@@ -105,7 +102,7 @@ def test_trouble_of_the_sandbox_is_the_trajectorys_end_also_while_scoring(monkey
     fix = call("replace", path="pkg/core.py", old="n + 2", new="2 * n")
     output = run(Server(*turns, fix, "Done."))
     assert len(runs) > working_runs
-    assert (output.extra_fields["verdict"], output.extra_fields["finish"]) == (0.0, "sandbox_error")
+    assert (output.facts["verdict"], output.sample.finish) == (0.0, "sandbox_error")
 
 
 def test_a_row_without_a_repository_is_refused():

@@ -3,153 +3,30 @@
 import ast
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
+from played_loop import RECIPE, Engines, Log, attempt, retool_section, settings
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from retool_mcore.data import prompt_stream
-from retool_mcore.data.curriculum import Curriculum
-from retool_mcore.data.prompt_stream import Prompts
 from retool_mcore.errors import UserError
-from retool_mcore.metrics.audit import MaskAuditError
+from retool_mcore.metrics.audit import POLICY, PREDICTED, MaskAuditError
 from retool_mcore.metrics.records import read_step
 from retool_mcore.recipes.mini_batches import Cut
-from retool_mcore.rollout.samples import Sample
-from retool_mcore.state import alarms, checkpoints, stop
-from retool_mcore.train import replay_step, rl_loop
+from retool_mcore.state import alarms, heartbeat, stop
+from retool_mcore.train import replay_step, rl
 from retool_mcore.train.run import Run
-from retool_mcore.train.settings import Settings
-from retool_mcore.train.validation import Validation
-
-RECIPE = {
-    "advantage": "grpo",
-    "normalise_by_std": True,
-    "gamma": 1.0,
-    "lambda": 1.0,
-    "critic": {"warmup_steps": 0},
-    "policy_loss": "vanilla",
-    "loss_aggregation": "token-mean",
-    "loss_scale": None,
-    "observation_weight": 0.0,
-    "group_reward": {"name": None, "args": {}},
-    "filters": {"all_equal": False, "accuracy": None, "samples": [], "refill_limit": 10},
-}
-NO_CORRECTION = {"rollout_is": None, "rollout_is_threshold": 2.0, "rollout_rs": None, "rollout_rs_threshold": None}
-
-
-class Engines:
-    """All that the loop asks of its engines, on made-up trajectories: policy, call, observation, answer."""
-
-    dp, n_gpus, tokenizer = 1, 1, None
-
-    def __init__(self, *, critic=False, reference=False):
-        self.has_critic, self.has_reference, self.rollouts = critic, reference, self
-        self.calls, self.flying, self.version, self.failing = [], [], 0, None
-
-    def __getattr__(self, name):  # a pass over a batch, of which the test sees the order
-        passes = {"log_probs": ("old_log_probs", "entropy"), "reference_log_probs": ("ref_log_prob",)}
-        passes |= {"values": ("values",), "update": (), "update_critic": (), "pause": (), "end_rollouts": ()}
-        if name not in passes:
-            raise AttributeError(name)
-
-        def call(batch=None, *_):
-            self.calls.append(name)
-            if name == self.failing:
-                raise MaskAuditError("an interpreter token receives a gradient", "1", 4, "in the loss")
-            for column in passes[name]:
-                batch[column] = torch.full((int(batch.lengths.sum()),), -1.0)
-            if batch is not None:
-                self.batch = batch
-            return {f"{name}/calls": 1.0, "actor/grad_norm": 0.5} if name.startswith("update") else None
-
-        return call
-
-    def push(self, step, verify):
-        self.calls.append(f"push {step}")
-        self.version = step
-        return {"push/verified": float(verify)}
-
-    def save(self, checkpoint, step):
-        self.calls.append(f"save {step}")
-        (checkpoint / "actor" / "model" / "huggingface").mkdir(parents=True)
-
-    def gpu_samples(self):
-        return []
-
-    def ask(self, group, *, n, sampling, keep):
-        group.samples = [self.sample(group, number) for number in range(n)]
-        self.flying.append(group)
-
-    def ended(self, wait_s):
-        ended = [] if wait_s == 0 else self.flying[:1]
-        self.flying = self.flying[len(ended) :]
-        return ended
-
-    def sample(self, group, number):
-        acc = float(number % 2)
-        spans = [("policy", 0, 2), ("observation", 2, 4 + number), ("policy", 4 + number, 6 + number)]
-        spans = [dict(zip(("kind", "start", "end"), span, strict=True)) for span in spans]
-        mask = np.ones(6 + number)
-        mask[2 : 4 + number] = 0
-        call = {"turn": 0, "start": 1, "status": "success", "malformed": False, "truncated": False, "tool": "code"}
-        call |= {"code": "1", "stdout": "1", "stderr": "", "value": None, "duration_s": 0.1, "arguments": None}
-        turn = {"programs": 1, "boxed": True, "fakes": [], "generate_s": 0.1, "tool_s": 0.1}
-        version = {"version": self.version, "start": 0, "end": 6 + number}
-        notes = {"spans": spans, "calls": [call], "turns": 2, "finish": "answer", "generate_s": 0.2, "tool_s": 0.1}
-        notes |= {"started": 1.0, "turn_notes": [turn, turn], "versions": [version], "taken_over": False}
-        outcome = {"score": acc, "acc": acc, "pred": "4", "overlong": 0.0, "drop": "", "graded_by": "text"}
-        return Sample(
-            group.uid, number, [1, 2], np.arange(6 + number), mask, -mask, notes, "answer", 4,
-            (self.version, self.version), outcome=outcome,
-        )  # fmt: skip
-
-
-class Log:
-    def __init__(self):
-        self.logger, self.steps = {}, {}
-
-    def log(self, data, step):
-        self.steps[step] = data
-
-
-def settings(**values):
-    base = {"batch": 2, "mini_batch": 1, "n": 2, "steps": 3, "seed": 1, "recipe": RECIPE, "correction": NO_CORRECTION}
-    return Settings(**(base | {"save_every": 1} | values))
 
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """Trains in tmp_path by (settings, engines); returns (run, its log). A second call is another attempt."""
-    rows = [
-        {"data_source": "made", "prompt": [], "reward_model": {"ground_truth": "4"}, "extra_info": {"index": n}}
-        for n in range(5)
-    ]
-    monkeypatch.setattr(prompt_stream, "rows_of", lambda files: rows)
-    retool = OmegaConf.create(
-        {"stage_dir": str(tmp_path), "trajectories": str(tmp_path / "trajectories"), "keep_trajectory_bytes": None,
-         "texts": {"every": None, "count": 0}, "rotation": {"keep_last": 9}, "save_minutes": None}
-    )  # fmt: skip
 
-    def train(cfg, engines, alarm_settings=alarms.IGNORED):
-        last = checkpoints.repair(tmp_path / "checkpoints")
-        start = checkpoints.step_of(last) if last else 0
-        prompts = Prompts("rows", 1, Curriculum())
-        asked = prompts.load(last) if last else []
-        retool.alarms = alarm_settings
-        run, log = None, Log()
-        run = Run(cfg, retool, log, start, identity=None)
-        problems = None
-        if cfg.validate_every > 0 or cfg.validate_first:
-            problems = Validation(Prompts("rows", 1, Curriculum()), Prompts("rows", 1, Curriculum()))
-        try:
-            rl_loop.train(cfg, engines, run, prompts, asked, problems)
-        finally:
-            run.close()
-        return run, log
+    def train(cfg, engines, alarm_settings=alarms.IGNORED, **more):
+        return attempt(tmp_path, monkeypatch, cfg, engines, alarms=alarm_settings, **more)
 
-    (tmp_path / "checkpoints").mkdir()
     return train
 
 
@@ -162,6 +39,24 @@ def test_a_step_generates_trains_saves_and_pushes_in_this_order(started, tmp_pat
     assert (tmp_path / "checkpoints" / "global_step_1" / "COMPLETE").exists()
     records = read_step(tmp_path / "trajectories" / "step_000001.parquet")
     assert len(records) == 4 and {record["mini_batch"] for record in records} == {0, 1}
+
+
+def test_a_step_is_shown_with_texts_histograms_throughput_and_a_trace(started, tmp_path):
+    engines, log, drawn = Engines(), Log(), []
+    engines.tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
+    board = SimpleNamespace(
+        add_histogram=lambda tag, values, step: drawn.append((tag, len(values), step)), log_dir=tmp_path / "board"
+    )
+    log.logger = {"tensorboard": SimpleNamespace(writer=board)}
+    started(settings(steps=1), engines, log=log, texts={"every": 1, "count": 3})
+    shown = EventAccumulator(str(tmp_path / "board/text")).Reload()
+    assert shown.Tags()["tensors"] == [f"trajectory/{number}/text_summary" for number in range(3)]
+    text = shown.Tensors("trajectory/0/text_summary")[0]
+    assert text.step == 1 and b"1 2" in text.tensor_proto.string_val[0]
+    assert ("behaviour/made/response_length", 4, 1) in drawn
+    assert log.steps[1]["behaviour/code_ratio"] == 1.0 and log.steps[1]["perf/tokens_per_second"] > 0
+    assert {"timing_share/audit", "timing_share/generation", "timing_s/tools"} <= log.steps[1].keys()
+    assert json.loads((tmp_path / "trace/step_000001.json").read_text())["otherData"]["trajectories"] == 4
 
 
 def test_the_update_reads_advantages_on_the_policys_tokens_alone(started):
@@ -186,6 +81,25 @@ def test_a_mask_that_leaks_stops_the_run_before_the_update_with_the_trajectory_o
     with pytest.raises(MaskAuditError, match="an interpreter token has weight in the loss.* response token 2"):
         started(settings(), engines)
     assert "update" not in engines.calls and list((tmp_path / "audit").glob("*.parquet"))
+
+
+def test_what_is_not_finite_is_named_with_its_trajectory_on_the_disk(started, tmp_path, monkeypatch, capsys):
+    engines = Engines()
+    whole = engines.sample
+
+    def broken(group, number):
+        made = whole(group, number)
+        made.outcome["score"] = float("nan") if number == 1 and group.uid.endswith("1") else made.outcome["score"]
+        return made
+
+    monkeypatch.setattr(engines, "sample", broken)
+    _, log = started(settings(steps=1), engines)
+    path = tmp_path / "audit/step_000001.parquet"
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("advantages of"))
+    assert "advantages of 2 of 4 trajectories are not finite (NaN or infinite), first in trajectory 000001-" in said
+    assert f" of step 1 (in {path}; `retool view {tmp_path.parent} --audit` shows it at #/t/1/0)" in said
+    assert said.endswith("1 rewards of the batch are not finite, the first is nan: look at the reward.")
+    assert log.steps[1]["audit/not_finite_tokens"] > 0 and len(read_step(path)) == 1
 
 
 def test_a_workers_audit_names_the_trajectory_by_its_place(started, tmp_path):
@@ -300,11 +214,66 @@ def test_while_the_critic_warms_up_the_policy_is_not_updated(started):
     assert engines.calls.count("update_critic") == 2 and engines.calls.count("update") == 1
 
 
-def test_log_probabilities_of_the_engine_stand_in_where_the_trainers_pass_is_left_out(started):
+@pytest.mark.parametrize("updates", [1, 2])
+def test_bypass_has_one_objective_in_every_step(started, tmp_path, updates):
+    """The trainer's own pass of every second step is for the metrics: the loss reads the rollout engine's in all."""
+
+    class Off(Passes):
+        def log_probs(self, batch, *_):
+            self.calls.append("log_probs")
+            batch["entropy"] = torch.zeros(int(batch.lengths.sum()))
+            batch["old_log_probs"] = batch["rollout_log_probs"] - 0.125
+
+    engines = Off()
+    _, log = started(settings(steps=2, log_probs_every=2, updates=updates, staleness=updates - 1), engines)
+    assert engines.calls.count("log_probs") == updates and len(engines.read) == 2 * updates
+    for *_, columns in engines.read:
+        assert torch.equal(columns["old_log_probs"], columns["rollout_log_probs"]) and "is_weights" not in columns
+    names = ("mismatch/mean", "actor/entropy", "rollout_corr/kl")
+    assert [[name in log.steps[step] for name in names] for step in (1, 2)] == [[True] * 3, [False] * 3]
+    assert log.steps[1]["mismatch/mean"] == pytest.approx(0.125)
+    assert log.steps[1]["rollout_corr/kl"] == pytest.approx(0.125, abs=1e-4)
+    for step in (1, 2):
+        for record in read_step(tmp_path / f"trajectories/step_{step:06d}.parquet"):
+            assert record["old_log_probs"].tolist() == pytest.approx(record["logprobs"].tolist())
+
+
+def test_a_recipe_that_predicts_observations_says_so_to_the_workers(started):
     engines = Engines()
-    _, log = started(settings(steps=2, log_probs_every=2), engines)
-    assert engines.calls.count("log_probs") == 1
-    assert "mismatch/kl" in log.steps[1] and "mismatch/kl" not in log.steps[2]
+    recipe = RECIPE | {"observation_weight": 0.1, "policy_loss": "retool"}
+    started(settings(steps=1, recipe=recipe), engines)
+    assert engines.batch["span_kind"].unique().tolist() == sorted({POLICY, PREDICTED})
+    assert (engines.batch["advantages"][engines.batch["response_mask"] == 0] == 0.1 * torch.ones(1)).all()
+
+
+def test_every_phase_of_a_step_beats_before_it_begins(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.0)
+    monkeypatch.setattr(heartbeat, "_writers", {})
+    monkeypatch.setenv(heartbeat.VARIABLE, str(heartbeat.prepare(tmp_path)))
+    phases = {"log_probs": "log-probabilities", "reference_log_probs": "reference log-probabilities"}
+    phases |= {"values": "values", "update_critic": "critic update", "update": heartbeat.UPDATE}
+    phases |= {"push": heartbeat.PUSH, "save": heartbeat.SAVE, "ended": heartbeat.GENERATION}
+    seen = set()
+
+    class Told(Engines):
+        def __getattribute__(self, name):
+            if name in phases:
+                seen.add((name, heartbeat.read(tmp_path)[heartbeat.TRAINER]["phase"]))
+            return super().__getattribute__(name)
+
+    started(settings(steps=1), Told(critic=True, reference=True))
+    assert seen == set(phases.items())
+
+
+def test_finished_trajectories_are_kept_by_policy_or_where_rollouts_run_ahead_by_settings(started, tmp_path):
+    def chain(step):
+        return SimpleNamespace(policy="policy", settings="settings", link="link", advance=len)
+
+    for steps, staleness, name in ((1, 0, "policy"), (2, 1, "settings")):
+        run, _ = started(settings(steps=steps, staleness=staleness), Engines(), identity=chain)
+        assert run.options(7)["keep"] == str(tmp_path / f"unfinished/step_000007-{name}")
+    run, _ = started(settings(steps=3, save_every=-1), Engines())
+    assert run.options(7)["keep"] is None, "without checkpoints nothing is kept"
 
 
 def test_validation_shares_its_seeds_and_is_measured_on_the_pushed_policy(started, tmp_path, monkeypatch):
@@ -340,7 +309,7 @@ def test_the_evaluation_set_is_sampled_as_it_says_and_also_before_the_first_step
 
 def test_a_group_reward_that_is_no_finite_number_is_not_trained_on(started, monkeypatch):
     engines = Engines()
-    monkeypatch.setattr(rl_loop, "find_reward", lambda name: lambda accs, calls, fewest: [float("nan")] * len(accs))
+    monkeypatch.setattr(rl, "find_reward", lambda name: lambda accs, calls, fewest: [float("nan")] * len(accs))
     with pytest.raises(ValueError, match="the group reward own returned nan"):
         started(settings(recipe=RECIPE | {"group_reward": {"name": "own", "args": {}}}), engines)
     assert "update" not in engines.calls
@@ -352,7 +321,7 @@ def test_a_run_that_no_longer_improves_ends(started):
 
 
 def test_the_file_imports_no_engines():
-    nodes = list(ast.walk(ast.parse(Path(rl_loop.__file__).read_text())))
+    nodes = list(ast.walk(ast.parse(Path(rl.__file__).read_text())))
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not {name for name in imported if name.split(".")[0] in ("verl", "megatron", "vllm", "ray")}
@@ -366,9 +335,8 @@ class Passes(Engines):
         self.read = []
 
     def update(self, batch):
-        columns = {
-            name: batch[name].clone() for name in ("response_mask", "rollout_log_probs", "advantages", "span_kind")
-        }
+        names = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages", "span_kind", "is_weights")
+        columns = {name: batch[name].clone() for name in names if name in batch}
         self.read.append((batch.groups, [sample.response_ids.tolist() for sample in batch.samples], columns))
         return {"actor/grad_norm": 0.5}
 
@@ -405,11 +373,7 @@ def test_a_recorded_step_is_made_again_from_its_records(started, tmp_path, updat
     _, log = started(cfg, engines)
     records = read_step(tmp_path / "trajectories" / "step_000002.parquet")
     (tmp_path / "replay").mkdir()
-    retool = OmegaConf.create(
-        {"stage_dir": str(tmp_path / "replay"), "trajectories": str(tmp_path / "replay"), "keep_trajectory_bytes": None,
-         "texts": {"every": None, "count": 0}, "rotation": {"keep_last": 9}, "save_minutes": None,
-         "alarms": alarms.IGNORED}
-    )  # fmt: skip
+    retool = retool_section(tmp_path / "replay", trajectories=str(tmp_path / "replay"))
     again, replayed = Passes(), Log()
     run = Run(cfg, retool, replayed, 1, identity=None)
     replay_step.replay(cfg, again, run, list(reversed(records)))

@@ -1,4 +1,4 @@
-"""The function that verl's reward workers call for every trajectory."""
+"""The outcome of every trajectory, as the judges compute it: the recipe's reward, the verdict, why it is left out."""
 
 import gc
 import logging
@@ -22,7 +22,6 @@ def compute_score(
     extra_info: dict,
     recipe: Mapping,
     max_response_tokens: int,
-    **kwargs,
 ) -> dict:
     """Reward of one trajectory, by the recipe's section of the configuration.
 
@@ -37,9 +36,9 @@ def compute_score(
                      raised
         error    what scoring raised and where (errors.py::describe), "" where it did not
 
-    A response that makes scoring raise is worth what an empty one is, and at most 0: were its group replaced, as verl
-    does, a policy could void what it does badly. So is one whose reward is no finite number. UserError says that the
-    run is set up wrongly, and goes through.
+    A response that makes scoring raise is worth what an empty one is, and at most 0: were its group replaced, a policy
+    could void what it does badly. So is one whose reward is no finite number. UserError says that the run is set up
+    wrongly, and goes through.
     """
     step, truth = int(extra_info["training_step"]), str(ground_truth)
     said = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
