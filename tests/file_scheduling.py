@@ -42,7 +42,7 @@ LONG = (
     "tests/view/test_browser_overview.py",
 )
 # Files that compose the same choices, which a process does once (quick_compose.py).
-TOGETHER = {"tests/config/test_real_configs.py": "tests/config/test_snapshots.py"}
+TOGETHER = {"tests/config/test_real_configs.py": "tests/config/test_compose.py"}
 
 
 @functools.cache
