@@ -1,6 +1,7 @@
 """What the pages say about keys: read from the typed classes, from the presets and from the translation to verl."""
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -12,7 +13,6 @@ from types import FunctionType
 from typing import Any
 
 from pydantic import TypeAdapter
-from pydantic.fields import FieldInfo
 
 from retool_mcore.config import to_verl
 from retool_mcore.config.defaults import REQUIRED, Default
@@ -34,15 +34,16 @@ def described(kind: type[Section], name: str) -> str:
     return ""
 
 
-def allowed(field: FieldInfo) -> str:
+@functools.cache
+def allowed(kind: type[Section], name: str) -> str:
     """The values that a field takes, in words; "" where its type says it all."""
-    schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    schema = TypeAdapter(kind.model_fields[name].rebuild_annotation()).json_schema()
     kinds = schema.get("anyOf", [schema])
-    kind = next((kind for kind in kinds if kind != {"type": "null"}), {})
-    kind = kind.get("items", kind)
+    value = next((value for value in kinds if value != {"type": "null"}), {})
+    value = value.get("items", value)
     bounds = {"minimum": ">= {:g}", "exclusiveMinimum": "> {:g}", "maximum": "<= {:g}", "exclusiveMaximum": "< {:g}"}
-    words = [text.format(kind[name]) for name, text in bounds.items() if name in kind]
-    words += [", ".join(kind["enum"])] if "enum" in kind else []
+    words = [text.format(value[bound]) for bound, text in bounds.items() if bound in value]
+    words += [", ".join(value["enum"])] if "enum" in value else []
     return " and ".join(words) + (" or null" if words and len(kinds) > 1 else "")
 
 
@@ -56,7 +57,7 @@ def fields(kind: type[Section], prefix: str = "") -> Iterator[tuple[str, Any, st
             yield from fields(inner, f"{key}.")
         else:
             no_default = field.is_required() or only_in_presets(field)
-            why, values = described(kind, name), allowed(field)
+            why, values = described(kind, name), allowed(kind, name)
             if values and not all(re.search(rf"\b{re.escape(value)}\b", why) for value in values.split(", ")):
                 why = f"{why} ({values})"
             yield key, UNSET if no_default else field.get_default(call_default_factory=True), why

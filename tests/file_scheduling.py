@@ -24,7 +24,7 @@ MUCH = re.compile(
 # By the seconds they take, waits included; the longest of the others take some ten.
 LONG = (
     "tests/sandbox/hostile/test_hostile.py",
-    "tests/config/test_snapshots.py",
+    "tests/config/test_resolved_examples.py",
     "tests/config/test_recipe_numbers.py",
     "tests/preflight/test_preflight_run.py",
     "tests/view/test_browser_list.py",

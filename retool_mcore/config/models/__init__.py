@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from retool_mcore.config.defaults import MISSING, computed, follows
 from retool_mcore.config.files import absolute
 from retool_mcore.config.kinds import Answer, Count, Name, Natural, NotNegative, Positive, PositiveShare, Text
-from retool_mcore.config.models.data import Data, own_files
+from retool_mcore.config.models.data import Data
+from retool_mcore.config.models.own_files import own_files
 from retool_mcore.config.models.parallel import Parallel
 from retool_mcore.config.models.recipe import Correction, EpisodeRecipe, Pipeline, PreparedRecipe, Recipe
 from retool_mcore.config.models.run import Model, RecipeRollout, Rollout, Sandbox, Toolbox, TrainingRollout, run_folder
