@@ -17,6 +17,6 @@ setup(
         "retool_mcore.sandbox.local": ["*.txt"],
         "retool_mcore.train": ["card.md"],
         "retool_mcore.view": ["page/*"],
-        "retool_mcore.configs": ["*.yaml", "*/*.yaml", "*/*/*.jinja", "site/network/*.yaml"],
+        "retool_mcore.configs": ["*/*.yaml", "*/*/*.jinja", "site/network/*.yaml"],
     },
 )

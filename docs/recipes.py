@@ -1,6 +1,7 @@
 """Writes docs/recipes.md from the configuration: `python -m docs.recipes`. What it says is what runs.
 
-Explanations are the comments of the YAML files and the docstrings of the rewards and filters; nothing is written twice.
+Explanations are the docstrings of the typed configuration, of the rewards and of the filters, and the comments of the
+presets; nothing is written twice.
 """
 
 import ast
@@ -14,13 +15,14 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from docs import recipe_runs as seen
+from docs.fields import UNSET, explanations, fields, prose, shown, translation
 from retool_mcore.config import CONFIG_DIR, compose
+from retool_mcore.config.models import Recipe, Rl
 from retool_mcore.config.overrides import leaves
 from retool_mcore.recipes import group_filters, sample_filters
 from retool_mcore.rewards.registry import find_reward
 
 PAGE = CONFIG_DIR.parent / "docs" / "recipes.md"
-BASE = CONFIG_DIR / "recipe_base.yaml"
 # The data that a recipe cannot do without; the others run on any.
 DATA = {"skyrl": ["data=repo_bugs"], "tool_n1": ["data=functions"], "toolrl": ["data=functions"]}
 # What any recipe takes and none has by itself.
@@ -102,7 +104,7 @@ def docstring(function) -> list[str]:
 
 
 def recipe_section(path: Path) -> list[str]:
-    own, base = comments(path), comments(BASE)
+    own, base = comments(path), explanations(Recipe)
     recipe = configuration(path.stem).recipe
     words = " ".join([f"recipe={path.stem}", *DATA.get(path.stem, ())])
     rows = [(k, v, explain(k, own, base)) for k, v in raw_leaves(path) if k not in ("name", "paper")]
@@ -124,9 +126,9 @@ def recipe_section(path: Path) -> list[str]:
 
 def dry_run_section(name: str = "otc") -> list[str]:
     """The part of `retool rl recipe=NAME --full` that the recipe decides, line by line."""
-    path, stage = CONFIG_DIR / "recipe" / f"{name}.yaml", CONFIG_DIR / "rl.yaml"
+    path = CONFIG_DIR / "recipe" / f"{name}.yaml"
     config = configuration(name)
-    recipe_comments = (comments(path), comments(BASE))
+    recipe_comments = (comments(path), explanations(Recipe))
     lines = [f"## `retool rl recipe={name} --full`, line by line", ""]
     lines += [
         "The whole output is every key of ours and of verl's. Of it, the recipe decides these sections:",
@@ -135,21 +137,21 @@ def dry_run_section(name: str = "otc") -> list[str]:
         "",
     ]
     lines += table((k, v, explain(k, *recipe_comments)) for k, v in leaves(OmegaConf.to_container(config.recipe)))
-    shared = comments(CONFIG_DIR / "base.yaml") | comments(stage)
+    shared = explanations(Rl)
     for section in ("rollout", "train"):
         values = leaves(OmegaConf.to_container(config[section]), section)
         lines += ["", f"`{section}`:", "", *table((k, v, explain(k, shared)) for k, v in values)]
     lines += ["", "`verl`, the keys that follow the recipe:", ""]
-    lines += table(verl_rows(stage, config, recipe_comments))
+    lines += table(verl_rows(config, recipe_comments))
     return lines + [""]
 
 
-def verl_rows(stage: Path, config: DictConfig, sources) -> Iterator[tuple[str, object, str]]:
-    """verl's keys whose value the stage's file takes from the recipe, with the recipe's explanation."""
-    node = OmegaConf.to_container(OmegaConf.load(stage).verl, resolve=False)
-    for key, value in leaves(node, "verl"):
-        if match := re.search(r"\$\{recipe\.([\w.]+)\}", str(value)):
-            yield key, OmegaConf.select(config, key), f"`recipe.{match[1]}`: {explain(match[1], *sources)}"
+def verl_rows(config: DictConfig, sources) -> Iterator[tuple[str, object, str]]:
+    """verl's keys whose value is one of the recipe's, with the recipe's explanation."""
+    for key, expression, _ in translation("rl"):
+        if match := re.fullmatch(r"recipe\.([\w.]+)", expression):
+            value = OmegaConf.select(config, f"verl.{key}")
+            yield f"verl.{key}", value, f"`recipe.{match[1]}`: {explain(match[1], *sources)}"
 
 
 def filters_section() -> list[str]:
@@ -234,9 +236,12 @@ def render() -> str:
     lines += ["| recipe | source | in one line |", "|---|---|---|"]
     lines += [f"| [{p.stem}](#{p.stem}) | {configuration(p.stem).recipe.paper} | {head(p)} |" for p in paths]
     lines += runs_section(paths)
-    lines += ["", "## What every recipe starts from", "", head(BASE), ""]
-    base = comments(BASE)
-    lines += table((k, v, explain(k, base)) for k, v in raw_leaves(BASE) if k not in ("name", "paper")) + [""]
+    lines += ["", "## What every recipe starts from", "", prose(Recipe.__doc__), ""]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
+    for key, value, why in fields(Recipe):
+        if value is not UNSET or key.endswith(".*"):
+            lines.append(f"| `{key}` | {shown(value)} | {why.replace('|', chr(92) + '|')} |")
+    lines.append("")
     for path in paths:
         lines += recipe_section(path)
     lines += filters_section() + losses_section() + dry_run_section()

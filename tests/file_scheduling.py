@@ -24,7 +24,7 @@ MUCH = re.compile(
 # By the seconds they take, waits included; the longest of the others take some ten.
 LONG = (
     "tests/sandbox/hostile/test_hostile.py",
-    "tests/config/test_snapshots.py",
+    "tests/config/test_resolved_examples.py",
     "tests/config/test_recipe_numbers.py",
     "tests/preflight/test_preflight_run.py",
     "tests/view/test_browser_list.py",
@@ -42,7 +42,7 @@ LONG = (
     "tests/view/test_browser_overview.py",
 )
 # Files that compose the same choices, which a process does once (quick_compose.py).
-TOGETHER = {"tests/config/test_real_configs.py": "tests/config/test_snapshots.py"}
+TOGETHER = {"tests/config/test_real_configs.py": "tests/config/test_compose.py"}
 
 
 @functools.cache

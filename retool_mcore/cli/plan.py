@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from typer import Option
 
 from retool_mcore.cli.app import Gpu, GpuMemory, LengthsOf, MeanLength, RunOverrides
 from retool_mcore.config import CONFIG_DIR, compose, own_words
+from retool_mcore.config.load import resolve
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 
@@ -72,8 +73,7 @@ def plan(
     if write is not None:
         table.check_target(write, CONFIG_DIR)
     batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
-    files = (CONFIG_DIR / "parallel_base.yaml", CONFIG_DIR / "parallel" / f"{table.BASE}.yaml")
-    layout = Layout(**switches(OmegaConf.merge(*map(OmegaConf.load, files)).megatron))
+    layout = Layout(**switches(resolve("rl", [f"parallel={table.BASE}"])[0]["parallel"]["megatron"]))
     problem = tried.Problem(shape.named(model), nodes, machine, batch, not sft, layout, updates)
     found = tried.search(problem)
     if write is not None:

@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Column, Table
 
-from retool_mcore.config import register_resolvers
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.records import read_step, step_files
@@ -81,7 +80,6 @@ def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: 
     if step not in files:
         have = ", ".join(map(str, files)) if len(files) <= 8 else f"{min(files)} to {max(files)}"
         raise UserError(f"{run_dir} has no trajectories of step {step}: it has {have}.")
-    register_resolvers()
     text = path.read_text()
     # A run that was moved or copied since.
     config = OmegaConf.create(text.replace(OmegaConf.create(text).run_dir, str(run_dir)))

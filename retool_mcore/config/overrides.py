@@ -214,21 +214,21 @@ def _mismatch(reference: Any, value: Any) -> str | None:
     return None
 
 
-def apply(config: DictConfig, values: Iterable[Value], free: Iterable[str]) -> None:
-    """Writes our own (not `verl.`) values into `config`, in place, after checking all against what stood there. Raises
-    UserError as `check` does; also for an int where another int stood but a fraction was given."""
+def apply(tree: dict[str, Any], values: Iterable[Value], reference: DictConfig, free: Iterable[str]) -> None:
+    """Writes our own (not `verl.`) values into `tree`, in place, after checking all against `reference`, which has the
+    values that stood there. Raises UserError as `check` does; also for a fraction in place of an int."""
     checked = []
     for item in values:
         refuse_forced(item, free)
         for key, value in leaves(item.value, item.key):
-            old = check(key, value, config, free)
+            old = check(key, value, reference, free)
             if isinstance(old, int) and not isinstance(old, bool) and isinstance(value, float):
                 raise UserError(f"{key} must be a whole number, not {value!r}.")
             if isinstance(old, str) and isinstance(value, int | float) and not isinstance(value, bool):
                 value = item.text  # name=007 stays 007
             checked.append((key, value))
     for key, value in checked:
-        store(config, key, value)
+        store(tree, key, value)
 
 
 def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
@@ -237,15 +237,15 @@ def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
         raise UserError(f"+{prefix}{item.key} would add a key that nothing reads; write an existing key without '+'.")
 
 
-def store(config: DictConfig, key: str, value: Any) -> None:
-    """Sets one dotted key, replacing what stood there. Raises UserError when a part of the key holds a plain value or
-    follows another section, all of which would be replaced, or the value is a broken interpolation."""
-    node: Any = config
-    for part in key.split(".")[:-1]:
-        if isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, part):
-            raise UserError(f"{key} lies in a section that follows {node._get_node(part)._value()}: set it there.")
-        node = node.get(part) if isinstance(node, DictConfig) else None
-    try:
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"cannot set {key} to {value!r}: {str(error).splitlines()[0]}.") from error
+def store(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Sets one dotted key, replacing what stood there. Raises UserError when the key lies in a section that follows
+    another one, all of which would be replaced."""
+    *sections, last = key.split(".")
+    for part in sections:
+        inner = tree.get(part)
+        if isinstance(inner, str) and "${" in inner:
+            raise UserError(f"{key} lies in a section that follows {inner}: set it there.")
+        if not isinstance(inner, dict):
+            inner = tree[part] = {}
+        tree = inner
+    tree[last] = value

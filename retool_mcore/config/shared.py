@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from retool_mcore.config import resolve
+from retool_mcore.config import load
 from retool_mcore.config.overrides import Unknown
 from retool_mcore.errors import UserError
 
@@ -19,7 +19,7 @@ def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
     keys = {word: word.lstrip("+").split("=")[0] for word in overrides}
     while True:
         try:
-            resolve.compose(stage, list(keys))
+            load.resolve(stage, list(keys))
             break
         except Unknown as error:
             # The longest: data=file stands before data.file.x=1, and a section's word before its keys.

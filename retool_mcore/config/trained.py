@@ -3,8 +3,7 @@
 RL's configuration of the run counts, before RL began that of SFT. Whatever the command line sets stays as it is set.
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from retool_mcore.config.defaults import MISSING, Values
+from retool_mcore.config.models import STAGE_POLICIES
+from retool_mcore.config.overrides import store
 from retool_mcore.errors import UserError
 
-# Words for the policies of a run that eval and export know, and each one's link in the run's folder.
-STAGE_POLICIES = {"sft": "sft/policy", "rl": "rl/policy", "sft-best": "sft/policy_best", "rl-best": "rl/policy_best"}
-
-# Of a recipe what shapes an episode or its grade; the rest is of training, and `retool eval` has no such keys.
-RECIPE = (
-    "name", "reward", "right_from", "answer", "decimals",
-    "max_turns", "after_last_call", "temperature", "max_observation_chars", "error_lines",
-)  # fmt: skip
 ROLLOUT = (
     "format", "chat_template", "max_prompt_tokens", "max_response_tokens", "max_observation_tokens",
     "max_observation_chars", "error_lines", "max_turn_tokens", "max_turns", "after_last_call", "temperature",
@@ -40,60 +34,58 @@ TAKEN_OVER = (
     "model.apply_chat_template_kwargs",
 )
 GROUPS = ("recipe", "toolbox")  # a choice of one of these on the command line is meant for its keys above
-_MISSING = object()
-_REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 
-def keep_episode_keys(config: DictConfig, kept: Collection[str] = RECIPE) -> None:
-    """Remove from the group `recipe`, in place, all but `kept`: what only training reads follows keys of its own."""
-    for key in [key for key in config.get("recipe", {}) if key not in kept]:
-        del config.recipe[key]
-
-
-def take_over(config: DictConfig, asked: Iterable[str], choices: Mapping[str, str]) -> None:
-    """Write the values of the run into `config`, in place, which is not resolved yet.
+def take_over(tree: dict[str, Any], asked: Iterable[str], choices: Mapping[str, str]) -> None:
+    """Write the values of the run into `tree`, in place, whose defaults are not worked out yet.
 
     asked: dotted keys that the command line sets; a key of TAKEN_OVER that is one of these, or follows one, stays.
     choices: the groups' choices of the command line. Raises UserError for a configuration of the run that is broken.
     """
-    if (found := _trained(config)) is None:
+    known = Values(tree)
+    try:
+        run_dir, policy = known.value("run_dir"), known.value("policy")
+    except UserError:
+        return  # what is wrong is reported where the configuration is resolved
+    if (found := _trained(run_dir, policy)) is None:
         return
     trained = found[1]
     groups = [group for group in GROUPS if group in choices and choices[group] != _at(trained, f"{group}.name")]
     keys = [*asked, *groups]
     for key in TAKEN_OVER:
         value = _at(trained, key)
-        absent = value is _MISSING or OmegaConf.select(config, key, default=_MISSING) is _MISSING
-        if absent or _is_datas(config, trained, key):
+        absent = MISSING in (value, known.raw(key))
+        if absent or _is_datas(tree, trained, key):
             continue
-        if not any(_touches(word, source) for source in _sources(config, key) for word in keys):
-            OmegaConf.update(config, key, value, merge=False)
+        if not any(_touches(word, source) for source in known.sources(key) for word in keys):
+            store(tree, key, value)
 
 
 def report(config: DictConfig) -> str:
     """One line: whose settings a resolved evaluation has, and which of them it changes; "" where there is no run's."""
-    if (found := _trained(config)) is None:
+    try:
+        found = _trained(config.run_dir, config.policy)
+    except OmegaConfBaseException:  # a variable of the environment that is not set
+        found = None
+    if found is None:
         return ""
     path, trained = found
-    answers = [value for key in ("data.answer", "recipe.answer") if (value := _at(trained, key)) is not _MISSING]
+    answers = [value for key in ("data.answer", "recipe.answer") if (value := _at(trained, key)) is not MISSING]
     pairs = {key: (_at(trained, key), key) for key in TAKEN_OVER}
-    pairs["recipe.answer"] = (answers[0] if answers else _MISSING, "answer")
+    pairs["recipe.answer"] = (answers[0] if answers else MISSING, "answer")
     pairs["recipe.decimals"] = (_at(trained, "recipe.decimals"), "decimals")
     pairs["rollout.temperature"] = (_at(trained, "rollout.temperature"), "temperature")
     changed = []
     for before, key in pairs.values():
-        now = _plain(OmegaConf.select(config, key, default=_MISSING))
-        if _MISSING not in (before, now) and now != before:
+        now = _plain(OmegaConf.select(config, key, default=MISSING))
+        if MISSING not in (before, now) and now != before:
             changed.append(f"{key}={_shown(now)} (trained with {_shown(before)})")
     return f"settings of {path}" + (f", changed: {', '.join(changed)}" if changed else "")
 
 
-def _trained(config: DictConfig) -> tuple[Path, dict] | None:
+def _trained(run_dir: str, policy: str) -> tuple[Path, dict[str, Any]] | None:
     """(file, content) of the configuration that the policy's run trained with; None: it is no run's policy."""
-    try:
-        run, policy = Path(str(config.run_dir)), str(config.policy)
-    except OmegaConfBaseException:
-        return None  # what is wrong is reported where the configuration is resolved
+    run = Path(run_dir)
     inside = policy in ("init", *STAGE_POLICIES) or Path(policy).resolve().is_relative_to(run.resolve())
     path = next((file for stage in ("rl", "sft") if (file := run / stage / "config.yaml").is_file()), None)
     if not inside or path is None:
@@ -101,30 +93,14 @@ def _trained(config: DictConfig) -> tuple[Path, dict] | None:
     try:
         return path, OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, OmegaConfBaseException) as error:
-        said = str(error).splitlines()[0]
-        raise UserError(f"{path} cannot be read ({said}): restore it, or take a new name=.") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read ({reason}): restore it, or take a new name=.") from None
 
 
-def _is_datas(config: DictConfig, trained: Mapping, key: str) -> bool:
+def _is_datas(tree: Mapping[str, Any], trained: Mapping[str, Any], key: str) -> bool:
     """Whether other data than the run's decide about this key: a data set brings its tools, and may bring a format."""
-    same = _at(trained, "data.name") == OmegaConf.select(config, "data.name")
-    return not same and (key in TOOLBOX or (key == "rollout.format" and "format" in config.data))
-
-
-def _sources(config: DictConfig, key: str) -> Iterator[str]:
-    """`key`, and every key that its value follows."""
-    seen, left = set(), [key]
-    while left:
-        name = left.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        yield name
-        section, _, last = name.rpartition(".")
-        parent = OmegaConf.select(config, section, default=None)
-        node = parent._get_node(last) if isinstance(parent, DictConfig) else None
-        text = str(node._value()) if node is not None else ""
-        left += _REFERENCE.findall(text) if "${" in text else []
+    same = _at(trained, "data.name") == tree["data"]["name"]
+    return not same and (key in TOOLBOX or (key == "rollout.format" and "format" in tree["data"]))
 
 
 def _touches(asked: str, key: str) -> bool:
@@ -134,7 +110,7 @@ def _touches(asked: str, key: str) -> bool:
 def _at(config: Any, key: str) -> Any:
     for part in key.split("."):
         if not isinstance(config, Mapping) or part not in config:
-            return _MISSING
+            return MISSING
         config = config[part]
     return config
 

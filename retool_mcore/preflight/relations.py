@@ -1,7 +1,7 @@
 """Do the values of a run fit each other? Every owner's own checks, of the configuration alone.
 
 No file, device or server is looked at, so that a dry run, a plan and a submission refuse what the run would. Ranges of
-single values, and the relations within a section: config/schema.py.
+single values, and the relations within a section: config/models/.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore import resources, temporary
-from retool_mcore.config import STAGE_POLICIES, schema
+from retool_mcore.config import STAGE_POLICIES
+from retool_mcore.config import check as check_values
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.schema import check_rl, check_sft
 from retool_mcore.data.validation_sets import validation_sets
@@ -37,7 +38,7 @@ def check(stage: str, config: DictConfig) -> None:
 
     Raises UserError with one sentence. `config` is the stage's resolved configuration (config.compose).
     """
-    schema.check(OmegaConf.to_container(config))  # a replay's is not composed
+    check_values(stage, OmegaConf.to_container(config))  # a replay's is not composed
     temporary.folder()
     machine.check_disk(config.run_dir, needed_bytes=machine.MIN_DISK_BYTES)
     if stage == "prepare":

@@ -1,4 +1,4 @@
-"""Does a recipe fit together, and can this version run it? Its ranges: config/ranges.py. Imports no torch."""
+"""Does a recipe fit together, and can this version run it? Its ranges: config/models/recipe.py. Imports no torch."""
 
 import inspect
 import json

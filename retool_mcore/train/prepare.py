@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from omegaconf import OmegaConf
 
-from retool_mcore.config.schema import own_files
+from retool_mcore.config.models.own_files import own_files
 from retool_mcore.data import function_tasks, human_eval, reasoning_gym, toolmath
 from retool_mcore.data.arithmetic import task
 from retool_mcore.data.bfcl import ANSWERS

@@ -9,6 +9,7 @@ from scripted import ScriptedSandbox
 from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl import episodes
+from retool_mcore.config import compose
 from retool_mcore.errors import UserError
 from retool_mcore.rollout.seeds import DRAW
 from retool_mcore.rollout.trajectory import Version
@@ -28,10 +29,11 @@ class Server:
 
     def __init__(self, turns, stop_reason="completed", logprobs=True):
         self.turns, self.stop_reason, self.logprobs = turns, stop_reason, logprobs
-        self.requests = []
+        self.requests, self.priorities = [], []
 
-    async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
+    async def generate(self, request_id, *, prompt_ids, sampling_params, priority):
         self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
+        self.priorities.append(priority)
         step = 10 + len(self.requests)
         ids = self.turns[len(self.requests) - 1][: sampling_params.pop("max_tokens")]
         return TokenOutput(
@@ -105,6 +107,14 @@ def test_all_turns_are_one_session_within_the_budget(sandbox):
     server = Server([encode(CODE), [EOS]])
     output = run(server, wide)
     assert [request[2]["max_tokens"] for request in server.requests] == [300, 300 - len(output.response_ids) + 1]
+
+
+def test_an_engine_works_at_the_groups_of_the_oldest_step_first(sandbox):
+    server = Server([encode(CODE), [EOS]])
+    run(server, global_steps=7)
+    assert server.priorities == [7, 7]
+    # vLLM refuses a priority where it schedules by arrival.
+    assert compose("rl", ["pipeline=one_step_off"]).verl.actor_rollout_ref.rollout.scheduling_policy == "priority"
 
 
 def test_one_sandbox_serves_all_episodes_of_a_process(sandbox):

@@ -44,7 +44,7 @@ def test_an_evaluation_ends_a_turn_where_training_does(name):
     requests = []
 
     class Server:
-        async def generate(self, request_id, *, prompt_ids, sampling_params):
+        async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
             requests.append(dict(sampling_params))
             return TokenOutput(token_ids=[template_end], log_probs=[-0.5], stop_reason="completed", extra_fields={})
 

@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from retool_mcore.config import CONFIG_DIR, compose, register_resolvers
-from retool_mcore.config.resolve import _compose_files
+from retool_mcore.config import CONFIG_DIR, compose
 
 # Prompts a step, trajectories a prompt, prompts an update, learning rate: as the papers and released scripts have them.
 COMMUNITY = (512, 16, 64, 1e-6)  # ReTool's community run, and what its own paper and others do not give
@@ -31,9 +30,7 @@ DATA = sorted(path.stem for path in (CONFIG_DIR / "data").glob("*.yaml"))
 
 
 def files(**choices):
-    """The configuration of these choices as the files give it, verl's own defaults left out: they take a second."""
-    register_resolvers()
-    return _compose_files("rl", choices, CONFIG_DIR)
+    return compose("rl", [f"{group}={choice}" for group, choice in choices.items()])
 
 
 def numbers(config):

@@ -3,7 +3,7 @@
 import pytest
 
 from retool_mcore.config import compose
-from retool_mcore.config.ranges import Norms, Observation
+from retool_mcore.config.kinds import Norms, Observation
 from retool_mcore.errors import UserError
 from retool_mcore.rollout import episode
 from retool_mcore.state import alarms

@@ -1,4 +1,4 @@
-"""docs/configuration.md is what configs/ says, and configs/ holds no key that nothing reads."""
+"""docs/configuration.md is what the typed configuration says, which has no key that nothing reads."""
 
 import ast
 import functools
@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 import retool_mcore
+from docs.fields import fields, translation
+from retool_mcore.config import CONFIG_DIR
+from retool_mcore.config.load import resolve
+from retool_mcore.config.models import STAGES, Rl
 from retool_mcore.config.overrides import leaves
-from retool_mcore.config.resolve import CONFIG_DIR, compose
+from retool_mcore.config.to_verl import TRANSLATIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,12 +32,24 @@ def test_the_page_is_up_to_date(page):
 
 
 def test_every_group_and_stage_is_on_the_page(page):
-    composed = compose("rl")
-    groups = {folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir()} - {"site", "coldstart"}
-    assert groups == set(page.GROUPS) and groups <= set(composed)
-    assert {path.stem for path in CONFIG_DIR.glob("*.yaml")} - {"model_base", "parallel_base", "recipe_base"} == set(
-        page.STAGES
-    )
+    assert set(page.GROUPS) == set(Rl.groups)
+    text = page.PAGE.read_text()
+    assert all(f"## retool {stage}\n" in text for stage in STAGES)
+
+
+def test_every_key_has_a_meaning(page):
+    bare = [key for kind in STAGES.values() for key, _, why in fields(kind) if not why]
+    assert not bare
+
+
+def test_every_key_of_verl_that_is_set_is_on_the_page(page):
+    for stage in TRANSLATIONS:
+        plain, typed, _ = resolve(stage)
+        set_keys = {key for key, _ in leaves(TRANSLATIONS[stage](typed))}
+        shown = {key for key, _, _ in translation(stage)}
+        assert {
+            key for key in set_keys if not any(key == name or key.startswith(f"{name}.") for name in shown)
+        } == set()
 
 
 @functools.cache
@@ -61,30 +76,14 @@ def unread(keys: set[str], words: set[str]) -> list[str]:
 
 
 def our_keys() -> set[str]:
-    """Our own keys of all files. What lies below megatron and verl is verl's, which refuses what it does not know."""
-    found = set()
-    for path in CONFIG_DIR.rglob("*.yaml"):
-        node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        if path.parent.name in (
-            "site",
-            "network",
-            "coldstart",
-        ):  # read by dataclasses and a parser that refuse unknown keys
-            continue
-        for task in (
-            "toolmath",
-            "calls",
-        ):  # its keys are families of problems
-            node.get(task, {}).pop("mix", None)
-        for section in ("defaults", "verl", "megatron"):
-            node.pop(section, None)
-        found |= {key for key, _ in leaves(node) if key}
-    return found
+    """Our own keys. What lies below megatron is verl's, which refuses what it does not know."""
+    keys = {key for kind in STAGES.values() for key, _, _ in fields(kind) if not key.endswith(".*")}
+    return {key for key in keys if ".megatron." not in key}
 
 
 def test_no_key_is_there_that_nothing_reads():
     keys = our_keys()
-    assert {"keep_checkpoints", "train.keep_checkpoints", "filters.refill_limit"} & keys
+    assert {"train.keep_checkpoints", "recipe.filters.refill_limit"} <= keys
     assert not unread(keys, read_words())
 
 

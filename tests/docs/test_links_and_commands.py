@@ -11,7 +11,7 @@ import click
 import pytest
 import typer
 
-from retool_mcore.config.resolve import CONFIG_DIR, compose
+from retool_mcore.config import CONFIG_DIR, compose
 from retool_mcore.errors import UserError
 
 ROOT = Path(__file__).parents[2]

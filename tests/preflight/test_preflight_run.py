@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from retool_mcore import resources
 from retool_mcore.config import compose
-from retool_mcore.config.resolve import chat_template
+from retool_mcore.config.models.run import template_text
 from retool_mcore.errors import UserError
 from retool_mcore.preflight import machine, memory, run
 from retool_mcore.train import prepare
@@ -121,7 +121,7 @@ FORMS = {"text": ["data.prompt=tiny"], "hermes": ["data.prompt=tiny", "rollout.f
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_passes_with_its_groups_template(prepared, family_folders, family, form, stage):
-    text = chat_template(FAMILIES[family].ours)
+    text = template_text(FAMILIES[family].ours)
     base = config(stage, prepared, *FORMS[form], *(["policy=init"] if stage == "eval" else []))
     base.policy_path = base.init_from = str(family_folders[family])
     base.rollout.max_prompt_tokens = 1900  # bytes are tokens here, and hermes lists its tool
@@ -152,7 +152,7 @@ def test_template_arguments_reach_every_stage(prepared, family_folders, stage):
 def test_a_prompt_counts_with_what_the_template_prefills(prepared, family_folders):
     base = config("rl", prepared)
     base.init_from = str(family_folders["qwen3"])
-    base.rollout.chat_template = chat_template("chatml")
+    base.rollout.chat_template = template_text("chatml")
     lengths = []
     for arguments in ({}, {"enable_thinking": False}):
         base.model.apply_chat_template_kwargs = arguments

@@ -9,7 +9,7 @@ from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, get_poli
 from verl.workers.config import ActorConfig
 
 import retool_mcore.backends.verl.losses  # noqa: F401  (registers)
-from retool_mcore.config.schema import VALUES
+from retool_mcore.config.models.recipe import Recipe
 
 LENGTHS = [3, 1, 2, 4]
 INDEX = np.array(["a", "a", "b", "b"], dtype=object)
@@ -34,7 +34,7 @@ def advantages(name, **arguments):
 
 
 def test_all_estimators_that_a_recipe_may_name_are_verls():
-    (names,) = (get_args(kind) for kind, section, key in VALUES if (section, key) == ("recipe", "advantage"))
+    names = get_args(Recipe.model_fields["advantage"].annotation)
     assert names and all(callable(get_adv_estimator_fn(name)) for name in names)
 
 

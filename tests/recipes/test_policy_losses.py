@@ -14,7 +14,7 @@ from verl.workers.config import ActorConfig
 
 import retool_mcore.backends.verl.losses  # noqa: F401  (registers)
 from retool_mcore.config import compose
-from retool_mcore.config.schema import LOSS_AGGREGATIONS, VALUES
+from retool_mcore.config.models.recipe import LOSS_AGGREGATIONS, Recipe
 
 # 1: the policy's, 0: the interpreter's, None: padding.
 TOKENS = [[1, 1, 0, 0, 1, 1], [1, 0, 0, 1, None, None], [1, 1, 1, None, None, None], [1, 0, 1, 1, 1, None]]
@@ -202,5 +202,5 @@ def test_one_line_chooses_a_loss_with_its_aggregation(line):
 
 
 def test_every_loss_that_a_recipe_may_name_is_registered():
-    (names,) = (get_args(kind) for kind, section, key in VALUES if (section, key) == ("recipe", "policy_loss"))
+    names = get_args(Recipe.model_fields["policy_loss"].annotation)
     assert set(LOSS_AGGREGATIONS) < set(names) and all(callable(get_policy_loss_fn(name)) for name in names)

@@ -10,14 +10,6 @@ def test_the_page_is_up_to_date():
     assert PAGE.read_text() == render(), "run `python -m docs.recipes` and commit docs/recipes.md"
 
 
-def test_every_line_of_the_base_recipe_is_explained():
-    text = (CONFIG_DIR / "recipe_base.yaml").read_text()
-    keys = [line.split(":")[0] for line in text.splitlines() if line and line[0].isalpha()]
-    found = comments(CONFIG_DIR / "recipe_base.yaml")
-    bare = [k for k in keys if not explain(k, found) and not any(name.startswith(f"{k}.") for name in found)]
-    assert bare == ["name", "paper"]
-
-
 def test_comments_are_read_beside_and_above_a_key(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("# head\n\na: 1  # one\nb:\n  # above\n  c: 'x#y'  # beside\n  d: 2\n")

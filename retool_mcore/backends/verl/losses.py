@@ -1,6 +1,6 @@
 """Policy losses registered with verl. Imported in every trainer process (`actor_rollout_ref.model.external_lib`).
 
-verl's own `gspo` and `cispo` compute their papers' formulas, with the aggregation that config/schema.py asks for
+verl's own `gspo` and `cispo` compute their papers' formulas, with the aggregation that config/models/recipe.py requires
 (tests/recipes/test_policy_losses.py).
 """
 
@@ -68,7 +68,7 @@ def compute_policy_loss_sequence_clip(
 
     GSPO's ratio is the |y_i|-th root of this one. All tensors are (samples, tokens) float, `response_mask` is bool; A_i
     is the mean of `advantages` over the mask. `rollout_is_weights` scale the gradient of each token. The mean is over
-    the mini-batch of all ranks, whatever `loss_agg_mode` says: config/schema.py lets no other pass.
+    the mini-batch of all ranks, whatever `loss_agg_mode` says: config/models/recipe.py lets no other pass.
     """
     difference = (log_prob - old_log_prob) * response_mask
     total = difference.detach().sum(-1)

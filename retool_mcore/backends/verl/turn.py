@@ -24,11 +24,13 @@ async def sample_turn(
     params: Callable[[int], dict[str, Any]],
     decode: Callable[[list[int]], str],
     resumes: bool,
+    priority: int,
 ) -> tuple[TokenOutput, list[tuple[int, int]]]:
     """(the whole turn after `prompt_ids`, [(version of the weights, tokens that they wrote), ...]).
 
     client: verl's LLMServerClient. params(done): what the part after `done` tokens is sampled with, `max_tokens`,
     `seed` and `stop` among it. resumes: go on where the engine was interrupted; else such a turn is returned as it is.
+    priority: the engine works at requests of a lower number first.
     """
     whole: TokenOutput | None = None
     versions: list[tuple[int, int]] = []
@@ -36,7 +38,9 @@ async def sample_turn(
         ids = [] if whole is None else whole.token_ids
         wanted = params(len(ids))
         limit, stops = wanted["max_tokens"], wanted["stop"]
-        output = await client.generate(request_id, prompt_ids=prompt_ids + ids, sampling_params=wanted)
+        output = await client.generate(
+            request_id, prompt_ids=prompt_ids + ids, sampling_params=wanted, priority=priority
+        )
         got = len(output.token_ids)
         if ids and (end := _straddled(decode, ids, list(output.token_ids), stops)):
             output.stop_reason, got = "completed", end
