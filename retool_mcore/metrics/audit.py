@@ -1,7 +1,7 @@
 """The mask audit: whether the loss of a batch receives the policy's tokens, all of them, and nothing else.
 
-Two sources are compared that share no code after the sampling: the batch's columns, which verl carried from the agent
-loop through TransferQueue to the trainer, and the records, whose spans the episode noted turn by turn. All of it is
+Two sources are compared that share no code after the sampling: the batch's columns, which went from the episode through
+filters, corrections and advantages, and the records, whose spans the episode noted turn by turn. All of it is
 arithmetic on flat arrays: no loop over tokens.
 """
 

@@ -5,7 +5,7 @@ import hashlib
 from collections import Counter
 from typing import NamedTuple
 
-ORDER, DRAW = "loader_order", "draw"  # the columns of a prompt that hold a `Drawn`
+DRAW = "draw"  # of a prompt's row: its `Drawn.draw`
 
 
 class Drawn(NamedTuple):

@@ -1,8 +1,7 @@
-"""A trajectory's record as one string, on its way from the agent loop to the trainer.
+"""A trajectory's record as one string, on its way from its episode to the judge.
 
-16,000 tokens as JSON numbers are 500 kB and take longer to parse than the trainer has for a batch of 8,192; as base64
-of their bytes they are 175 kB and a copy. The response mask stays behind: it is what the spans say, and the trainer has
-verl's own.
+16,000 tokens as JSON numbers are 500 kB and long to parse; as base64 of their bytes they are 175 kB and a copy. The
+response mask stays behind: it is what the spans say.
 """
 
 import base64
