@@ -145,11 +145,6 @@ def test_no_trajectory_is_trained_on_twice_over_a_resume(started, tmp_path):
     assert len(names) == len(set(names)) == 5 * 4
 
 
-def test_what_a_save_took_is_reported_though_the_next_step_saves_too(started):
-    _, log = started(settings(steps=4), Engines())
-    assert any("checkpoint/bytes" in values for values in log.steps.values())
-
-
 def test_a_request_to_stop_ends_the_run_behind_a_saved_step(started, tmp_path):
     engines = Engines()
     push = engines.push
