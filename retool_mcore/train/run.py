@@ -175,7 +175,7 @@ class Run:
         batch = Batch.join(parts)
         heartbeat.beat(heartbeat.TRAINER, "metrics")
         self.timing.setdefault("step", self.elapsed_s)
-        metrics |= self._figures(step, batch, engines) | self.saves.finish(blocking=False)
+        metrics |= self._figures(step, batch, engines) | self.saves.report()
         tensorboard, wandb = self.log.logger.get("tensorboard"), self.log.logger.get("wandb")
         if wandb and not isinstance(wandb, Overview):
             wandb = self.log.logger["wandb"] = Overview(wandb, "rl")

@@ -25,6 +25,7 @@ class Saves:
         self.written: tuple[Path, float, float, int] | None = None
         self.marking: Future[dict[str, float]] | None = None
         self.covered = 0
+        self.unreported: dict[str, float] = {}  # metrics of what has become whole
 
     def write(self, step: int, oldest: int, write: Callable[[Path], None]) -> float:
         """Have `write` fill the folder of the step's checkpoint; returns the seconds that it took.
@@ -53,14 +54,20 @@ class Saves:
         self.marking = thread.submit(mark)
         thread.shutdown(wait=False)
 
-    def finish(self, blocking: bool) -> dict[str, float]:
-        """Remove what a checkpoint that counts has made superfluous; its metrics, {} while none has become whole.
+    def report(self) -> dict[str, float]:
+        """Return the metrics of the checkpoints that have become whole since the last call."""
+        self.finish(blocking=False)
+        found, self.unreported = self.unreported, {}
+        return found
+
+    def finish(self, blocking: bool) -> None:
+        """Remove what a checkpoint that counts has made superfluous.
 
         blocking: wait for the one in the making. Raises OSError where the disk has no room for it.
         """
         if self.marking is None or not (blocking or self.marking.done()):
-            return {}
-        metrics, self.marking = self.marking.result(), None
+            return
+        marking, self.marking = self.marking, None
+        self.unreported |= marking.result()
         checkpoints.rotate(self.stage_dir, **self.rotation)
         unfinished.remove_through(self.stage_dir, self.covered)
-        return metrics

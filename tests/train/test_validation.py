@@ -145,3 +145,8 @@ def test_what_the_sandbox_spoilt_is_reported_and_an_outage_ends_the_run(tmp_path
     else:
         attempt(tmp_path, monkeypatch, cfg, Spoilt({1: 2}), rows=PROBLEMS)
         assert "validation at step 1: 4 of 16 lost to the sandbox (no service ran it)" in capsys.readouterr().out
+
+
+def test_what_a_save_took_is_reported_though_the_next_step_saves_too(tmp_path, monkeypatch):
+    _, log = attempt(tmp_path, monkeypatch, settings(steps=4), Engines())
+    assert any("checkpoint/bytes" in values for values in log.steps.values())
