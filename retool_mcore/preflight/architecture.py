@@ -27,7 +27,7 @@ Qwen3Moe Qwen3Next Qwen3_5 Qwen3_5Moe SarvamMLA SarvamMoE Step3p5
 """
 MEGATRON_BRIDGE = frozenset(f"{name}ForCausalLM" for name in _NAMES.split())
 
-# Of the families in planner/shape.yaml: the values of a field with which all of transformers, vLLM and both bridges
+# Of the families in planner/shape.py: the values of a field with which all of transformers, vLLM and both bridges
 # compute the same. None: the field may be null; a field that is left out has its family's default.
 SAME = {
     "hidden_act": ("silu", "swish"),
@@ -102,7 +102,7 @@ def no_bridge(file: Path, what: str, bridge: str, known: frozenset[str] | set[st
 
 
 def check_fields(config: Mapping[str, Any], file: Path) -> None:
-    """Refuse a field whose value a bridge or vLLM leaves out, of a model of the families in planner/shape.yaml."""
+    """Refuse a field whose value a bridge or vLLM leaves out, of a model of the families in planner/shape.py."""
     family = config["model_type"]
     fields = SAME | SAME_OF_FAMILY.get(family, {})
     values = {**DEFAULTS.get(family, {}), **config}

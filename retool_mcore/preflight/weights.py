@@ -83,7 +83,7 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], shape: Shape) -> 
 
 
 def expected_tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of every tensor of a Hugging Face checkpoint of the families in planner/shape.yaml."""
+    """(name, shape) of every tensor of a Hugging Face checkpoint of the families in planner/shape.py."""
     hidden, queries, keys = shape.hidden, shape.q_width, shape.kv_width
     yield EMBEDDING, (shape.vocab, hidden)
     for layer in range(shape.layers):

@@ -71,7 +71,7 @@ def test_vllms_share_and_what_stays_beside_it_fit_together(seven_billion):
     parallel = OmegaConf.create(PARALLEL | {"gpu_memory_utilization": 0.6})
     memory.check_update(parallel, seven_billion, dp=2, gpu_bytes=141 * GIB, engine=True)
     with pytest.raises(
-        UserError, match=r"gpu_memory_utilization=0.6 of .* 141 GiB, the policy, with 40 .*param_offload"
+        UserError, match=r"gpu_memory_utilization=0.6 of .* 141 GiB, and the policy, with 40 .*param_offload"
     ):
         memory.check_update(parallel, seven_billion, dp=2, gpu_bytes=141 * GIB, critic=True, engine=True)
     memory.check_update(parallel, seven_billion, dp=2, gpu_bytes=160 * GIB, critic=True)
