@@ -145,8 +145,8 @@ class Episodes:
                 params=params,
                 decode=self.format.decode,
                 resumes=self.resumes,
-                # A push interrupts all requests, and those of the next step may be first at the engine after it: without
-                # an order a step would wait for its own groups behind them.
+                # A push interrupts all requests, and those of the next step may reach the engine first after it: in the
+                # order of arrival a step would wait for its own groups behind them.
                 priority=step,
             )
             if output.stop_reason in ABORTED:
