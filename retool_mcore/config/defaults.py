@@ -141,6 +141,8 @@ class Values:
                 raise _unworkable(key, f"Interpolation key '{reference}' not found")
             return value
 
+        if "${" in _REFERENCE.sub("", text):
+            raise _unworkable(key, f"{text} holds a reference in a reference; write `${{a.b}}` with one key")
         if whole := _REFERENCE.fullmatch(text):
             return of(whole[1])
         return _REFERENCE.sub(lambda match: shown(of(match[1])), text)

@@ -70,6 +70,12 @@ def test_an_unknown_key_in_a_preset_names_the_nearest(presets):
     assert refusal("rl", "recipe=mine", config_dir=presets) == message
 
 
+def test_a_function_in_a_preset_is_refused(presets):
+    (presets / "recipe" / "mine.yaml").write_text("name: mine\npaper: none\nbatch: ${or:${data.rl.batch},512}\n")
+    message = refusal("rl", "recipe=mine", config_dir=presets)
+    assert message.startswith("the value of recipe.batch cannot be worked out: ${or:${data.rl.batch},512} holds a ref")
+
+
 def test_a_broken_preset_is_named(presets):
     (presets / "recipe" / "mine.yaml").write_text("a: [1\n")
     assert "recipe/mine.yaml cannot be read" in refusal("rl", "recipe=mine", config_dir=presets)
@@ -166,6 +172,7 @@ def test_values_that_fit_are_kept_as_typed():
         ("verl=3", "verl is a section"),
         ("name=${nothing}", "the value of name cannot be worked out: Interpolation key 'nothing' not found."),
         ("name=${run_dir}", "the value of run_dir cannot be worked out: it follows itself by run_dir, name."),
+        ("train.batch=${divide:8,2}", "cannot be worked out: Interpolation key 'divide:8,2' not found."),
         ("train.lr=null", "train.lr=null: expected a number."),
     ],
 )

@@ -25,7 +25,7 @@ class Section(BaseModel):
     @classmethod
     def _left_open(cls, value: Any, check: Any) -> Any:
         """A text of the environment (`${oc.env:NAME}`) is known only where the stage runs."""
-        return value if isinstance(value, str) and "${" in value else check(value)
+        return value if isinstance(value, str) and "${oc.env:" in value else check(value)
 
     @classmethod
     def of_preset(cls, key: str, value: Any) -> Any:
