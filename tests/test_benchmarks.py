@@ -63,7 +63,8 @@ def test_no_benchmark_imports_itself_by_way_of_others():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-                arrows.setdefault(name, set()).update(found & set(names))
+                # A script may import itself under the name by which other processes find its classes.
+                arrows.setdefault(name, set()).update(found & set(names) - {name})
     TopologicalSorter(arrows).prepare()  # raises CycleError
 
 

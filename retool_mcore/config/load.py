@@ -46,8 +46,6 @@ def compose(stage: str, overrides: Sequence[str] = (), config_dir: Path = CONFIG
 
     Raises UserError for what is wrong in an override or in a preset: unknown key or choice, wrong type, missing value.
     """
-    if stage not in STAGES:
-        raise UserError(f"there is no stage {stage}; the stages are: {', '.join(STAGES)}.")
     plain, typed, verl_values = resolve(stage, overrides, config_dir)
     config = OmegaConf.create(plain)
     if stage in TRANSLATIONS:
@@ -65,6 +63,8 @@ def resolve(
 ) -> tuple[dict[str, Any], Stage, list[tuple[str, Any]]]:
     """Our own sections of a stage's configuration as nested dicts and as its typed class, and the overrides of verl's
     keys. Raises UserError as `compose` does."""
+    if stage not in STAGES:
+        raise UserError(f"there is no stage {stage}; the stages are: {', '.join(STAGES)}.")
     kind = STAGES[stage]
     choices, values = ov.parse(overrides, Path(config_dir))
     tree = presets.tree_of(kind, choices, Path(config_dir))

@@ -186,8 +186,9 @@ class OwnData(Section):
     """Traces for the cold start, given in the same way."""
     question: Text = "question"
     """Column of the question; a.b is the field b of the column a."""
-    answer: Text = "answer"
-    """Column of the answer; of a whole solution, what its last \\boxed{} holds, or what follows ####."""
+    answer: Text | None = "answer"
+    """Column of the answer; of a whole solution, what its last \\boxed{} holds, or what follows ####. null:
+    the rows have none (docs/rewards.md)."""
     messages: Text = "messages"
     """Column of a trace: user and assistant, with <code> and <interpreter> in the text or with tool calls."""
     texts: Compared = "exact"
