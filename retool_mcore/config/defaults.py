@@ -113,7 +113,9 @@ class Values:
             except UserError as error:
                 raise _unworkable(key, error) from error
             except TypeError:
-                return None  # of a null, which is refused where it stands
+                if None not in arguments:
+                    raise
+                return None  # the null is refused where it stands
         if isinstance(value, str) and "${" in value:
             return self._text(value, key)
         return value
