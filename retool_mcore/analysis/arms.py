@@ -1,4 +1,4 @@
-"""What a comparison reads of a run: its accuracy by problem, its training curve, when it began and what it cost."""
+"""The inputs of a comparison, read from a run: accuracy by problem, training curve, start time and cost."""
 
 import statistics
 from collections import defaultdict

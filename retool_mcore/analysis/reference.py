@@ -1,4 +1,4 @@
-"""Reference curves: training accuracy by step of several seeds, and where a run lies among them.
+"""Reference curves: training accuracy by step of several seeds, and a run's place among them.
 
 A file is JSON: {"name", "about", "config": {key: value}, "curves": {seed: [accuracy of step 1, 2, ...]}}.
 """
@@ -39,7 +39,7 @@ def write_reference(path: Path, name: str, about: str, curves: Mapping[str, list
 
 
 def place(curve: list[float], reference: Mapping) -> dict:
-    """Where a run's curve lies: by step the band in which a further seed lies in 95 of 100 cases, and the verdict.
+    """A run's place: by step the band that holds a further seed in 95 of 100 cases, and the verdict.
 
     The verdict is about the mean of the last LAST steps that both have: "within", "below" or "above" the band.
     """
