@@ -56,7 +56,7 @@ def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
 
 
 def open_descriptors() -> list[int]:
-    """What the child inherits besides the standard streams."""
+    """Return the descriptors that the child inherits in addition to the standard streams."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -6,7 +6,7 @@ Not covered: biases, FP8.
 
 Adapted places (megatron-core 0.16.1):
 - megatron/core/transformer/moe/moe_utils.py:1192: the router asks for a name that only Transformer Engine would define.
-- megatron/core/transformer/moe/token_dispatcher.py:879: counts that lie on the CPU already stay tensors, which
+- megatron/core/transformer/moe/token_dispatcher.py:879: counts that are on the CPU already stay tensors, which
   all_to_all_single refuses.
 """
 

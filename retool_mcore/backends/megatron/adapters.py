@@ -32,7 +32,7 @@ class AdapterCheckpoints(MegatronCheckpointManager):
             write_atomically(Path(hf_ckpt_path) / checkpoints.LORA, json.dumps(told, indent=2))
 
     def load_checkpoint(self, local_path, *arguments, **named):
-        """As verl does. Raises UserError where the base is not the checkpoint's."""
+        """Load a checkpoint like verl. Raises UserError where the base is not the checkpoint's."""
         told = json.loads((checkpoints.policy_folder(Path(local_path)) / checkpoints.LORA).read_text())
         if self.base() != told["base"]:
             raise initial_weights.other_weights(f"what is trained in {local_path}", self.model_path, told["path"])

@@ -1,7 +1,7 @@
 """verl's Megatron engine with switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
-  tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
+  tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part alone.
 - `fused_log_probs: true`: log-probabilities and entropies by backends/megatron/fused_log_probs.py (CUDA only).
 - `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
 - `packing: true`: full micro-batches, planned in milliseconds, by backends/megatron/micro_batches.py, and moved into
@@ -81,7 +81,8 @@ class _Packs(GuardedUpdate):
             sync_tree(Path(local_path))
 
     def load_checkpoint(self, local_path, *arguments, **named):
-        """As verl does, without random states that ranks of another layout saved: Megatron keeps them by tp and pp."""
+        """Load a checkpoint like verl, without random states that ranks of another layout saved: Megatron keeps them by
+        tp and pp."""
         manager, parts = self.checkpoint_mananager, self.checkpoint_mananager.checkpoint_load_contents
         if "extra" in parts:
             saved = load_sharded_metadata(get_extra_dist_checkpoint_path(local_path))

@@ -1,6 +1,6 @@
 """The mask audit in the trainer's workers: the gradient that the loss really gives to every token's log-probability.
 
-What the trainer process can check are columns (metrics/audit.py). Between them and the loss lie Ray's object store, the
+What the trainer process can check are columns (metrics/audit.py). Between them and the loss are Ray's object store, the
 mini-batch loader, micro-batches, padding and the shift by one token; so here, where verl calls its loss, the loss is
 differentiated with respect to the log-probabilities that it was given, and a token's weight is that derivative. The
 graph between the two is elementwise arithmetic on one number a token: nothing next to the model's own backward pass.

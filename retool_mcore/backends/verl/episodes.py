@@ -80,7 +80,7 @@ class Episodes:
         return made
 
     def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager:
-        """What surrounds an episode and its score; nothing here (backends/verl/tracing.py)."""
+        """Return the context around an episode and its score; empty here (backends/verl/tracing.py)."""
         return nullcontext()
 
     async def run(

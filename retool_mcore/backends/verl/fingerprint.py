@@ -25,7 +25,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Block(NamedTuple):
-    """Where a slice lies in the whole tensor, and its share of the fingerprint (int64, modulo 2**64)."""
+    """The position of a slice in the whole tensor, and its share of the fingerprint (int64, modulo 2**64)."""
 
     row: int
     column: int
@@ -61,7 +61,7 @@ def fingerprint(block: torch.Tensor, row: int = 0, column: int = 0) -> torch.Ten
 
 
 def whole(blocks_of_ranks: Iterable[Mapping[str, Iterable[Block]]]) -> tuple[dict[str, Whole], list[str]]:
-    """(tensors put together from all ranks' blocks, names of those of which two ranks hold different copies)."""
+    """Return (tensors put together from all ranks' blocks, names of tensors whose copies differ between ranks)."""
     found: dict[str, dict[tuple, int]] = {}
     differing = []
     for blocks in blocks_of_ranks:

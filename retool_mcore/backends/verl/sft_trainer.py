@@ -76,8 +76,8 @@ class ColdStart(SFTTrainer):
     """verl's SFT trainer with `total_training_steps` that may span epochs, our checkpoints, and timed steps."""
 
     def _build_dataloader(self):
-        """As verl's, in the order that the run's seed draws, with all rows of the validation: verl 0.9.1 reads no seed
-        here and drops the rows behind the last whole batch."""
+        """Build verl's loaders in the order that the run's seed draws, with all validation rows: verl 0.9.1 reads no
+        seed here and drops the rows after the last whole batch."""
         if self.val_dataset:
             self.val_dataset, self.validated = FilledUp(self.val_dataset, self.config.data.train_batch_size), 0
             client = self.training_client

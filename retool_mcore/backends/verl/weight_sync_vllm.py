@@ -134,7 +134,7 @@ def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> It
 
 
 def _expert_slices(module, kind: str, held: torch.Tensor, name: str) -> Iterator[tuple]:
-    """`held`: (experts, rows, columns), of each expert this rank's share; gate and up lie below each other."""
+    """`held`: (experts, rows, columns), of each expert this rank's share; gate above up."""
     backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "unknown")
     if module.expert_map is not None or backend not in PLAIN_EXPERTS:
         raise RuntimeError(
