@@ -105,7 +105,7 @@ def cpu_libraries() -> list[Finding]:
 
 
 def gpu_libraries() -> list[Finding]:
-    """What launch/setup.sh installs or compiles beside the pinned requirements, found without importing it."""
+    """Find what launch/setup.sh installs or compiles in addition to the pinned requirements, without importing it."""
     engine, needed = importlib.util.find_spec("transformer_engine"), f"Megatron's GPU layers need it: {SETUP}"
     bridge = next(iter(metadata.Distribution.discover(name="megatron-bridge")), None)
     found = bridge.version if bridge else "absent"

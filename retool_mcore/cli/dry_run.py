@@ -1,4 +1,5 @@
-"""What `--dry-run` says: what a stage would do, where, from what to what, for how long, and whether its checks pass."""
+"""The report of `--dry-run`: what a stage would do, where, from what to what, for how long, and whether its checks
+pass."""
 
 import shlex
 from collections.abc import Iterator

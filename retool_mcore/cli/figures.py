@@ -1,4 +1,4 @@
-"""The figures of a paper about one or several runs: PNG and SVG, and their numbers beside them as CSV."""
+"""The figures of a paper about one or several runs: PNG and SVG, and their numbers as CSV in the same folder."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ Curve = tuple[str, Sequence[float], Sequence[float]]  # label, x, y
 def draw(runs: Sequence[Path], out: Path) -> list[Path]:
     """Draws into the folder `out` what figures.json lists, over the steps, and `calls`: where in a response code is
     called, early and late; returns the files. `behaviour` has ReTool's six metrics (arXiv 2504.11536, "CI related
-    behavior"). Several runs lie over each other. Raises UserError when no run has finished a step.
+    behavior"). Several runs are drawn over each other. Raises UserError when no run has finished a step.
     """
     steps = {stage: [read_steps(run / stage) for run in runs] for stage in ("sft", "rl")}
     names = [_named(run, runs) for run in runs]
