@@ -15,7 +15,7 @@ from retool_mcore.recipes.pipeline import beside, check_slurm
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm gave to the job."""
+    """The resources that Slurm gave to the job."""
 
     job_id: int
     restart: int
@@ -56,7 +56,7 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     """The stage's configuration, with as many nodes and GPUs a node as the job has.
 
     Raises:
-        UserError: the user asked for others, or the job has none left beside rollout engines', or as `compose`.
+        UserError: the user asked for others, or the job has none left besides the rollout engines', or as `compose`.
     """
     config = compose(stage, overrides)
     given = {"parallel.nodes": len(allocation.nodes) - beside(config)}

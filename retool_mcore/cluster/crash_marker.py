@@ -1,4 +1,4 @@
-"""Notices a start of a job that ended without a word: with the job's first node all goes that could have said why.
+"""Detect a start of a job that ended without a message: whatever could have reported why went with its first node.
 
 RUN/<stage>/running.json names the start that is at work, and keeps other jobs out of the stage. A process of that start
 removes it; a later start replaces it when that job is not at work any more.

@@ -1,4 +1,4 @@
-"""What is known of a job before it is queued: its time limit, how many jobs the stage takes, disk and memory."""
+"""A forecast of a job before it is queued: its time limit, how many jobs the stage takes, disk and memory."""
 
 import math
 import os
@@ -112,7 +112,7 @@ def jobs(found: run.Course, steps: int, limit_s: float) -> int:
 
 
 def lines(stage: str, config: DictConfig, limit: Limit) -> Iterator[str]:
-    """What a dry run says of a stage: how long it takes in how many jobs, disk, memory of a node."""
+    """Yield a dry run's lines about a stage: how long it takes in how many jobs, disk, memory of a node."""
     if (known := course(config)) is not None:
         found, steps = known
         took = f"{found.step:,.0f} s a step"
@@ -133,7 +133,7 @@ def counted(found: run.Course, steps: int, limit: Limit) -> str:
 
 
 def warning(stage: str, config: DictConfig, site: Site, limit: Limit) -> str:
-    """What is wrong with the time limit of a stage's job; "" where nothing is known to be."""
+    """Return what is wrong with the time limit of a stage's job; "" where nothing is known to be wrong."""
     where = f"set time in configs/site/{site.name}.yaml, as in 1-00:00:00"
     known = course(config)
     if known is not None and limit.seconds is not None:

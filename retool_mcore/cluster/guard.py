@@ -32,7 +32,7 @@ KILLED = "the job's own process was killed, often for lack of memory"
 def guarded(
     srun: Callable[[Sequence[str], Sequence[str]], list[str]], *, pid: int, node: str, **given: object
 ) -> Iterator[None]:
-    """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same.
+    """Run the guard of process `pid` during the body. Without one (srun fails) the body runs all the same.
 
     given: what else `main` takes.
     """

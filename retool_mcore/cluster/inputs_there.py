@@ -23,7 +23,7 @@ def check(stage: str, config: DictConfig, site: Site, earlier: Collection[str] =
 
     Args:
         earlier: stages that come to their end before the job starts; what they write need not be there yet.
-        unknown: it also waits for a job of which only the number is known, which may write into the run's folder.
+        unknown: it also waits for a job known only by its number, which may write into the run's folder.
 
     Returns:
         What could not be looked at from here, in words; "" for nothing.

@@ -114,7 +114,8 @@ def phases(nodes: Sequence[str], per_node: int) -> list[tuple[str, list[int]]]:
 
 
 def verdict(measured: Mapping[str, float], floor_gbs: float | None) -> str:
-    """What is wrong with the bandwidths (GB/s by phase), "" when nothing is. The floor is for all nodes together."""
+    """Return what is wrong with the bandwidths (GB/s by phase), "" when nothing is. The floor is for all nodes
+    together."""
     overall = measured.get(OVERALL, math.inf)
     if floor_gbs is None or overall >= floor_gbs:
         return ""
@@ -174,7 +175,7 @@ def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
     timeout = timedelta(seconds=2 * deadline_s)
     dist.init_process_group(BACKEND[device], timeout=timeout)
     at.append((0, "is stuck setting up groups"))
-    # What is told goes by the store: the first all-reduces must be those that name a link.
+    # The report goes through the store: the first all-reduces must be those that name a link.
     store = dist.PrefixStore("nccl_check", dist.TCPStore(address, port, is_master=False, timeout=timeout))
     store.set(f"name/{rank}", name)
     plan = phases([store.get(f"name/{first}").decode() for first in range(0, world, per_node)], per_node)

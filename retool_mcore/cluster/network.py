@@ -79,10 +79,11 @@ def resolve(node: str) -> str:
 
 
 def places(nodes: Sequence[str]) -> list[int]:
-    """Of each node, how many of those before it are on the same machine: 0 on a real cluster. The first is this host.
+    """Return for each node how many of those before it are on the same machine: 0 on a real cluster. The first is this
+    host.
 
-    With RETOOL_INTERFACE, names need not resolve (NodeName may be in no DNS): one that does not is a machine of its
-    own. Raises UserError when a name does not resolve otherwise.
+    With RETOOL_INTERFACE, names need not resolve (NodeName may be in no DNS): a name that does not is a machine of its
+    own. Raises UserError when a name does not resolve and RETOOL_INTERFACE is not set.
     """
     own = {found.address for addresses in interfaces().values() for found in addresses}
     seen, found = Counter(own=1), [0]
@@ -112,10 +113,10 @@ def interface_of(address: str) -> str | None:
 
 
 def nccl_env(interface: str | None, infiniband: Path = _INFINIBAND) -> dict[str, str]:
-    """What NCCL and Gloo must be told about the network of this node; empty where they find it themselves.
+    """Return the variables that NCCL and Gloo need about this node's network; empty where they find it themselves.
 
-    Only InfiniBand adapters with an active port are named: NCCL else also opens those that are not cabled, and Ethernet
-    adapters that serve the storage.
+    Only InfiniBand adapters with an active port are named: otherwise NCCL also opens those that are not cabled, and
+    Ethernet adapters that serve the storage.
     """
     env = {}
     if interface is not None:

@@ -1,4 +1,5 @@
-"""What srun starts on each node of a job: a part of the Ray cluster, or one node's share of a torchrun stage.
+"""The process that srun starts on each node of a job: a part of the Ray cluster, or one node's share of a torchrun
+stage.
 
 Both run under a supervisor that stays to the end and leaves nothing of its part on its node, however it ends: raylets
 and trainers start sessions of their own, which not every Slurm finds again. `sweep` is for a node whose supervisor was
@@ -41,7 +42,7 @@ SERVICES = (
 )
 HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
 NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
-# Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
+# Slurm sets these in addition to CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
 FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LABEL = "slurm-node"  # Ray's own names are addresses
 MOST_LOG = 1 << 20  # bytes of one of Ray's files
@@ -78,7 +79,7 @@ def ray_ports(base: int, index: int, place: int) -> dict[str, int]:
 
 
 def ray_service_ports(base: int, places: Sequence[int]) -> list[int]:
-    """What the nodes of these places listen on besides their worker processes."""
+    """Return the ports that the nodes of these places listen on, without those of their worker processes."""
     ports = {item for index, place in enumerate(places) for item in ray_ports(base, index, place).items()}
     return sorted({port for name, port in ports if not name.endswith("worker-port")})
 
@@ -132,7 +133,7 @@ def supervise(
     """Runs `command` to its end, or until SIGTERM, SIGINT or the end of Slurm's process above; afterwards no process
     with `mark` is left here.
 
-    What was killed is said in a line for stage_log.py: `name` is what it calls the command; `log` takes it where nobody
+    A line for stage_log.py reports what was killed: `name` is what it calls the command; `log` takes it where nobody
     above is left to hand our output on. Returns the exit code as a shell would give it.
     """
     received: list[int] = []

@@ -209,7 +209,7 @@ def _reports(
 
 
 def _answer_in(text: str) -> dict[str, Any] | None:
-    """The report at the end of what a task has said so far, once it is whole."""
+    """The report at the end of a task's output so far, once it is whole."""
     start = text.find(REPORT)
     with suppress(json.JSONDecodeError):
         return json.loads(text[start:]) if start >= 0 else None

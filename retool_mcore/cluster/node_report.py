@@ -1,5 +1,5 @@
-"""What one node of the allocation has, as plain data. It only looks: what is wrong is decided in node_verdicts.py, on
-the first node, where the reports of all nodes lie side by side."""
+"""A report of what one node of the allocation has, as plain data. It only looks: node_verdicts.py decides what is
+wrong, on the first node, which has the reports of all nodes."""
 
 import ctypes
 import hashlib
@@ -31,7 +31,7 @@ LOCKABLE = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE")
 
 
 def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sandbox: bool = True) -> dict[str, Any]:
-    """This node's report, JSON-able. Takes no GPU, imports no torch; seconds, of which the sandbox takes most.
+    """This node's report, JSON-able. Takes no GPU, imports no torch; seconds, most of them for the sandbox.
 
     A look that fails leaves its reason in `errors` under its own name and its value out.
 
@@ -86,7 +86,8 @@ def packages(extra: str) -> dict[str, str]:
 
 
 def code_hash(folder: Path = Path(retool_mcore.__file__).parent) -> str:
-    """Of every Python file of the package: a commit misses uncommitted changes, and an installed package has none."""
+    """Return a digest of every Python file of the package: a commit misses uncommitted changes, and an installed
+    package has none."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")

@@ -107,7 +107,7 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
 
 
 def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
-    """What one node says by itself: looks that failed, room, limits, sandbox and devices."""
+    """Judge one node alone: looks that failed, room, limits, sandbox and devices."""
     advice = FAILED | {"interface": INTERFACE}
     failed = [(name, False, reason, advice.get(name, FAILED["other"])) for name, reason in report["errors"].items()]
     devices = _devices(report, config) if config["parallel"]["device"] == "cuda" else ()
@@ -123,7 +123,7 @@ def _interface(report: Mapping, config: Mapping) -> Iterator[Row]:
 
 
 def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
-    """What must be equal: check -> (value, advice)."""
+    """Return the traits that must be equal: check -> (value, advice)."""
     traits = {name: (str(report[name]), advice) for name, advice in EQUAL.items() if name in report}
     for name, version in report.get("packages", {}).items():
         traits[f"package {name}"] = (version, EQUAL["package"])
@@ -153,7 +153,8 @@ def _equal(report: Mapping, usual: Mapping[str, tuple[str, str]]) -> Iterator[Ro
 
 
 def _joined(report: Mapping, addresses: Mapping[str, int]) -> Iterator[Row]:
-    """What matters where several nodes work together. addresses: how many nodes have it on the interface named."""
+    """Judge what matters where several nodes work together. addresses: how many nodes have it on the interface
+    named."""
     if report.get("interface") and addresses[report["interface"][1]] > 1:  # as a bridge of containers
         yield "interface", False, f"{', '.join(report['interface'])}, the address of another node as well", INTERFACE
     if "token_seen" in report:
@@ -173,7 +174,8 @@ def _joined(report: Mapping, addresses: Mapping[str, int]) -> Iterator[Row]:
 
 
 def _needs(config: Mapping) -> memory.Needs:
-    """Of one node, by the policy that the first node sees; without one, what any run needs."""
+    """Return the memory needs of one node, by the policy that the first node sees; without a policy, the needs of any
+    run."""
     config, folder = OmegaConf.create(config), None
     with suppress(UserError):
         folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
@@ -227,7 +229,7 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
         pairs = ", ".join(report["peers"])
         yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", FOUND["peer access"] if pairs else ""
     if "numa" in report:
-        # verl binds each rank to the CPUs beside its GPU, and leaves it unbound with a warning where it cannot.
+        # verl binds each rank to the CPUs next to its GPU, and leaves it unbound with a warning where it cannot.
         count, library = report["numa"]["nodes"], report["numa"]["library"]
         detail = f"{count} NUMA nodes, {'libnuma.so' if library else 'no libnuma.so'}"
         yield "CPU binding", True, detail, "" if library or count < 2 else FOUND["CPU binding"]
@@ -245,7 +247,7 @@ def _driver(gpus: Sequence[Mapping], cuda: int) -> Iterator[Row]:
 
 
 def notes(found: Sequence[Verdict]) -> list[str]:
-    """What costs speed and is no reason to refuse a job, a line for each check."""
+    """Return what costs speed and is no reason to refuse a job, one line a check."""
     lines = {}
     for verdict in found:
         if verdict.check in TOLD and verdict.advice:

@@ -1,7 +1,8 @@
-"""What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself.
+"""Queries to Slurm: jobs (squeue for those it still holds, sacct for ended ones where accounting is on), and Slurm
+itself.
 
-A controller that restarts or is busy gives no answer for a while. That is not an answer of "no": whoever decides on it
-asks again (`timed_out`, `requeue`).
+A controller that restarts or is busy gives no answer for a while. That is not a "no": a caller that decides on the
+answer asks again (`timed_out`, `requeue`).
 """
 
 import functools
@@ -210,7 +211,7 @@ def start_after(job: str, other: str) -> bool:
 
 
 def partitions(names: str | None) -> list[dict[str, str]]:
-    """What `scontrol show partition` says of each of `names` (by commas), None: of the default one, as name -> value;
+    """Return `scontrol show partition` for each of `names` (comma-separated; None: the default one), as name -> value;
     [] where there is no Slurm."""
     lines = _lines(["scontrol", "--oneliner", "show", "partition"])
     found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
@@ -227,7 +228,7 @@ def binds_cpus() -> bool:
 
 
 def _facts(job: str) -> dict[str, str]:
-    """What `scontrol show job` says, as name -> value."""
+    """Return `scontrol show job` as name -> value."""
     lines = _lines(["scontrol", "show", "job", job])
     return dict(word.partition("=")[::2] for line in lines for word in line.split())
 

@@ -221,7 +221,7 @@ def _step_s(data: dict[str, float]) -> float | None:
 
 
 def _tokens_per_s(data: dict[str, float]) -> float | None:
-    """Of the whole job: verl's own perf/throughput is a GPU's share."""
+    """Return the whole job's tokens a second: verl's own perf/throughput is a GPU's share."""
     tokens, seconds = metric(data, "perf/total_num_tokens"), metric(data, "perf/time_per_step")
     return tokens / seconds if tokens and seconds else metric(data, "tokens_per_second")
 
@@ -243,7 +243,7 @@ def _checkpoint(root: Path, now_s: float) -> str:
 
 
 def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:
-    """What `read` gives; `otherwise` when a file is not there, or no longer."""
+    """Return the value of `read`; `otherwise` when a file is missing or has just been removed."""
     try:
         return read()
     except OSError:
