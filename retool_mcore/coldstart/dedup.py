@@ -38,7 +38,7 @@ Rows = Callable[[], Iterable[Row]]
 
 @dataclass
 class _Problem:
-    """What is known of one problem; `first` is the index of its first row."""
+    """The known facts about one problem; `first` is the index of its first row."""
 
     first: int
     answers: list[str] = field(default_factory=list)

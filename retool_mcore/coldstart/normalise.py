@@ -1,4 +1,4 @@
-"""The checks of a row by itself. Before the rewrite: text in one form, wrappers of the public data sets off, and rows
+"""The checks of a row alone. Before the rewrite: text in one form, wrappers of the public data sets off, and rows
 that cannot become a trace out. After it: tags balanced and in order, every program parses, one boxed answer at the end.
 """
 

@@ -14,7 +14,7 @@ from retool_mcore.data.sources import files_of, raw_rows
 
 
 def identity(location: str) -> list:
-    """What changes when the data do: names, sizes and times of the files, or the hub's name."""
+    """Return values that change when the data do: names, sizes and times of the files, or the hub's name."""
     files = files_of(location)
     if files is None:
         return [location]
