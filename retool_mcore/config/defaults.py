@@ -80,7 +80,7 @@ class Values:
         self._open: list[str] = []
 
     def raw(self, key: str) -> Any:
-        """What stands at a dotted key, or MISSING."""
+        """Return the raw value at a dotted key, or MISSING."""
         node: Any = self.tree
         for part in key.split("."):
             if not isinstance(node, Mapping) or part not in node:

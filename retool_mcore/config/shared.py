@@ -25,5 +25,5 @@ def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
             # The longest: data=file stands before data.file.x=1, and a section's word before its keys.
             del keys[max((word for word in keys if error.key.startswith(keys[word])), key=lambda word: len(keys[word]))]
         except UserError:
-            break  # what else is wrong is told when it is composed
+            break  # other errors are reported when it is composed
     return set(overrides) - set(keys)

@@ -1,6 +1,6 @@
-"""What an evaluation takes over from the run whose policy it evaluates, so that a policy is measured as it was trained.
+"""Settings that an evaluation takes over from the run of its policy, which is thus measured as it was trained.
 
-RL's configuration of the run counts, before RL began that of SFT. Whatever the command line sets stays as it is set.
+RL's configuration of the run counts; before RL began, that of SFT. A value set on the command line stays.
 """
 
 from collections.abc import Iterable, Mapping

@@ -122,7 +122,7 @@ def check_verl(verl: Mapping[str, Any], loggers: list[str] | None) -> None:
 
 
 def _check_optimizer(place: str, optimizer: Mapping[str, Any]) -> None:
-    """What Megatron's schedule of the learning rate asserts (core/optimizer_param_scheduler.py)."""
+    """Check what Megatron's schedule of the learning rate asserts (core/optimizer_param_scheduler.py)."""
     if not {"lr_decay_style", "lr_wsd_decay_steps"} <= optimizer.keys():  # before verl's defaults are there
         return
     check_floor(place, optimizer["lr"], optimizer["min_lr"])
