@@ -17,7 +17,7 @@ _FENCES = ("```", "```json", "```JSON")
 
 
 class CallParts(NamedTuple):
-    """What was read of one call: None for a name or arguments that are missing or of another type, and why."""
+    """The parts of one call: None for a name or arguments that are missing or of another type, and why."""
 
     name: str | None
     arguments: dict | None

@@ -33,7 +33,7 @@ class Curriculum:
     ):  # fmt: skip
         self.by, self.units = by, frozenset(unit_of(problem, by) for problem in problems)
         self.weights, self.retire, self.seed, self.problems = weights, retire, seed, frozenset(problems)
-        self.rates = dict(rates or {})  # of its groups, of which the last counts SHARE
+        self.rates = dict(rates or {})  # of its groups; the last counts SHARE
         self.solved: dict[str, int] = {}  # groups in a row that were all right
         self.retired: set[str] = set()
         self.offered = self.passed_over = 0

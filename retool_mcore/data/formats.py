@@ -267,7 +267,7 @@ class HermesFormat(Format):
         self.observation_open = whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
-        """As `Format.parse`. Where `tools` are given a block may also hold several calls, as Tool-N1 (a JSON list) and
+        """Parse like `Format.parse`. With `tools`, a block may also hold several calls, as Tool-N1 (a JSON list) and
         ToolRL (one object a line) write them."""
         listed = self.tools if tools is None else tools
         parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in listed}

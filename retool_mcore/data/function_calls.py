@@ -1,7 +1,7 @@
 """Function-calling data sets: a row becomes conversations that the policy must answer with the right calls.
 
 A row is dropped when its calls name a tool that it does not describe, or do not fit that tool's JSON schema: the
-policy would be told that the right call is wrong. A row without any call is one whose right answer is no call. ToolACE
+right call would be graded wrong. A row without any call is one whose right answer is no call. ToolACE
 writes calls as Python text (`read_calls`).
 """
 
@@ -102,7 +102,8 @@ def own_call_problems(
 
 
 def own_call_traces(row: dict, data_source: str, index: int, *, messages: str, tools: str) -> list[Trace]:
-    """As `own_call_problems` of a chat: a trace for each assistant message, what it says and calls, on those before."""
+    """Return a chat's traces, read like `own_call_problems`: one for each assistant message, its text and calls, given
+    the messages before."""
     schemas, said = _chat(row, messages, tools)
     shown, listed = _shown(said), json.dumps(schemas, ensure_ascii=False)
     question = next((text for role, text in shown if role == "user"), "")
@@ -199,7 +200,7 @@ def _own_replies(calls: Sequence[dict], after: Sequence[_Said]) -> list[dict]:
 
 
 def _replied(calls: Sequence[dict], texts: Sequence[str]) -> list[dict]:
-    """The calls with their replies; none when they cannot be told apart."""
+    """The calls with their replies; none when they cannot be matched."""
     return [call | {"reply": text} for call, text in zip(calls, texts, strict=True)] if len(texts) == len(calls) else []
 
 
@@ -336,7 +337,7 @@ def _arguments(text: str) -> dict[str, Any]:
         if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
             return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
-        pass  # told below, as what is no call is
+        pass  # reported below, like what is no call
     raise MalformedRow("a call's arguments are not Python literals by name")
 
 

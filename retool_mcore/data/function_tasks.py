@@ -3,8 +3,8 @@
 `data=functions`: a row lists two of five functions and asks for one or two calls. It is written as a file and read back
 by xLAM's own loader.
 
-`data=calls`: 400 functions, of which no evaluation shares one with training. A row asks for one to three calls and
-lists three functions too many, mostly with a word of the right ones. A request says words and values otherwise than a
+`data=calls`: 400 functions; evaluation and training share none. A row asks for one to three calls and
+lists three functions too many, mostly with a word of the right ones. A request words its values differently from a
 call (reserve for book, 3 pm for 15), values in any order, and some of the optional ones are not asked for.
 
 A cold-start trace thinks of a function and calls it, with arguments that are right in about `right_share` of the
@@ -32,8 +32,8 @@ _DRAWS_PER_ROW = 20
 @dataclass(frozen=True)
 class _Parameter:
     type: str  # xLAM's
-    values: tuple[tuple[Any, Any], ...]  # (as it is said, as it is called with)
-    phrases: Sequence[str]  # the said value in braces
+    values: tuple[tuple[Any, Any], ...]  # (as the request says it, as the call passes it)
+    phrases: Sequence[str]  # the request's value in braces
     left_out: float = 0.0  # the share of requests without it
 
     def optional(self) -> "_Parameter":
@@ -51,7 +51,7 @@ class Function:
 
     @property
     def described(self) -> dict:
-        """As xLAM lists it."""
+        """Return the function as xLAM lists it."""
         said = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
         listed = {name: {"description": name, "type": p.type} for name, p in self.parameters.items()}
         return {"name": self.name, "description": " ".join(said), "parameters": listed}
@@ -80,7 +80,7 @@ def _one(options: Sequence[str], rng: random.Random) -> str:
 
 
 def _parameter(kind: str, values: Mapping | Sequence, *phrases: str) -> _Parameter:
-    """Return a parameter of xLAM's type `kind`; a mapping of values is {as it is said: as it is called with}."""
+    """Return a parameter of xLAM's type `kind`; a mapping of values is {value in the request: value in the call}."""
     pairs = values.items() if isinstance(values, Mapping) else zip(values, values, strict=True)
     return _Parameter(kind, tuple(pairs), phrases)
 
@@ -222,8 +222,8 @@ def rows(n: int, seed: int) -> list[dict]:
 
 
 def call_rows(n: int, seed, split: str, mix: Mapping[str, float], near: float, signatures: str = "") -> list[dict]:
-    """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
-    the distractors that have a word of a right function; `signatures`: `call_functions`'."""
+    """Draw rows of data=calls like `rows`. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls;
+    `near`: share of the distractors that have a word of a right function; `signatures`: passed to `call_functions`."""
     functions, rng = [call_functions(signatures)[p] for p in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
 
     def draw() -> dict:

@@ -103,7 +103,7 @@ def _csv_rows(file: Path) -> Iterator[Any]:
 
 
 class _Lines:
-    """The lines of a file, of which those of a row can be given back, but for its first."""
+    """The lines of a file; those of a row can be given back, except its first."""
 
     def __init__(self, stream: Iterable[str]):
         self.stream, self.number = iter(stream), 0

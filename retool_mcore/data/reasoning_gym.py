@@ -41,7 +41,7 @@ class Family(BaseModel):
 
 @dataclass(frozen=True)
 class Source:
-    """What rows of one data source are drawn from."""
+    """A source that rows of one data source are drawn from."""
 
     name: str
     family: str

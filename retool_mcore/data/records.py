@@ -1,6 +1,6 @@
-"""What a row of a data set can become: a problem (RL), a trace (SFT) or a reported reason why it is neither.
+"""The outcomes of a data set's row: a problem (RL), a trace (SFT) or a reported reason why it is neither.
 
-Every loader speaks in these records, so that the parquet schema and the public data sets' many shapes never meet.
+Every loader returns these records, which keeps the parquet schema independent of the public data sets' many shapes.
 """
 
 import json

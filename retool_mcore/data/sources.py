@@ -43,7 +43,7 @@ from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
 
 _SHOWN = 100  # characters of a malformed row
-# In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
+# In a folder only the first kind found is read: hub snapshots keep metadata as .json next to the data.
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

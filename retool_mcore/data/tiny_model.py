@@ -28,7 +28,7 @@ _FILES = yaml_beside(__file__)
 PIECES, _CONFIG = tuple(_FILES["pieces"]), _FILES["config"]
 PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
-# Every message is rendered by itself, so that the tokens of a conversation's beginning are the beginning of its tokens.
+# Each message is rendered alone: the tokens of a conversation's beginning are then the beginning of its tokens.
 # There is no default system prompt; tools are listed by signature, because a schema would be longer than the rest.
 CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text()
 

@@ -3,7 +3,7 @@ r"""Integer problems that text can solve too, in four families: what a trace sho
 `data=arithmetic` has a text branch that cannot win, so that it shows whether RL finds the tool and not what the tool is
 worth. Here every problem has a worked scratchpad, whose steps a small model learns, and a program:
 
-- `chain`: definitions in a shuffled order, two of which nothing needs. Pasted as a program most of them end in a
+- `chain`: definitions in a shuffled order, two of them unused. Pasted as a program most of them end in a
   NameError; put in order they are right. Its level is the number of steps and of digits. `chainx` multiplies by
   numbers of so many digits, in one step of the scratchpad, where `chain` multiplies by one digit.
 - `search`: the smallest number with two remainders: a list of candidates, or a loop.
@@ -82,7 +82,8 @@ def bucket(structure: str) -> int:
 
 
 def problem(item: Item, index: int) -> Problem:
-    """As RL and evaluation read it; the data source is the family, so that metrics tell the families apart."""
+    """Return the problem that RL and evaluation read; the data source is the family: metrics tell the families
+    apart."""
     return Problem(item.family, item.question, item.answer, index)
 
 

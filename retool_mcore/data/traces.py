@@ -17,7 +17,7 @@ from retool_mcore.data.boxed import boxes
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
 
-# By the part of a solution, the tags that may end it, and the part that each begins; `gap` lies between </code> and
+# By the part of a solution, the tags that may end it, and the part that each begins; `gap` is between </code> and
 # <interpreter>.
 _STEPS = {
     "text": {"<code>": "code"},
