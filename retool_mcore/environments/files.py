@@ -1,4 +1,4 @@
-"""What a policy may do to a repository's files: look, search and edit. Pure functions of {path: text}."""
+"""Operations of a policy on a repository's files: look, search and edit. Pure functions of {path: text}."""
 
 from collections.abc import Mapping, MutableMapping
 

@@ -1,8 +1,8 @@
 """A generated task set: small Python repositories with tests and one injected bug. No download.
 
-Every task is verified in the sandbox when it is made: its tests and its hidden checks fail as it is given, and the
-reference fix passes both. A function that gets a bug is either of the training or of the validation set; beside it,
-without a bug, any function may lie in a repository.
+Every task is verified in the sandbox when it is made: its tests and its hidden checks fail before the fix, and the
+reference fix passes both. A function that gets a bug is in the training or the validation set, never in both;
+any function may be in a repository without a bug.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
 
 
 def _cases(rng: random.Random, function: Function) -> list[_Case]:
-    """As many cases as a function has, visible and hidden, no call twice where the arguments allow it."""
+    """Return all the cases that a function has, visible and hidden, no call twice where the arguments allow it."""
     names: dict = {}
     exec(function.source, names)
     cases: dict[str, _Case] = {}

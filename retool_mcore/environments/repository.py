@@ -112,7 +112,7 @@ class Check:
 
 @dataclass(frozen=True)
 class RepositoryTask:
-    """`issue`: what the policy is told. `files`: the repository, {path: text}, its tests under tests/.
+    """`issue`: the task that the policy reads. `files`: the repository, {path: text}, its tests under tests/.
 
     A task with neither test files nor checks is refused: it could not be scored.
     """
@@ -200,7 +200,8 @@ class RepositoryEnvironment:
         return float((await self._run(_RUN_TESTS)).status is Status.SUCCESS)
 
     async def values(self) -> list[str]:
-        """What the hidden checks' calls give with the repository as it is; [] when the run did not end well."""
+        """Return the values of the hidden checks' calls on the repository as it is; [] when the run did not end
+        well."""
         mark = secrets.token_hex(16)
         calls = json.dumps([{"setup": check.setup, "call": check.call} for check in self.task.checks])
         result = await self._run(_run_checks(calls, mark))

@@ -103,7 +103,7 @@ class Game:
                 np.random.set_state(before[1])
 
     def _seen(self) -> str:
-        """What the game has said since the last call: the wrappers of textarena repeat all that was said before."""
+        """Return the game's text since the last call: the wrappers of textarena repeat all earlier text."""
         _, messages = self.inner.get_observation()
         return "\n".join(text for _, text, kind in messages or () if kind != self.player).strip()
 

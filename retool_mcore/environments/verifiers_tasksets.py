@@ -65,7 +65,7 @@ class TasksetEnvironment:
     def tasks(self, numbers: range | None, split: str) -> Iterator[tuple[list[dict[str, str]], str]]:
         """(chat messages, the task's data as JSON) of the tasks of these numbers, None: of all, whatever the split.
 
-        Raises UserError for a taskset without end of which all are asked for, and a task that its user begins.
+        Raises UserError when all tasks of an endless taskset are requested, and for a task that its user begins.
         """
         if numbers is None and not self.taskset.bounded:
             raise UserError(f"the verifiers taskset {self.name} has no end: say how many tasks to take.")
