@@ -1,4 +1,4 @@
-"""What the causes read: a stage's metrics by step, its trajectories, its configuration and how it ended."""
+"""The data that the causes read: a stage's metrics by step, its trajectories, its configuration and how it ended."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
