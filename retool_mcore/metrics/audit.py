@@ -19,10 +19,10 @@ INTERPRETER, POLICY, PREDICTED = 0, 1, 2  # PREDICTED: an observation that the r
 
 @dataclass(frozen=True)
 class Columns:
-    """What the update reads, rows of all trajectories one behind the other; `tokens` values each unless None.
+    """Columns that the update reads, rows of all trajectories one after the other; `tokens` values each unless None.
 
-    offsets (rows + 1,) int64: row i is [offsets[i], offsets[i + 1]). response_ids int; response_mask and loss_mask, of
-    which the latter is verl's token count in the loss, bool or int; advantages, is_weights, rollout_log_probs,
+    offsets (rows + 1,) int64: row i is [offsets[i], offsets[i + 1]). response_ids int; response_mask and loss_mask,
+    bool or int (loss_mask is verl's count of tokens in the loss); advantages, is_weights, rollout_log_probs,
     old_log_probs float32. trainer_log_probs float32: the trainer's own, where the loss takes the rollout engine's as
     old_log_probs (correction=bypass).
     """
@@ -106,7 +106,7 @@ def audit(
 
     spans: `span_mask` of the two, where the caller has it already.
 
-    A fault is anything of which training would be wrong: an interpreter token with a mask that is not 0 in the loss,
+    A fault is anything that makes training wrong: an interpreter token with a mask that is not 0 in the loss,
     or token ids or log-probabilities of the batch that are not those that the rollout recorded. A value that is not
     finite is no fault of the mask: `not_finite` names it. Metrics:
 
