@@ -1,4 +1,4 @@
-"""What to change of a layout first: the search over its neighbours, which differ in one thing."""
+"""The first changes to make to a layout: the search over its neighbours, which differ in one thing."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from retool_mcore.planner.search import NEAR, Plan, Problem, candidates, planned
 from retool_mcore.planner.settings import overrides
 
 MOST = 3
-ALIKE = 1.005  # of two neighbours that are so near the one with fewer words is told
+ALIKE = 1.005  # of two neighbours this near, the one with fewer words is reported
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _engines(problem: Problem, plan: Plan, layout: Layout, left: float) -> Itera
 
 
 def words(before: Plan, after: Plan) -> list[str]:
-    """Of the command line, that make one of the other."""
+    """Return the command-line overrides that turn plan `before` into `after`."""
     found = overrides(before.layout, after.layout)
     if before.rollout is not None and after.rollout is not None:
         keys = {"tp": "rollout_tp", "utilisation": "gpu_memory_utilization", "max_num_seqs": "max_num_seqs"}

@@ -1,4 +1,4 @@
-"""What follows from a run's size, where the configuration says null. A number there wins."""
+"""Values that follow from a run's size, where the configuration says null. A number there wins."""
 
 import math
 
@@ -32,7 +32,7 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
     left = cores - CORES_A_GPU * parallel.gpus_per_node * (parallel.device == "cuda")
     # A rollout worker gets whole groups; the workers share with the programs the cores that are left.
     most = max(1, min(train.batch, parallel.nodes * left // 2))
-    # One a node at least where there are more nodes: programs run beside them.
+    # One a node at least where there are more nodes: programs run next to them.
     agents = parallel.agent_workers or min(most, max(parallel.nodes, math.ceil(trajectories / EPISODES_A_WORKER)))
     return {
         "parallel.agent_workers": agents,

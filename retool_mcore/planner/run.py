@@ -22,8 +22,8 @@ SAVING_SHARE = 0.05  # of the time, which saves by the clock take at most (state
 
 
 def shape_of(config: DictConfig) -> Shape | None:
-    """Of the folder model.path, or of a name of SHAPES; None where neither is there. Raises UserError for a folder of
-    another architecture."""
+    """Return the shape of the folder model.path, or of a name of SHAPES; None where there is neither. Raises UserError
+    for a folder of another architecture."""
     path = str(OmegaConf.select(config, "model.path"))
     return Shape.from_hf(path) if Path(path).is_dir() else SHAPES.get(str(config.model.name))
 
@@ -36,7 +36,8 @@ def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
 
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
-    """What a stage `sft` or `rl` asks of the planner. `batch`: lengths that are known; None: spread to the limits."""
+    """Return the planner's problem for a stage `sft` or `rl`. `batch`: lengths that are known; None: spread to the
+    limits."""
     train, rl, shape = config.train, "n" in config.train, shape.adapted(config)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens if rl else train.max_length
     sequences = train.batch * (train.n if rl else 1)
@@ -129,7 +130,8 @@ def steps_between_saves(config: DictConfig, save: float, step: float) -> int:
 
 
 def save_seconds(problem: Problem, layout: Layout) -> float:
-    """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
+    """Return the seconds that a save takes on the rank with most to write: its share of the optimizer, and the whole
+    model's weights, which the first rank gathers."""
     parameters = max(trained_parameters(problem.shape, layout, stage) for stage in layout.stages)
     size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
     return size * (1 + ("critic" in problem.beside)) / WRITTEN

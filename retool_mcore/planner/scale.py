@@ -63,7 +63,7 @@ def resized(config: DictConfig, gpus: int, *, scale_batch: bool = False) -> Dict
 
 
 def gpus_of(config: DictConfig) -> int:
-    """The trainer's, and those of engines beside them."""
+    """The trainer's, and those of separate engines."""
     own = config.pipeline.rollout_nodes * config.pipeline.rollout_gpus
     return config.parallel.nodes * config.parallel.gpus_per_node + own
 
@@ -184,8 +184,8 @@ def row(
 
 
 def ettr(step_s: float, save: float, every: int, gpus: int, seed: int) -> float:
-    """Of the time with failures at random: the share of steps that are kept. A failure loses the steps since the last
-    save, and takes until it is seen, the processes are there again and the checkpoint is read."""
+    """Return the share of the time whose steps are kept, with failures at random. A failure loses the steps since the
+    last save, and takes until it is seen, the processes run again and the checkpoint is read."""
     draw, kept, wall = random.Random(seed), 0.0, 0.0
     for _ in range(FAILURES):
         ran = draw.expovariate(gpus / (3600 * MTBF_GPU_H))

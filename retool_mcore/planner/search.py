@@ -33,7 +33,7 @@ ERROR = 0.03  # of the predicted memory: the largest of 41 measured rows was 2.4
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be planned. `rl`: vLLM shares the GPUs and a step is generation, log-probs, update and push."""
+    """A planning problem. `rl`: vLLM shares the GPUs and a step is generation, log-probs, update and push."""
 
     shape: Shape
     nodes: int
@@ -42,14 +42,14 @@ class Problem:
     rl: bool = True
     base: Layout = Layout(fused_swiglu=True, fused_rope=True)  # what every layout has, as its switches
     updates: int = 1  # optimizer steps, which share the batch
-    beside: tuple[str, ...] = ()  # models beside the policy: critic, reference
+    beside: tuple[str, ...] = ()  # models next to the policy: critic, reference
     max_num_seqs: int = 256  # trajectories that a replica of vLLM works at
     log_probs_every: int = 1  # steps from one pass for old log-probabilities to the next
-    own_gpus: int = 0  # of vLLM, which generates beside the training; 0: they take turns on the trainer's
+    own_gpus: int = 0  # of vLLM, which generates during the training; 0: they take turns on the trainer's
 
     @cached_property
     def update_batch(self) -> Batch:
-        """Of one optimizer step."""
+        """Return the batch of one optimizer step."""
         return self.batch if self.updates == 1 else self.batch.sample(len(self.batch.lengths) // self.updates)
 
     @property

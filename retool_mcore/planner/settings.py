@@ -1,4 +1,4 @@
-"""What of verl's Megatron settings changes memory or time: the switches of a Layout."""
+"""The settings of verl's Megatron that change memory or time: the switches of a Layout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -73,7 +73,7 @@ def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
 
 
 def checked_layout(model: Model | Shape, parallel: DictConfig) -> Layout:
-    """The same over all devices of the group. Raises UserError when it does not divide them or the model."""
+    """Return the layout over all devices of the group. Raises UserError when it does not divide them or the model."""
     world = {"nodes": parallel.nodes, "gpus_per_node": parallel.gpus_per_node}
     return layout_of(parallel, dp=check_layout(model, **world, **sizes(parallel)))
 

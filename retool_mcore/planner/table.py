@@ -1,5 +1,5 @@
-"""What a search found, for a person: the ranked table, the memory and the time of the chosen layout; and that layout as
-a file of configs/parallel/."""
+"""The printed result of a search: the ranked table, the memory and the time of the chosen layout; and that layout as a
+file of configs/parallel/."""
 
 import re
 from pathlib import Path
@@ -66,7 +66,7 @@ def offloaded(layout) -> str:
 
 
 def memory_table(problem: Problem, plan: Plan) -> Table:
-    """Of the fullest GPU: in an update, and in generation."""
+    """Return the memory table of the fullest GPU: in an update, and in generation."""
     machine = problem.machine
     table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", *numbers("GiB"))
     parts = dict(plan.memory.parts)

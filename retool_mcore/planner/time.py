@@ -124,7 +124,7 @@ class _Work:
         return 6.0 * self.tokens * self.trained / self.product(rows, self.shape.lora, rows) if self.shape.lora else 0.0
 
     def attention(self, passes: float) -> float:
-        """The backward makes five products of the forward's two: 2.5 passes, of which model FLOPs count two."""
+        """The backward makes five products of the forward's two: 2.5 passes; model FLOPs count two."""
         forward = flops.attention_of_pairs(self.shape, self.pairs) / self.layout.pp
         rate = self.machine.bf16 * self.machine.constants.attention
         return passes * forward / (self.layout.tp * self.layout.cp) / rate

@@ -54,7 +54,7 @@ def _told(change: Change) -> str:
 
 
 def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, beside: Sequence[str]) -> None:
-    """Prints it all. lengths: where they are from; beside: lines about a node's memory and the disk."""
+    """Prints it all. lengths: their source; beside: lines about a node's memory and the disk."""
     console, batch = Console(width=120, highlight=False), problem.batch
     mean = sum(batch.lengths) / len(batch.lengths)
     console.print(
