@@ -59,7 +59,7 @@ NOT_QUANTISED = "give the model's folder in bfloat16, float16 or float32"
 
 
 def check_architecture(model: Model, *, vanilla_mbridge: bool) -> None:
-    """Refuse a model that the layout's bridge does not build, or builds otherwise than transformers and vLLM."""
+    """Refuse a model that the layout's bridge does not build, or builds in another way than transformers and vLLM."""
     config, file = read_json(model.folder / "config.json"), model.folder / "config.json"
     if config.get("quantization_config"):
         kind = (read_mapping(config["quantization_config"])).get("quant_method") or "unknown"

@@ -22,7 +22,7 @@ from retool_mcore.rewards.verdict import ENVIRONMENT
 
 @dataclass(frozen=True)
 class Graded:
-    """What recipes with one value of recipe.answer grade, and what to do where recipe and rows differ."""
+    """The answers that recipes with one value of recipe.answer grade, and what to do where recipe and rows differ."""
 
     text: str
     ability: str | None = None  # of the rows
@@ -236,7 +236,7 @@ def check_call_style(template: str, recipe: Mapping) -> None:
 
 
 def check_prepared_template(files: Iterable[Path], rollout_format: str) -> None:
-    """As check_template, for what the files really hold: they may have been prepared before data.prompt was changed.
+    """Check like check_template, for what the files really hold: data.prompt may have changed since they were prepared.
 
     Only the first row is read, and only our own templates are recognised: a prompt of the user's own passes.
     """
@@ -270,10 +270,10 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
 
 
 def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
-    """What to tell of the validation of the section `train` on so many problems; "" where there is none.
+    """Return a message about the validation of the section `train` on so many problems; "" where there is none.
 
-    problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's comes on top.
-    Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
+    problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's validation
+    comes on top. Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
     """
     every, before = train["eval_every"], train.get("eval_before", False)
     if every < 1 and not before:

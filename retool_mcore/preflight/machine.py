@@ -66,17 +66,17 @@ def gpus_if_any() -> list[dict[str, Any]]:
 
 
 def gpu_memory_bytes() -> list[int | None]:
-    """Of each GPU of this node, None where it does not tell; [] without a driver that works."""
+    """Return the memory of each GPU of this node, None where it does not report it; [] without a working driver."""
     return [gpu["memory_mb"] and gpu["memory_mb"] * 2**20 for gpu in gpus_if_any()]
 
 
 def gpu_names() -> list[str]:
-    """Of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a driver that works."""
+    """Return the name of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a working driver."""
     return [gpu["name"] for gpu in gpus_if_any()]
 
 
 def compute_capabilities() -> list[float]:
-    """Of each GPU of this node, as 9.0 of an H100; [] without a driver that works."""
+    """Return the compute capability of each GPU of this node, as 9.0 of an H100; [] without a working driver."""
     try:
         return [float(line) for line in nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader").splitlines()]
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
 
 
 def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float | None, source: str) -> None:
-    """Engines with devices of their own find them beside the trainer's.
+    """Engines with devices of their own need them in addition to the trainer's.
 
     pipeline, layout: the sections `pipeline` and `parallel`; devices: all that Ray will have, None where only Ray
     knows; source: who says so.
@@ -135,7 +135,7 @@ def limited() -> str:
 
 
 def tell_write_time(run_dir: str | Path, size: int) -> None:
-    """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, beside the run's files.
+    """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, next to the run's files.
 
     Never refused: ranks of several nodes write at once.
     """

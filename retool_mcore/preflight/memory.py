@@ -1,4 +1,4 @@
-"""Do an update and the models beside vLLM fit the GPUs, and what a run keeps beside them the nodes? By the planner's
+"""Do an update and the models next to vLLM fit the GPUs, and does the rest of a run fit the nodes? By the planner's
 arithmetic (retool_mcore/planner/memory.py)."""
 
 import math
@@ -45,8 +45,8 @@ def check_update(
 
     Args:
         folder: the policy's.
-        critic: PPO's, which has the policy's layout and lies beside it, unless parallel.megatron moves both away.
-        reference: the starting policy for the KL term, whose weights lie there too.
+        critic: PPO's, which has the policy's layout and GPUs, unless parallel.megatron moves both away.
+        reference: the starting policy for the KL term, whose weights are there too.
         engine: vLLM shares the GPUs and is given its share of them while the models stay.
         config: the stage's, whose adapters (model.lora) alone are trained; None: all weights are.
     """
@@ -85,7 +85,7 @@ def _listed(beside: Mapping[str, float]) -> str:
 
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
-# the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.
+# the whole machine (benchmarks/results/rl_step.json), with MIN_CPU_MEMORY_BYTES counted for the rest.
 PROCESS_BYTES = 8 * GIB
 
 
@@ -101,12 +101,13 @@ class Needs:
 
     @property
     def least(self) -> float:
-        """What a node is refused below: the prediction, less its error where it is one."""
+        """Return the bytes below which a node is refused: the prediction, less its error where it is one."""
         return self.total / (1 + TOLERANCE * (len(self.parts) > 1))
 
 
 def pinned(size: float) -> int:
-    """What torch takes for `size` bytes of pinned memory: a power of two (ATen/core/CachingHostAllocator.h)."""
+    """Return the bytes that torch takes for `size` bytes of pinned memory: a power of two
+    (ATen/core/CachingHostAllocator.h)."""
     return 1 << (int(size) - 1).bit_length() if size >= 1 else 0
 
 
@@ -143,7 +144,8 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
 
 
 def node_needs(config: DictConfig, model: Path | Shape | None) -> Needs:
-    """What a node needs; of other stages than sft and rl, and of a model that the planner does not know, the least.
+    """Return a node's needs; for other stages than sft and rl, and for a model that the planner does not know, the
+    least.
 
     model: the policy's folder, None when it is not there, or its shape.
     """

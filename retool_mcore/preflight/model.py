@@ -75,7 +75,7 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
 
 
 def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
-    """Refuse positions that the layout's bridge would build otherwise than transformers and vLLM, in silence.
+    """Refuse positions that the layout's bridge would build in another way than transformers and vLLM, in silence.
 
     Megatron-Bridge 0.5.1 builds llama3 (of Llama, with its own three numbers) and yarn, mbridge with our
     backends/megatron/bridges.py the first alone.
@@ -161,7 +161,7 @@ def check_fp8(config: Any, model: Model) -> None:
 
 
 def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:
-    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs.
+    """The tokenizer next to the weights belongs to them, can end a turn and has the chat template the format needs.
 
     template: the text of the model group's, in place of the tokenizer's.
     """

@@ -43,7 +43,7 @@ class Trial:
         self.rows = rows_of(files)
 
     def judge(self, text: str, number: int = 0) -> Tried:
-        """What a response `text` to row `number` is worth. Raises UserError for a row that is not there."""
+        """Judge a response `text` to row `number`. Raises UserError for a row that does not exist."""
         if not 0 <= number < len(self.rows):
             raise UserError(f"row {number}: the rows are numbered from 0 to {len(self.rows) - 1}.")
         row = self.rows[number]
@@ -62,7 +62,7 @@ class Trial:
         return self.recipe["answer"] not in ("environment", "tests")
 
     def lines(self, tried: Tried) -> list[str]:
-        """What is printed of one text."""
+        """Return the printed lines about one text."""
         scored, answer, recipe = tried.scored, tried.answer, self.recipe
         arguments = ", ".join(f"{name}={value}" for name, value in recipe["reward"]["args"].items())
         lines = [f"reward    {scored.reward:g}  ({recipe['reward']['name']}{f': {arguments}' if arguments else ''})"]

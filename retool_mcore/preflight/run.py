@@ -244,7 +244,7 @@ def check_rollout_devices(config: DictConfig) -> None:
 
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
-    """`models`: which others lie beside the policy, as in memory.check_update."""
+    """`models`: the others next to the policy, as in memory.check_update."""
     found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
     if found and None not in found:
         memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), config=config, **models)
@@ -275,7 +275,7 @@ def check_bucket(config: DictConfig, model: Model) -> None:
 
 
 def check_checkpoints(stage: str, config: DictConfig, model: Model) -> None:
-    """Room on the disk for the checkpoints to come, and memory for what lies beside the GPUs."""
+    """Room on the disk for the checkpoints to come, and node memory for what is not on the GPUs."""
     disk.check_checkpoints(stage, config, model.parameters)
     needs = memory.node_needs(config, model.folder)
     memory.check(needs, memory=resources.available_memory_bytes())
