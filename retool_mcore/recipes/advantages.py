@@ -84,7 +84,7 @@ def gae(
 
 
 def whiten(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """`values` with mean 0 and variance 1 over the mask; what lies outside is moved along."""
+    """`values` with mean 0 and variance 1 over the mask; values outside the mask are shifted and scaled alike."""
     count = mask.sum()
     mean = masked_mean(values, mask)
     variance = masked_mean((values - mean) ** 2, mask) * (count / (count - 1).clamp(min=1))

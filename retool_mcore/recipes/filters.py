@@ -1,4 +1,5 @@
-"""What a recipe does not learn from: groups that are dropped whole and replaced, samples that the loss leaves out."""
+"""Filters of what a recipe does not learn from: groups that are dropped whole and replaced, samples that the loss
+leaves out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

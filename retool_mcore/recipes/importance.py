@@ -156,7 +156,8 @@ def _weight_metrics(weights, raw, log_weight, mask, level: str, low: float, high
 
 
 def _rejection_metrics(statistic, of_sequence, mask, low: float | None, high: float) -> dict[str, float]:
-    """Of one mode, by what it judges: `of_sequence` (samples,), or where that is None each token of `statistic`."""
+    """Return the metrics of one mode by what it judges: `of_sequence` (samples,), or where that is None each token of
+    `statistic`."""
     some = mask.sum(dim=-1) > 0
     sequences = (masked_mean(statistic, mask, axis=-1) if of_sequence is None else of_sequence)[some]
     above, below = (sequences > high).float().mean(), 0.0 if low is None else (sequences < low).float().mean()
@@ -183,7 +184,7 @@ def _rejection_metrics(statistic, of_sequence, mask, low: float | None, high: fl
 
 
 def _shares(passes: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
-    """What one mode alone rejects: share of the tokens, and of the trajectories that have any."""
+    """Return the shares that one mode alone rejects: of the tokens, and of the trajectories that have any."""
     some = (mask.sum(dim=-1) > 0).float()
     whole = (~((passes < 0.5) & mask.bool())).all(dim=-1).float()
     return {

@@ -24,7 +24,7 @@ class Cut:
 
 
 def partitions(order: Sequence[int], lengths: Sequence[int], cut: Cut) -> list[list[int]]:
-    """The rows of each rank: every `cut.size` of `order` are a mini-batch, of which each rank gets an equal number and
+    """The rows of each rank: every `cut.size` of `order` are a mini-batch; each rank gets an equal number of it and
     about an equal share of the work. `lengths`: tokens of each row."""
     parts: list[list[int]] = [[] for _ in range(cut.ranks)]
     for start in range(0, cut.rows, cut.size):
