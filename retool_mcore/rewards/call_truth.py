@@ -221,7 +221,7 @@ def _is_list(values: list, option: Any, loose: bool) -> bool:
 
 
 def _same(value: Any, known: Any, loose: bool) -> bool:
-    # What lies deeper than an item is compared as it is written.
+    # Anything deeper than an item is compared as written.
     return _equal(value, known, loose and type(value) is type(known) is str)
 
 

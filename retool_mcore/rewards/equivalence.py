@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=100_000)
 def _remembered(answer: str, truth: str, rounded: bool) -> list:
-    """[verdict, by whom the next caller is told that it was decided]"""
+    """[verdict, who decided it, as reported to the next caller]"""
     return [decide(answer, truth, rounded), "front"]
 
 

@@ -1,4 +1,5 @@
-"""What a recipe's reward and filters see of one trajectory: the grader's verdict, the policy's turns, its calls."""
+"""The view of one trajectory that a recipe's reward and filters get: the grader's verdict, the policy's turns, its
+calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

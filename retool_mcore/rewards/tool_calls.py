@@ -70,7 +70,7 @@ def _calls(values: Any) -> list[dict] | None:
 
 
 def first_thought(text: str) -> str | None:
-    """What the first `<think>...</think>` of `text` holds; None without one."""
+    """Return the content of the first `<think>...</think>` of `text`; None without one."""
     _, opened, rest = text.partition("<think>")
     thought, closed, _ = rest.partition("</think>")
     return thought if opened and closed else None

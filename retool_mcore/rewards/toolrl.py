@@ -133,7 +133,7 @@ def toolrl(
 
 
 def _called(text: str) -> str | None:
-    """What stands between the first `<tool_call>` right behind a `</think>` and the end; None for another format."""
+    """Return the text between the first `<tool_call>` right after a `</think>` and the end; None for another format."""
     text = text.strip()
     begins = _CALLS_FOLLOW.search(text) if text.startswith("<think>") and text.endswith(_END) else None
     # The end tag is not part of the opening one, so the two cannot overlap.

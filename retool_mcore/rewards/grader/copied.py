@@ -66,7 +66,7 @@ def _formulas(question: str) -> list[object]:
 
 
 def _form(node: Node) -> object:
-    """What the form of an answer is: its parts in order, sums and products without their order."""
+    """Return the form of an answer: its parts in order, sums and products without their order."""
     if node.kind == "relation" and set(node.operators) == {"="}:
         return _form(node.items[-1])
     if node.kind == "scalar":

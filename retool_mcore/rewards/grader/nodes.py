@@ -61,7 +61,7 @@ class Unreadable(ValueError):
 
 
 def _depths(text: str):
-    """(position, character or command, depth) of what lies outside words; brackets count whatever their kind."""
+    """(position, character or command, depth) of everything outside words; brackets count whatever their kind."""
     depth = at = 0
     while at < len(text):
         c = text[at]

@@ -28,7 +28,7 @@ Point = dict[str, float]
 
 
 class Branches:
-    """What two trees have that is another function from place to place.
+    """Parts of two trees that are another function from place to place.
 
     kinks: (tree, whether it is rounded) of each argument of a floor, absolute value, root or logarithm. counted:
     letters of factorials and binomials, which are integers. rounded: letters inside of a floor or ceiling.

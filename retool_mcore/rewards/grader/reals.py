@@ -1,4 +1,4 @@
-"""Sets of real numbers, however they are said: intervals, conditions, what is left out, as intervals in order."""
+"""Sets of real numbers, however they are written: intervals, conditions, what is left out, as intervals in order."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def _piece(low: str, high: str, closed: tuple[bool, bool]) -> tuple[Piece, ...] 
 
 
 def _union(pieces) -> tuple[Piece, ...]:
-    """Pieces that touch or lie in each other as one."""
+    """Merge pieces that touch or contain each other."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda p: (p.low, not p.closed[0])):
         last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Families of solutions over the integers, as terms of which a letter is any integer."""
+"""Families of solutions over the integers, as terms with a letter for any integer."""
 
 import re
 

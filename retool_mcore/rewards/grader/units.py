@@ -172,7 +172,7 @@ def joined(text: str) -> str:
 
 
 def split_letter(text: str) -> Quantity | None:
-    """As `split` for `5 m`, which may also be a product; None when it does not look so."""
+    """Split like `split` for `5 m`, which may also be a product; None when it does not look so."""
     match = _LETTER.search(text)
     if not match:
         return None
