@@ -154,7 +154,7 @@ async def _turns(
         elif len(turn.ids) == room:
             trajectory.finish = "length"
         elif not calls:
-            # A turn that ended neither by itself nor by a limit of ours met the end of the engine's context.
+            # A turn that ended neither on its own nor by a limit of ours met the end of the engine's context.
             trajectory.finish = "turn_length" if len(turn.ids) == max_tokens else "length"
         elif not calls_left or (spent(calls) and limits.after_last_call == "end"):
             trajectory.finish = "max_turns"
