@@ -139,8 +139,9 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
-    """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing. Raises UserError
-    where its checkpoints have another format than this attempt would read, or `began_with.check` refuses them."""
+    """Return the values that a resumed stage keeps of its first attempt, whatever they are now; "" for nothing. Raises
+    UserError where its checkpoints have another format than this attempt would read, or `began_with.check` refuses
+    them."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
@@ -309,7 +310,7 @@ def run_process(
 
 
 def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, str]:
-    """Of the stage's process: its device's, and where loggers and heartbeats write."""
+    """Return the environment of the stage's process: its device's variables, and where loggers and heartbeats write."""
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
     (folder / "stacks").mkdir(exist_ok=True)  # NCCL's last operations, rank by rank, when one of them times out

@@ -102,7 +102,7 @@ def stop(
         leader: the stage's first process; None when it is gone already.
         hurry: asked while waiting; true cuts the grace short (a second Ctrl-C).
     """
-    known = find(stage_id, known) | set(known)  # before the leader goes: orphans can no longer be told by their parent
+    known = find(stage_id, known) | set(known)  # before the leader goes: orphans have another parent
     if leader is not None and leader.poll() is None:
         _signal_group(leader.pid, signum)
     deadline = time.monotonic() + grace_s

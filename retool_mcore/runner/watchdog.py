@@ -26,7 +26,7 @@ DUMP_TIMEOUT_S = 60.0
 MAX_GAP_S = 30.0
 READING = (heartbeat.START, heartbeat.LOAD)
 TAIL_CHARACTERS = 4000  # Ray's line about a dead worker is shorter
-DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices by itself has a better error to tell
+DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices first reports a better error
 
 
 class Watchdog:
@@ -50,7 +50,7 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Of the phase that runs."""
+        """Return the limit of the phase that runs."""
         if self.phase not in self.known:
             return max(self.start_s, 2 * self.patience_s)
         longest = max(self.known[self.phase], self.longest_s)
@@ -109,7 +109,7 @@ class DeadWorker:
         if not self.sentence:
             text, self.position = self._read(self.position)
             self.tail += text
-            if dead_worker(self.tail):  # the line that names its class may lie far before
+            if dead_worker(self.tail):  # the line that names its class may come long before
                 self.sentence, self.since = dead_worker(self._read(self.start)[0], fatal=True), time.monotonic()
                 self.tail = self.tail.rpartition("\n")[2]
             self.tail = self.tail[-TAIL_CHARACTERS:]
