@@ -62,7 +62,7 @@ async def probe(sandbox: Sandbox) -> None:
 
 
 def describe(sandbox: Sandbox) -> str:
-    """What answered a probe, in words."""
+    """Say what answered a probe."""
     if isinstance(sandbox, PoolSandbox):
         return f"sandbox service at {sandbox.host_list}"
     return f"isolation: {sandbox.level}"  # type: ignore[attr-defined]

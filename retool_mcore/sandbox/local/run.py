@@ -47,7 +47,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the program has ended, by itself or by a signal."""
+        """Whether the program has ended, on its own or by a signal."""
         return self.exit_code is not None or (self.place is not None and self.place.exit_status is not None)
 
     def stop(self, status: Status, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What no limit of a single process bounds: all processes of a run together, and the size of its folder."""
+"""Bounds that no limit of a single process sets: all processes of a run together, and the size of its folder."""
 
 import os
 import time

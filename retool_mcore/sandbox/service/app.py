@@ -160,7 +160,7 @@ class Service:
         self._sessions[session] = None
         self._sessions.move_to_end(session)
         if len(self._sessions) > MAX_SESSIONS:
-            # Each is a process; its owner is told that it is not known here, and makes it again.
+            # Each is a process; its owner learns that it is not known here, and makes it again.
             await self.sandbox.end_session(self._sessions.popitem(last=False)[0])  # type: ignore[attr-defined]
 
     async def _end_session(self, request: web.Request) -> web.Response:

@@ -54,7 +54,7 @@ File = Annotated[bytes, BeforeValidator(_decoded)]
 
 
 class RunRequest(BaseModel):
-    """What a request holds, `files` decoded; its other fields are passed over."""
+    """The content of a request, `files` decoded; its other fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 

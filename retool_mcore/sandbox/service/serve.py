@@ -49,7 +49,7 @@ async def serve(
     Args:
         config: for `create_sandbox`; its kind must be "local". `workers` is the number of programs at once.
         port: 0 takes a free one.
-        register: folder in which a file with this service's address, its token in it, lies while it takes runs
+        register: folder that holds a file with this service's address and token while the service takes runs
             (sandbox.hosts_from). Only this user can read it.
         advertise: this machine's name in that address; None: `host`, or the host name where that is a wildcard.
 
