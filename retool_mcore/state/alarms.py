@@ -115,7 +115,7 @@ KEPT = ("actor/entropy", "critic/score/mean", "val/accuracy", *(f"alarm/{name}" 
 
 
 def engine_switches(settings: Mapping) -> dict[str, bool | float]:
-    """What backends/megatron/guarded_update.py has to know, for override_mcore_model_config."""
+    """Return the settings that backends/megatron/guarded_update.py needs, for override_mcore_model_config."""
     spikes, watched = settings["gradient_norm"], [settings[name]["answer"] != "ignore" for name in AFTER[:2]]
     return {
         "watch_updates": any(watched),

@@ -6,7 +6,7 @@ atomically; `repair` makes verl's tracker agree with that before a trainer start
 COMPLETE nor the best, and forgets at every start what it saved before: it is off, `rotate` does it.
 
 Layout under a stage's `checkpoints/`: `global_step_N/[actor/]{model/huggingface,optimizer,extra}`, COMPLETE;
-`best.json` beside them. Imported on login nodes: no torch here.
+`best.json` next to them. Imported on login nodes: no torch here.
 """
 
 import json
@@ -109,7 +109,8 @@ def repair(root: Path) -> Path | None:
 
 
 def best(root: Path) -> dict | None:
-    """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
+    """Return the content of best.json, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else
+    None."""
     found = json.loads((root / BEST).read_text()) if (root / BEST).is_file() else None
     return found if found and _is_whole(folder_of(root, found["step"])) else None
 
@@ -132,7 +133,7 @@ def rotate(
     The best is taken from the stage's own metrics files at the very steps of the checkpoints, the recorded best
     included. A checkpoint whose metric is not measured yet can only be the newest, which stays, and counts next time;
     one that has no such value, or NaN, is never the best. verl validates step N with the very weights of checkpoint N.
-    The highest value is the best, though others may lie within its standard error: of equals any will do, and of equal
+    The highest value is the best, though others may be within its standard error: of equals any will do, and of equal
     values it is the later step.
 
     Args:
@@ -230,7 +231,7 @@ def half_trained(policy: Path) -> tuple[str, int] | None:
 
 
 def policy_step(path: Path) -> int:
-    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
+    """The training step of a policy in a checkpoint folder, 0 elsewhere."""
     return next((step_of(folder) for folder in path.resolve().parents if _FOLDER.fullmatch(folder.name)), 0)
 
 

@@ -23,7 +23,7 @@ CHUNK = 1 << 24
 
 
 class Piece(NamedTuple):
-    """A tensor, or a whole file: its name, its type and shape ("" of a file), and where its bytes lie."""
+    """A tensor, or a whole file: its name, its type and shape ("" of a file), and the place of its bytes."""
 
     name: str
     kind: str
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 def check(stage_dir: Path, folder: Path, what: str) -> None:
-    """Raises UserError where `folder` holds other weights than the stage began with. what: lies on them, in words."""
+    """Raises UserError where `folder` holds other weights than the stage began with. what is named in the error."""
     known = _read(stage_dir)
     if known is not None and known["files"] != _listed(folder) and known["digest"] != digest(folder):
         raise other_weights(what, folder, known["path"])
@@ -49,7 +49,7 @@ def pin(stage_dir: Path, folder: Path, resumed: bool) -> None:
 
 
 def other_weights(what: str, folder: Path | str, began: Path | str) -> UserError:
-    """The refusal of weights on which `what` does not lie. began: the folder that held the right ones."""
+    """The refusal of weights that `what` is not based on. began: the folder that held the right ones."""
     return UserError(
         f"{what} lies on other weights than {folder} holds: give init_from the folder that the run began with ({began} "
         "then), or take another name."
@@ -77,7 +77,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> list[list]:
-    """What changes with a file's content, so that weights that stay are not read at every start."""
+    """Return values that change with a file's content: weights that stay are not read at every start."""
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(folder)]
 
 
