@@ -110,7 +110,7 @@ class Toolbox:
         return toolbox
 
     async def answer(self, text: str, episode: Episode) -> Reply:
-        """What the partner answers to a text of the policy, which calls nothing; errors as `call`."""
+        """Return the partner's answer to a text of the policy that calls nothing; errors as in `call`."""
         assert self.partner is not None, "no environment answers the texts of this episode"
         return await self.call(self.partner.name, {"action": text}, episode)
 
@@ -204,7 +204,8 @@ def toolbox_of(config: DictConfig, sandbox: Any) -> Toolbox:
 
 
 def make(entry: Mapping, run: Mapping[str, Any]) -> Any:
-    """What an entry {path, args} of toolbox.use names, called as `create_toolbox` says. Raises UserError."""
+    """Make the object that an entry {path, args} of toolbox.use names, called as `create_toolbox` says. Raises
+    UserError."""
     path, arguments = entry["path"], dict(entry.get("args") or {})
     maker = load(str(path), "tool")
     try:
