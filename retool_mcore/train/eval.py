@@ -6,7 +6,7 @@ What the folder may hold when this starts, the launcher has seen to (train/evalu
 
 A sample in which the sandbox itself fails is sampled once more. If it fails again, the sandbox has to run a program
 of ours: if it cannot, the evaluation stops, and goes on where it is started again; if it can, the failure is the
-sample's own doing, which counts as wrong and is told (`sandbox_errors` in metrics.json).
+sample's own doing, which counts as wrong and is reported (`sandbox_errors` in metrics.json).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What surrounds the steps of a run: phases, stop requests, alarms, checkpoints and the record."""
+"""The parts of a run around its steps: phases, stop requests, alarms, checkpoints and the record."""
 
 import time
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ class Run:
         return str(unfinished.folder_of(self.stage_dir, step, name))
 
     def options(self, step: int) -> dict:
-        """What a rollout of the groups that `step` asks for is asked with."""
+        """Return the options of a rollout of the groups that `step` requests."""
         return {"n": self.cfg.n, "sampling": dict(self.cfg.sampling), "keep": self.folder(step)}
 
     def groups(self, rollouts, prompts: Prompts) -> Groups:

@@ -30,7 +30,7 @@ class Saves:
     def write(self, step: int, oldest: int, write: Callable[[Path], None]) -> float:
         """Have `write` fill the folder of the step's checkpoint; returns the seconds that it took.
 
-        oldest: the earliest step of which something is asked for and not taken.
+        oldest: the earliest step with something requested and not taken.
         """
         started = time.monotonic()
         self.finish(blocking=True)

@@ -1,4 +1,4 @@
-"""What the algorithm reads of the configuration, and nothing of how the engines are laid out."""
+"""The settings that the algorithm reads from the configuration, independent of how the engines are laid out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from retool_mcore.recipes.mini_batches import Cut
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one run of RL; counts of prompts unless something else is named."""
+    """Settings of one run of RL; counts of prompts unless something else is named."""
 
     batch: int  # a step
     mini_batch: int  # an optimizer step
