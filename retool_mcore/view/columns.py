@@ -74,7 +74,7 @@ class Columns:
 
 
 def frame(prompts: set[str]) -> tuple[str, str]:
-    """What all of these begin and end with: chat template and instructions, as far as lines or special tokens go."""
+    """Return how all of these begin and end: chat template and instructions, as far as lines or special tokens go."""
     begin = os.path.commonprefix(list(prompts))
     begin = begin[: max((edge.end() for edge in _EDGE.finditer(begin)), default=0)]
     end = os.path.commonprefix([prompt[len(begin) :][::-1] for prompt in prompts])[::-1]
@@ -95,9 +95,9 @@ def errors(calls: pyarrow.ChunkedArray) -> list[tuple[str, ...]]:
 
 
 def error_kind(status: str, stderr: str) -> str:
-    """What calls that failed alike have in common: the last line of the error, numbers and quoted texts left out.
+    """Return what calls that failed alike have in common: the last line of the error, without numbers and quoted texts.
 
-    A call that ran into a limit has its status alone, as the line says nothing but the limit.
+    For a call that ran into a limit it is the status alone, as the line says nothing but the limit.
     """
     if status not in (Status.ERROR, "malformed"):
         return status

@@ -1,4 +1,4 @@
-"""What a run's overview draws, read from its metrics files as they grow; and what happened at which step."""
+"""The curves of a run's overview, read from its metrics files as they grow; and what happened at which step."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ _OWN = re.compile(r"^( *\w*seed|name| *experiment_name): .*\n", re.MULTILINE)
 
 
 class Curves:
-    """Of the run in a folder."""
+    """Curves of the run in a folder."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""What the list is asked: which trajectories, in which order, and what they have in common."""
+"""Queries of the list: which trajectories, in which order, and what they have in common."""
 
 from collections.abc import Callable, Mapping
 

@@ -34,7 +34,7 @@ class Source:
         self.version = 0  # of the columns
         self.unread = 0  # step files
         self.evaluated: list[dict] | None = None
-        self._steps: dict[int, tuple[tuple, dict[str, np.ndarray]]] = {}  # what is read of a step, and of which file
+        self._steps: dict[int, tuple[tuple, dict[str, np.ndarray]]] = {}  # what is read of a step, and its file
         self._joined: tuple[int, dict[str, np.ndarray]] = (-1, {})
         self._tokenizer: Tokenizer | None = None
         self._columns = Columns(self._decode)
@@ -110,7 +110,7 @@ class Source:
 
 
 def parts(run: Path) -> list[str]:
-    """What of the run holds trajectories: see Source."""
+    """Return the parts of the run that hold trajectories: see Source."""
     evaluations = sorted(f"eval/{path.parent.name}" for path in run.glob("eval/*/trajectories.jsonl"))
     return [*(part for part, folder in PARTS.items() if step_files(run / folder)), *evaluations]
 
