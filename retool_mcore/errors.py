@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 class NeverWorked(UserError):
-    """What the first trajectories called failed each time with one error: the rest would fail as well."""
+    """Error that the first trajectories' calls met every time: the rest would fail as well."""
 
 
 class FirstErrors:
@@ -96,7 +96,8 @@ def no_run(folder: Any) -> UserError:
 
 
 def refused_value(error: Any) -> str:
-    """What a pydantic.ValidationError refuses first, as "dedup.words is 0, it should be greater than or equal to 1"."""
+    """Return the first refusal of a pydantic.ValidationError, as "dedup.words is 0, it should be greater than or equal
+    to 1"."""
     first = error.errors()[0]
     key, said = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

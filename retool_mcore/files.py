@@ -16,7 +16,7 @@ from retool_mcore.errors import UserError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to; when the body ends well, that file takes its place, synced to the disk.
+    """Gives a path next to `path` to write to; when the body ends well, that file takes its place, synced to the disk.
 
     A reader, or a crash at any point, sees the old file or the new one, whole. A body that raises leaves the old one
     and nothing else; a crash may leave `.NAME.PID.part`.

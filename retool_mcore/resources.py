@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 def available_memory_bytes(root: Path = Path("/")) -> int:
     """Free memory plus what the kernel can take back from its caches, within every limit of this process's groups.
 
-    `root` is where /proc and the groups' file systems lie.
+    `root` is the folder of /proc and the groups' file systems.
     """
     return min([_machine_available(), *(limit.available for limit in memory_limits(root))])
 
@@ -99,7 +99,7 @@ def _groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
         for kind, options, start, place in mounts:
             if kind != version or (version == 1 and controller not in options):
                 continue
-            # A container's file system begins at `start`; a group beside that is shown as /../ and cannot be seen.
+            # A container's file system begins at `start`; a group outside it is shown as /../ and cannot be read.
             below = own.removeprefix(start) if start != "/" and f"{own}/".startswith(f"{start}/") else own
             below = "" if (start != "/" and below == own) or "/.." in below else below
             folder = root / place.lstrip("/") / below.strip("/")
@@ -126,7 +126,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """What the file holds; None for "max", "-1" and no file."""
+    """Return the number in the file; None for "max", "-1" and no file."""
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 

@@ -129,7 +129,7 @@ def remove_job_folder(env: Mapping[str, str] = os.environ) -> None:
 
 
 def short(path: Path, room: int = ROOM) -> Path:
-    """`path` (absolute), or a link to it, so that a socket whose name takes `room` more bytes can lie below it."""
+    """`path` (absolute), or a link to it, short enough for a socket below it whose name takes `room` more bytes."""
     if len(os.fsencode(path)) + room <= MOST_BYTES and _PLAIN.fullmatch(str(path)):
         return path
     link = own() / _name(path)
