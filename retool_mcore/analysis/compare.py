@@ -16,11 +16,11 @@ Runs = Mapping[str, Mapping[int, Trained]]  # arm -> seed -> run
 
 def read_arms(plan: Plan, path: Path) -> Runs:
     """The plan's runs. Raises UserError for one that is missing, and for a plan that is younger than a run."""
-    found: dict[str, dict[int, Trained]] = {}
+    runs_by_arm: dict[str, dict[int, Trained]] = {}
     for arm in plan.arms:
-        found[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
+        runs_by_arm[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
     fixed = fixed_at(path)
-    for runs in found.values():
+    for runs in runs_by_arm.values():
         for run in runs.values():
             if run.began is not None and run.began < fixed:
                 raise UserError(
@@ -28,7 +28,7 @@ def read_arms(plan: Plan, path: Path) -> Runs:
                     f"({_time(run.began)}): a criterion counts when it was fixed before its runs. Compare the folders "
                     "without a plan (retool compare RUN RUN ...), or run new seeds."
                 )
-    return found
+    return runs_by_arm
 
 
 def judge(plan: Plan, runs: Runs) -> list[dict]:
