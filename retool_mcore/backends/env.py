@@ -151,8 +151,8 @@ def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def ray_folder() -> Path:
     """The folder for Ray's sessions: that of RAY_TMPDIR, or one of this user's alone, since Ray's is open to everybody.
     Its path is short enough for Ray's sockets."""
-    if given := os.environ.get("RAY_TMPDIR"):
-        folder = Path(given).absolute()
+    if ray_tmpdir := os.environ.get("RAY_TMPDIR"):
+        folder = Path(ray_tmpdir).absolute()
         folder.mkdir(parents=True, exist_ok=True)
     else:
         folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")

@@ -66,8 +66,8 @@ def _file(module: str, files: str | None) -> Path:
         spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
         if spec is None:
             raise LookupError(module)
-        found = spec.submodule_search_locations
-        base = Path(list(found)[0]) if found else Path(spec.origin)
+        folders = spec.submodule_search_locations
+        base = Path(list(folders)[0]) if folders else Path(spec.origin)
     else:
         base = Path(files) / top
     path = base.joinpath(*rest) if rest else base

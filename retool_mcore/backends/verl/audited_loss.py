@@ -60,10 +60,10 @@ def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:
     weighted = ((together != 0) & together.isfinite()).any(0)
     kind, position = data[SPAN_KIND].values(), token_positions(data)
     broken = ~together.isfinite().all(0)[position]
-    found = weighted[position]
-    leaked = found & (kind == INTERPRETER)
+    counted = weighted[position]
+    leaked = counted & (kind == INTERPRETER)
     in_response = torch.zeros_like(weighted).index_fill_(0, position, True)
-    counts = [leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum(), broken.sum()]
+    counts = [leaked.sum(), (weighted & ~in_response).sum(), counted.sum(), (kind == INTERPRETER).sum(), broken.sum()]
     leaks, in_prompts, with_gradient, interpreter, not_finite = torch.stack(counts).tolist()
     if leaks:
         raise _error(data, int(leaked.nonzero()[0]), "an interpreter token receives a gradient")

@@ -334,6 +334,6 @@ def _replica() -> type:
 
 
 def _metrics(output, role: str) -> dict[str, float]:
-    found = rename_dict(tensordict_utils.get(output, "metrics"), f"{role}/")
-    found[f"perf/mfu/{role}"] = found.pop(f"{role}/mfu")
-    return reduce_metrics(found)
+    metrics = rename_dict(tensordict_utils.get(output, "metrics"), f"{role}/")
+    metrics[f"perf/mfu/{role}"] = metrics.pop(f"{role}/mfu")
+    return reduce_metrics(metrics)

@@ -33,11 +33,15 @@ def write_episode(config, path: Path) -> None:
 
 def evaluation_set(config) -> dict | None:
     """How the trainer validates on the evaluation set as well; None: it does not."""
-    named = {found.name: found for found in validation_sets(config)} if "held_back_files" in config.data else {}
-    if (found := named.get(EVALUATION)) is None:
+    named = (
+        {validation_set.name: validation_set for validation_set in validation_sets(config)}
+        if "held_back_files" in config.data
+        else {}
+    )
+    if (validation_set := named.get(EVALUATION)) is None:
         return None
-    sampling = {"temperature": found.temperature, "top_p": found.top_p}
-    return {"files": list(map(str, found.files)), "samples": found.samples, "sampling": sampling}
+    sampling = {"temperature": validation_set.temperature, "top_p": validation_set.top_p}
+    return {"files": list(map(str, validation_set.files)), "samples": validation_set.samples, "sampling": sampling}
 
 
 def verl_config(config, stage_dir: Path):

@@ -151,10 +151,10 @@ class ColdStart(SFTTrainer):
     def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
         """Whether it sees a reason to stop and whether a save is due, which the ranks would see at different moments,
         and the metrics of a checkpoint that has become whole: another rank may be the one that logs."""
-        said: list = [None] * 3
+        decisions: list = [None] * 3
         if self.rank == 0:
             requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
-            said = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
+            decisions = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
             self.ckpt_handler.saved = {}
-        torch.distributed.broadcast_object_list(said, src=0)
-        return said[0], said[1], said[2]
+        torch.distributed.broadcast_object_list(decisions, src=0)
+        return decisions[0], decisions[1], decisions[2]

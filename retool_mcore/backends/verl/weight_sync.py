@@ -114,7 +114,7 @@ def refused():
     try:
         yield
     except Exception as error:
-        found = _FOUND.search(str(error))
-        if found is None:
+        match = _FOUND.search(str(error))
+        if match is None:
             raise
-        raise PushError(found[0]) from None
+        raise PushError(match[0]) from None
