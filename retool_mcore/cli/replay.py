@@ -138,8 +138,8 @@ def override(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
     """Print and write (metrics.json) the metrics of the replayed step next to the recorded ones."""
     replayed = read_steps(folder).get(step, {})
-    found = {"step": step, "recorded": recorded, "replayed": replayed}
-    write_atomically(folder / "metrics.json", json.dumps(found, indent=2))
+    content = {"step": step, "recorded": recorded, "replayed": replayed}
+    write_atomically(folder / "metrics.json", json.dumps(content, indent=2))
     numbers = (Column(name, justify="right") for name in ("recorded", "replayed", "difference"))
     table = Table("metric", *numbers, title=f"step {step} through the trainer alone")
     for name in SHOWN:
