@@ -75,7 +75,7 @@ def _files(stage: str, config: DictConfig) -> Iterator[tuple[str, Any, Callable[
         for key in ("sft_train_files", "sft_validation_files"):
             yield f"data.{key}", config.data[key], check_sft
     elif stage == "rl":
-        for key in ("data.train_files", *(found.key for found in validation_sets(config))):
+        for key in ("data.train_files", *(validation_set.key for validation_set in validation_sets(config))):
             yield key, config.data[key.removeprefix("data.")], check_rl
     elif stage == "eval" and not config.get("prepare"):  # else made when the stage begins
         yield "data.validation_files", config.data.validation_files, check_rl

@@ -109,8 +109,8 @@ def ray_command(
     options |= ray_ports(base, index, place)
     if head is None:
         options["include-dashboard"] = os.environ.get("RETOOL_RAY_DASHBOARD", "false")
-    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *given] + (
+    flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *flags] + (
         ["--head"] if head is None else []
     )
 
@@ -261,8 +261,8 @@ def remove_abandoned(since: float, shared: Path = Path("/dev/shm")) -> list[Path
     removed = []
     for path in shared.glob("psm_*"):
         with suppress(OSError):
-            found = path.stat()
-            if found.st_uid == os.geteuid() and found.st_ctime >= since and str(path) not in used:
+            status = path.stat()
+            if status.st_uid == os.geteuid() and status.st_ctime >= since and str(path) not in used:
                 path.unlink()
                 removed.append(path)
     return removed
@@ -270,12 +270,12 @@ def remove_abandoned(since: float, shared: Path = Path("/dev/shm")) -> list[Path
 
 def _mapped(folder: Path) -> set[str]:
     """The files of a folder that processes have mapped or opened, as far as this user may see."""
-    found = set()
+    paths = set()
     for process in Path("/proc").glob("[0-9]*"):
-        found |= {line.split()[-1] for line in _read(process / "maps").splitlines() if str(folder) in line}
+        paths |= {line.split()[-1] for line in _read(process / "maps").splitlines() if str(folder) in line}
         with suppress(OSError):
-            found |= {os.readlink(link) for link in (process / "fd").iterdir()}
-    return found
+            paths |= {os.readlink(link) for link in (process / "fd").iterdir()}
+    return paths
 
 
 def _read(path: Path) -> str:
@@ -288,12 +288,12 @@ def _read(path: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """`arguments`: one of the functions above, and what it takes, as JSON."""
     parts: dict[str, Callable[..., int]] = {"ray": ray, "stage": stage, "stacks": stacks, "sweep": sweep}
-    part, given = arguments
+    part, payload = arguments
     try:
         private_files()
         allow_open_files()
         os.environ.update(temporary.variables() | python_path.variables())
-        return parts[part](**json.loads(given))
+        return parts[part](**json.loads(payload))
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)
         return 2

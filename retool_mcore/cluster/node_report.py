@@ -70,19 +70,19 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         }
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
-    found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
+    facts: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
     for name, look in looks.items():
         try:
-            found[name] = look()
+            facts[name] = look()
         except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
-            found["errors"][name] = str(error) or type(error).__name__
-    return found
+            facts["errors"][name] = str(error) or type(error).__name__
+    return facts
 
 
 def packages(extra: str) -> dict[str, str]:
     """Installed version by name of every requirement of this package that applies to `extra`, "absent" without one."""
-    found = machine.installed(metadata.requires(DISTRIBUTION) or [], extra)
-    return {requirement.name: version or "absent" for requirement, version in found}
+    versions = machine.installed(metadata.requires(DISTRIBUTION) or [], extra)
+    return {requirement.name: version or "absent" for requirement, version in versions}
 
 
 def code_hash(folder: Path = Path(retool_mcore.__file__).parent) -> str:
@@ -181,13 +181,13 @@ def gpu_faults() -> list[str]:
         "memory rows that wait for a reset": ("--query-remapped-rows", "remapped_rows.pending"),
         "memory rows that could not be replaced": ("--query-remapped-rows", "remapped_rows.failure"),
     }
-    found = []
+    faults = []
     for words, (option, field) in questions.items():
         answers = machine.nvidia_smi(f"{option}={field}", "--format=csv,noheader,nounits").split("\n")
         for index, answer in enumerate(filter(None, map(str.strip, answers))):
             if answer == "Yes" or (answer.isdigit() and int(answer) > 0):
-                found.append(f"GPU {index}: {'' if answer == 'Yes' else f'{answer} '}{words}")
-    return found
+                faults.append(f"GPU {index}: {'' if answer == 'Yes' else f'{answer} '}{words}")
+    return faults
 
 
 def infiniband_ports(root: Path = Path("/sys/class/infiniband")) -> int:

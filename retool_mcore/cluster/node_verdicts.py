@@ -89,12 +89,12 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     """
     usual = _usual([report for report in reports if "no_answer" not in report])
     shared = Counter(report["interface"][1] for report in reports if report.get("interface"))
-    found = []
+    judged = []
     for report in reports:
         node = report["node"]
         if "no_answer" in report:
             advice = f"look at it with `scontrol show node {node}`, or exclude it"
-            found.append(Verdict(node, "answer", False, report["no_answer"], advice))
+            judged.append(Verdict(node, "answer", False, report["no_answer"], advice))
             continue
         rows = [
             ("answer", True, "answered", ""),
@@ -102,8 +102,8 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
             *_equal(report, usual),
             *_joined(report, shared),
         ]
-        found += [Verdict(node, *row) for row in rows]
-    return found
+        judged += [Verdict(node, *row) for row in rows]
+    return judged
 
 
 def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
@@ -264,8 +264,8 @@ def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
     columns = Table("check", *shown, "what to do", title=f"checks of the nodes that failed: {len(bad)}")
     for check, advice in bad.items():
         row = [cells.get((check, node), Verdict(node, check, True, "-")) for node in shown]
-        told = [escape(v.detail) if v.ok else f"[bold red]{escape(v.detail)}[/bold red]" for v in row]
-        columns.add_row(check, *told, escape(advice))
+        details = [escape(v.detail) if v.ok else f"[bold red]{escape(v.detail)}[/bold red]" for v in row]
+        columns.add_row(check, *details, escape(advice))
     return columns
 
 

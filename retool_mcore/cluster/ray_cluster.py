@@ -54,9 +54,9 @@ class RayCluster:
 
     def _last_words(self) -> str:
         text = ANSI.sub("", self.log.read_text(errors="replace")) if self.log.exists() else ""
-        said = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
-        if said:
-            return f": {said[-1]}"
+        messages = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
+        if messages:
+            return f": {messages[-1]}"
         # What `ray start --block` says of the processes that it looks after; SIGTERM is how it ends them itself.
         for name, code in re.findall(r"(\w++)\S* \[exit code=(-\d+)\]", text):
             if -int(code) != signal.SIGTERM:
@@ -159,10 +159,10 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
         if time.monotonic() > deadline:
             there = {node["name"] for node in living}
             late = [node for node in cluster.nodes if node not in there] or list(cluster.nodes)
-            found = sum(node["gpus"] for node in living)
+            present = sum(node["gpus"] for node in living)
             raise ClusterFailed(
                 f"Ray was not complete after {deadline_s:.0f} s: {len(living)} of {len(cluster.nodes)} nodes with "
-                f"{found:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
+                f"{present:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
             )
         time.sleep(0.3)
         living = probe.nodes()
@@ -172,7 +172,7 @@ def report_nodes(address: str, path: Path) -> None:
     """The probe's process: writes the living nodes whenever they change, as long as its parent lives."""
     import ray
 
-    parent, said = os.getppid(), None
+    parent, reported = os.getppid(), None
     host, _, port = address.rpartition(":")
     while os.getppid() == parent:
         try:
@@ -185,9 +185,9 @@ def report_nodes(address: str, path: Path) -> None:
             living = []
         nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
         nodes.sort(key=lambda node: node["name"])
-        if nodes != said:
+        if nodes != reported:
             write_atomically(path, json.dumps(nodes))
-            said = nodes
+            reported = nodes
         time.sleep(0.3)
 
 

@@ -186,10 +186,10 @@ def check_size(stage: str, config: DictConfig, site: Site) -> None:
     """
     asked = {"nodes": asked_nodes(stage, config), "gpus_per_node": asked_gpus(config, site)}
     for key, count in asked.items():
-        given = getattr(site, key)
-        if given is not None and given != count and (key, stage) != ("nodes", "eval"):
+        site_value = getattr(site, key)
+        if site_value is not None and site_value != count and (key, stage) != ("nodes", "eval"):
             raise UserError(
-                f"{stage}: parallel.{key}={count}, but the site {site.name} gives {key}: {given}; "
+                f"{stage}: parallel.{key}={count}, but the site {site.name} gives {key}: {site_value}; "
                 "choose another parallel=, or another site."
             )
 
