@@ -150,12 +150,12 @@ class Values:
 
 def references(value: Any) -> list[str]:
     """The keys that a text names as `${a.b}`."""
-    found = _REFERENCE.findall(value) if isinstance(value, str) else []
-    return [key for key in found if not key.startswith(_ENVIRONMENT)]
+    matches = _REFERENCE.findall(value) if isinstance(value, str) else []
+    return [key for key in matches if not key.startswith(_ENVIRONMENT)]
 
 
 def _unworkable(key: str, reason: object) -> UserError:
-    said = str(reason).splitlines()[0].removesuffix(".")
-    if said.startswith("the value of "):  # of a key that this one follows
-        return UserError(f"{said}.")
-    return UserError(f"the value of {key} cannot be worked out: {said}.")
+    message = str(reason).splitlines()[0].removesuffix(".")
+    if message.startswith("the value of "):  # of a key that this one follows
+        return UserError(f"{message}.")
+    return UserError(f"the value of {key} cannot be worked out: {message}.")

@@ -185,7 +185,11 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
             return None
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
-            near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
+            near = (
+                f"the nearest valid key is {prefix}{nearest_key}"
+                if (nearest_key := nearest(key, known))
+                else "none is near it"
+            )
             raise Unknown(f"unknown key {prefix}{key}; {near}.", prefix + key)
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]

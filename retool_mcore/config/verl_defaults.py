@@ -85,13 +85,13 @@ def check_override(stage: str, item: ov.Value) -> list[tuple[str, Any]]:
     ov.refuse_forced(ov.Value(key, item.value, item.text, item.forced), VERL_FREE, "verl.")
     if not key and not isinstance(item.value, Mapping):
         raise UserError("verl is a section: set its keys one by one, as in verl.trainer.save_freq=5.")
-    found = list(ov.leaves(item.value, key))
-    for leaf, value in found:
+    leaves = list(ov.leaves(item.value, key))
+    for leaf, value in leaves:
         ov.check(leaf, value, verl_defaults(stage), VERL_FREE, "verl.")
         for section, ours in FOLLOWING.items():
             if fnmatchcase(leaf, f"{section}.*"):
                 raise UserError(f"verl.{leaf} lies in a section that follows ${{{ours}}}: set it there.")
-    return found
+    return leaves
 
 
 def over_defaults(stage: str, ours: dict[str, Any]) -> DictConfig:
