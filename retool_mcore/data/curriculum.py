@@ -114,6 +114,6 @@ def _measured(path: Path, names: list[str], truths: list[str]) -> dict[str, floa
                     raise ValueError(f"number {record['index']} has another answer")
                 verdicts[names[record["index"]]].append(record["acc"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        told = f"expected the trajectories.jsonl of `retool eval` on data.train_files ({error})"
-        raise UserError(f"data.curriculum.pass_rates={path}: {told}.") from error
+        message = f"expected the trajectories.jsonl of `retool eval` on data.train_files ({error})"
+        raise UserError(f"data.curriculum.pass_rates={path}: {message}.") from error
     return {name: sum(own) / len(own) for name, own in verdicts.items()}

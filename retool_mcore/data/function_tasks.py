@@ -52,21 +52,21 @@ class Function:
     @property
     def described(self) -> dict:
         """Return the function as xLAM lists it."""
-        said = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
+        phrases = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
         listed = {name: {"description": name, "type": p.type} for name, p in self.parameters.items()}
-        return {"name": self.name, "description": " ".join(said), "parameters": listed}
+        return {"name": self.name, "description": " ".join(phrases), "parameters": listed}
 
     def request(self, rng: random.Random) -> tuple[str, dict]:
         """(what is asked, the arguments of the call that it asks for)."""
-        said, given, order = [_one(self.asks, rng)], {}, list(self.parameters)
+        parts, arguments, order = [_one(self.asks, rng)], {}, list(self.parameters)
         if self.any_order:
             rng.shuffle(order)
         for name in order:
             parameter = self.parameters[name]
             if not parameter.left_out or rng.random() >= parameter.left_out:
-                value, given[name] = rng.choice(parameter.values)
-                said.append(_one(parameter.phrases, rng).format(value))
-        return " ".join(said), {name: given[name] for name in self.parameters if name in given}
+                value, arguments[name] = rng.choice(parameter.values)
+                parts.append(_one(parameter.phrases, rng).format(value))
+        return " ".join(parts), {name: arguments[name] for name in self.parameters if name in arguments}
 
     def other(self, name: str, value: Any, rng: random.Random) -> Any:
         """A wrong value of the same type."""
@@ -241,8 +241,8 @@ def call_rows(n: int, seed, split: str, mix: Mapping[str, float], near: float, s
 
 def _row(called: list[Function], listed: list[Function], rng: random.Random) -> dict:
     asked = [function.request(rng) for function in called]
-    query = " and ".join(said for said, _ in asked)
-    calls = [{"name": f.name, "arguments": given} for f, (_, given) in zip(called, asked, strict=True)]
+    query = " and ".join(text for text, _ in asked)
+    calls = [{"name": f.name, "arguments": arguments} for f, (_, arguments) in zip(called, asked, strict=True)]
     rng.shuffle(listed)
     return {"query": query, "tools": json.dumps([f.described for f in listed]), "answers": json.dumps(calls)}
 
@@ -275,8 +275,8 @@ def traces(made: list[dict], seed: int, style: str, right_share: float, task: st
 def _trace(problem: CallProblem, rng: random.Random, style: str, right: bool, known: Mapping[str, Function]) -> Trace:
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in json.loads(problem.answer)]
     for call in [] if right else calls:
-        given, function = call["arguments"], known[call["name"]]
-        call["arguments"] = {name: function.other(name, value, rng) for name, value in given.items()}
+        arguments, function = call["arguments"], known[call["name"]]
+        call["arguments"] = {name: function.other(name, value, rng) for name, value in arguments.items()}
     written = json.dumps(calls) if style == "list" else "\n".join(map(json.dumps, calls))
     text = f"<think>{calls[0]['name']}</think><tool_call>{written}</tool_call>"
     return Trace(problem.data_source, problem.question, (Segment("text", text),), problem.index, tools=problem.tools)

@@ -147,11 +147,11 @@ def _array_rows(text: str, name: str) -> Iterator[Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
         raise ValueError(f"an object has the key {twice!r} twice")
-    return found
+    return fields
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_distinct)

@@ -77,10 +77,10 @@ def _is_there(root: Path, seed: int) -> bool:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(f"{root} exists and is no tiny model; name an empty or new folder for the tiny model.")
         return False
-    found = json.loads(marker.read_text())
-    if found != {"seed": seed, "version": _VERSION}:
+    marked = json.loads(marker.read_text())
+    if marked != {"seed": seed, "version": _VERSION}:
         raise UserError(
-            f"{root} holds a tiny model of seed {found['seed']}, version {found['version']}; asked for was "
+            f"{root} holds a tiny model of seed {marked['seed']}, version {marked['version']}; asked for was "
             f"seed {seed}, version {_VERSION}. Name another folder or remove this one."
         )
     return True

@@ -99,11 +99,11 @@ def traces(made: list[Item], seed: int, code_share: float, failed_share: float) 
         code and item.pasted != "" and not pasted_solves(item) and rng.random() < failed_share
         for item, code in zip(made, coded, strict=True)
     ]
-    said = iter(observations([item.pasted for item, failed in zip(made, fails, strict=True) if failed]))
+    outputs = iter(observations([item.pasted for item, failed in zip(made, fails, strict=True) if failed]))
     shown = []
     for index, (item, code, failed) in enumerate(zip(made, coded, fails, strict=True)):
         boxed = rf"\boxed{{{item.answer}}}"
-        segments = [Segment("code", item.pasted), Segment("observation", next(said))] if failed else []
+        segments = [Segment("code", item.pasted), Segment("observation", next(outputs))] if failed else []
         if code:
             segments += [Segment("code", item.program), Segment("observation", item.answer), Segment("text", boxed)]
         else:
@@ -151,9 +151,9 @@ def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
         f"{names[steps + 1]}={number(rng, digits)}",
         f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{number(rng, digits)}",
     ]
-    given = list(enumerate(lines + others))
-    rng.shuffle(given)
-    order, definitions = zip(*given, strict=True)
+    statements = list(enumerate(lines + others))
+    rng.shuffle(statements)
+    order, definitions = zip(*statements, strict=True)
     return Item(
         family=family,
         question=f"{', '.join(definitions)}. {asked}?",
