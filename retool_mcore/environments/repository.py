@@ -132,12 +132,12 @@ class RepositoryTask:
     def from_json(cls, text: str) -> "RepositoryTask":
         """Raises UserError when `text` is no task."""
         try:
-            found = json.loads(text)
-            checks = tuple(Check(**check) for check in found["checks"])
-            return cls(found["issue"], {str(k): str(v) for k, v in found["files"].items()}, checks)
+            content = json.loads(text)
+            checks = tuple(Check(**check) for check in content["checks"])
+            return cls(content["issue"], {str(k): str(v) for k, v in content["files"].items()}, checks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            told = f"is no repository task ({error}): prepare the data again"
-            raise UserError(f"extra_info.repository {told}.") from error
+            message = f"is no repository task ({error}): prepare the data again"
+            raise UserError(f"extra_info.repository {message}.") from error
 
 
 @dataclass(eq=False)
@@ -207,10 +207,10 @@ class RepositoryEnvironment:
         result = await self._run(_run_checks(calls, mark))
         lines = [line for line in result.stdout.splitlines() if line.startswith(mark)]
         try:
-            found = read_json(lines[-1].removeprefix(mark)) if lines else []
+            reported = read_json(lines[-1].removeprefix(mark)) if lines else []
         except ValueError:
             return []
-        return found if isinstance(found, list) else []
+        return reported if isinstance(reported, list) else []
 
     async def close(self) -> None:
         """Drop the repository."""

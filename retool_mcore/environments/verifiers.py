@@ -27,13 +27,13 @@ from retool_mcore.tools.base import Episode, Reply, Tool
 @contextmanager
 def _no_signal_handlers() -> Iterator[None]:
     """An environment sets handlers of signals, which Python allows a main thread alone; an episode's is another."""
-    given = signal.signal
+    original = signal.signal
     if threading.current_thread() is not threading.main_thread():
         signal.signal = lambda number, handler: signal.getsignal(number)  # type: ignore[assignment]
     try:
         yield
     finally:
-        signal.signal = given
+        signal.signal = original
 
 
 @functools.cache
