@@ -145,14 +145,14 @@ def audit(
         "not_finite_tokens": np.count_nonzero(np.any([bad for _, bad in _not_finite(columns, policy)], axis=0)),
         "misaligned_tokens": np.count_nonzero(other_token),
     }
-    found = [(leaked, "an interpreter token has weight in the loss"), (other_token, "a token is not the sampled one")]
+    faults = [(leaked, "an interpreter token has weight in the loss"), (other_token, "a token is not the sampled one")]
     mismatch = {}
     if columns.rollout_log_probs is not None and all(len(record["logprobs"]) for record in records if record["spans"]):
         recorded = np.concatenate([record["logprobs"] for record in records])
         here = columns.rollout_log_probs
         other = (here != recorded) & ~(np.isnan(here) & np.isnan(recorded))
         metrics["misaligned_log_probs"] = np.count_nonzero(other)
-        found.append((other, "a log-probability is not the one that the rollout engine gave"))
+        faults.append((other, "a log-probability is not the one that the rollout engine gave"))
         own = columns.old_log_probs if columns.trainer_log_probs is None else columns.trainer_log_probs
         with np.errstate(invalid="ignore"):  # infinity less infinity is counted as broken below
             difference = own[policy] - here[policy]
@@ -160,7 +160,7 @@ def audit(
         metrics["broken_log_probs"] = len(whole) - np.count_nonzero(whole)
         mismatch = _mismatch(difference[whole], turn[policy][whole])
     metrics = {f"audit/{name}": float(value) for name, value in metrics.items()} | mismatch
-    for bad, what in found:
+    for bad, what in faults:
         if bad.any():
             position = int(np.argmax(bad))
             row = int(np.searchsorted(columns.offsets, position, side="right")) - 1
@@ -195,8 +195,8 @@ def not_finite(columns: Columns, records: Sequence[Mapping], policy: np.ndarray)
 def _not_finite(columns: Columns, policy: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """(column, which tokens of the policy in the loss it breaks) of every column that the loss reads."""
     read = policy & (columns.response_mask != 0)
-    found = ((name, getattr(columns, name)) for name in LOOK_AT)
-    return [(name, read & ~np.isfinite(values)) for name, values in found if values is not None]
+    arrays = ((name, getattr(columns, name)) for name in LOOK_AT)
+    return [(name, read & ~np.isfinite(values)) for name, values in arrays if values is not None]
 
 
 def _mismatch(difference: np.ndarray, turn: np.ndarray) -> dict[str, float]:

@@ -98,8 +98,8 @@ def chrome_trace(
         details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
         for span in record.get("stages", ()):
             start, end = span["start"], span["end"]
-            told = details | {"waited_s": round(start - span["asked"], 3)}
-            events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **told))
+            args = details | {"waited_s": round(start - span["asked"], 3)}
+            events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **args))
         waits = queued_s(record)
         for number, (kind, start, end) in enumerate(_phases(record)):
             details["turn"] = turn = number // 2
@@ -157,8 +157,8 @@ def _phases(record: Mapping) -> list[tuple[str, float, float]]:
 
 def _intervals(records: Sequence[Mapping], kind: str) -> np.ndarray:
     """(start, end) of all phases of one kind, (phases, 2) float64."""
-    found = [(start, end) for record in records for name, start, end in _phases(record) if name == kind]
-    return np.array(found, np.float64).reshape(-1, 2)
+    intervals = [(start, end) for record in records for name, start, end in _phases(record) if name == kind]
+    return np.array(intervals, np.float64).reshape(-1, 2)
 
 
 def _union(intervals: np.ndarray) -> float:
@@ -237,15 +237,15 @@ def idle_shares(ranks: Sequence[Samples], start: float, end: float) -> dict[str,
     Keys: gpu_idle/rank_N of the trainer's ranks that have a sample, gpu_idle/mean and gpu_idle/max over them; {}
     without any.
     """
-    found = {}
+    idle = {}
     for rank, samples in enumerate(ranks):
         within = [busy for moment, busy in samples if start <= moment <= end]
         if within:
-            found[f"gpu_idle/rank_{rank}"] = 1 - float(np.mean(within))
-    if found:
-        values = list(found.values())
-        found |= {"gpu_idle/mean": float(np.mean(values)), "gpu_idle/max": max(values)}
-    return found
+            idle[f"gpu_idle/rank_{rank}"] = 1 - float(np.mean(within))
+    if idle:
+        values = list(idle.values())
+        idle |= {"gpu_idle/mean": float(np.mean(values)), "gpu_idle/max": max(values)}
+    return idle
 
 
 def counters(ranks: Sequence[Samples], started: float, process: int) -> list[dict]:
