@@ -43,14 +43,14 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
 
 def fill(config: DictConfig, cores: int | None = None) -> None:
     """Put `sizes` in the places of `config` that are null, and say so. To be called on a node of the run."""
-    found = sizes(config, cores or processors())
-    told = []
+    derived = sizes(config, cores or processors())
+    report = []
     for key, place in PLACES.items():
         if key == "sandbox.workers" and config.sandbox.kind != "local":
             continue
         for path in filter(None, (key, place)):
             if OmegaConf.select(config, path) is None:
-                OmegaConf.update(config, path, found[key], force_add=True)
-                told += [f"{key}={found[key]}"] * (path == key)
-    if told:
-        print(f"Derived from the run's size: {', '.join(told)}")
+                OmegaConf.update(config, path, derived[key], force_add=True)
+                report += [f"{key}={derived[key]}"] * (path == key)
+    if report:
+        print(f"Derived from the run's size: {', '.join(report)}")

@@ -60,9 +60,9 @@ def find_machine(gpu: str | None, memory: float) -> Machine:
     if not 1 <= memory <= 1024:
         raise UserError(f"--gpu-memory {memory:g}: expected GiB of one GPU, as in 80.")
     if gpu is None:
-        found = min(GPUS.values(), key=lambda machine: abs(machine.memory / GIB - memory))
+        card = min(GPUS.values(), key=lambda machine: abs(machine.memory / GIB - memory))
     elif gpu.upper() in GPUS:
-        found = GPUS[gpu.upper()]
+        card = GPUS[gpu.upper()]
     else:
         raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}.")
-    return replace(found, name=f"{found.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)
+    return replace(card, name=f"{card.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)

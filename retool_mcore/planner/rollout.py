@@ -53,7 +53,7 @@ def resident(shape: Shape, layout: Layout, held: Memory, beside: Sequence[str] =
     beside: the other `memory.models` next to the policy.
     """
     stages = (models(shape, layout, stage) for stage in layout.stages)
-    kept = max(sum(staying(found[name], layout) for name in ("policy", *beside)) for found in stages)
+    kept = max(sum(staying(parts[name], layout) for name in ("policy", *beside)) for parts in stages)
     return kept + held.outside
 
 

@@ -31,8 +31,8 @@ def shape_of(config: DictConfig) -> Shape | None:
 def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
     """The GPU that is `here`, by its name, else the one that parallel.gpu names, else an H100."""
     known = [machine for line in here for name, machine in GPUS.items() if name in line]
-    found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
-    return replace(found, gpus_per_node=config.parallel.gpus_per_node)
+    chosen = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
+    return replace(chosen, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
@@ -46,12 +46,12 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
     else:  # a response ends at the limit
         batch = Batch(tuple(min(length, longest) for length in batch.lengths), longest).sample(sequences)
     base = Layout(**switches(config.parallel.megatron))
-    given = shape, config.parallel.nodes, machine, batch, rl, base
+    common = shape, config.parallel.nodes, machine, batch, rl, base
     if not rl:
-        return Problem(*given)
+        return Problem(*common)
     others = {"critic": config.recipe.advantage == "gae", "reference": config.recipe.kl_loss}
     return Problem(
-        *given,
+        *common,
         updates=train.batch // train.mini_batch,
         beside=tuple(name for name, there in others.items() if there),
         own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,

@@ -103,18 +103,18 @@ def drawn(
 
     def made(length: int) -> Turns:
         count = min(config.rollout.max_turns, int(draw.expovariate(1 / calls))) if calls else 0
-        given = [PROMPT_TOKENS] + [OBSERVATION_TOKENS] * count
-        share = min(1.0, length / 2 / sum(given))  # a short one has short ones
-        sampled = (length - share * sum(given)) / len(given)
+        inputs = [PROMPT_TOKENS] + [OBSERVATION_TOKENS] * count
+        share = min(1.0, length / 2 / sum(inputs))  # a short one has short ones
+        sampled = (length - share * sum(inputs)) / len(inputs)
         waits = [draw.expovariate(1 / tool_s) if tool_s else 0.0 for _ in range(count)]
-        return [(share * tokens, sampled) for tokens in given], waits
+        return [(share * tokens, sampled) for tokens in inputs], waits
 
     while True:
         lengths = list(problem.batch.lengths)
         draw.shuffle(lengths)
-        found = [draw.choice(recorded) if recorded else made(length) for length in lengths]
-        for first in range(0, len(found), config.train.n):
-            yield [Trajectory(*turns) for turns in found[first : first + config.train.n]]
+        trajectories = [draw.choice(recorded) if recorded else made(length) for length in lengths]
+        for first in range(0, len(trajectories), config.train.n):
+            yield [Trajectory(*turns) for turns in trajectories[first : first + config.train.n]]
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ def row(
     """Plays so many steps, after those in which the trajectories ahead are not yet what they will be."""
     gpus, engines = problem.world + problem.own_gpus, problem.engine_gpus // plan.rollout.tp
     simulation = Simulation(problem, plan, order, engines, groups)
-    found = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
-    spent = {name: sum(step.spent[name] for step in found) for name in found[0].spent}
+    simulated = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
+    spent = {name: sum(step.spent[name] for step in simulated) for name in simulated[0].spent}
     waited, step_s = (
-        sum(seconds) / steps for seconds in zip(*((step.waited, step.seconds) for step in found), strict=True)
+        sum(seconds) / steps for seconds in zip(*((step.waited, step.seconds) for step in simulated), strict=True)
     )
     save = run.save_seconds(problem, plan.layout)
     every = run.steps_between_saves(config, save, step_s)
     parts = {"generation": waited, "training": order.train_s, "push": order.push_s, "save": every and save / every}
     tools, again = spent["tools"] / engines / steps, spent["missed"] / max(spent["sent"], 1)
-    ages = [age for step in found for age in step.staleness]
+    ages = [age for step in simulated for age in step.staleness]
     bound = max(parts, key=lambda name: parts[name])
     if bound == "training":
         part = max(plan.update.parts, key=lambda name: plan.update.parts[name])
@@ -175,7 +175,7 @@ def row(
         sequences=len(problem.batch.lengths),
         step=step_s + parts["save"],
         parts=parts | {"tools": tools},
-        tokens=sum(step.tokens for step in found) / steps / (step_s + parts["save"]) / gpus,
+        tokens=sum(step.tokens for step in simulated) / steps / (step_s + parts["save"]) / gpus,
         again=again,
         age=(sum(ages) / len(ages), max(ages)),
         ettr=ettr(step_s, save, every, gpus, seed),

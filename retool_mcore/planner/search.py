@@ -124,21 +124,21 @@ class Found:
 
 def search(problem: Problem) -> Found:
     """Every layout that fits, by the seconds of a step. Raises UserError when none fits, saying what came closest."""
-    found = Found([])
-    for layout in candidates(problem, found.refused):
+    result = Found([])
+    for layout in candidates(problem, result.refused):
         held = memory(problem.shape, layout, problem.update_batch)
         on_gpu = update_bytes(problem, layout, held)
         if on_gpu > problem.room:
-            found.refused["the update does not fit"] += 1
-            found.closest = min(found.closest, on_gpu)
+            result.refused["the update does not fit"] += 1
+            result.closest = min(result.closest, on_gpu)
         elif plan := quickest(problem, layout, held):
-            found.plans.append(plan)
+            result.plans.append(plan)
         else:
-            found.refused["vLLM does not fit beside what the trainer leaves on the GPU"] += 1
-    if not found.plans:
-        raise UserError(_nothing_fits(problem, found))
-    found.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))
-    return found
+            result.refused["vLLM does not fit beside what the trainer leaves on the GPU"] += 1
+    if not result.plans:
+        raise UserError(_nothing_fits(problem, result))
+    result.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))
+    return result
 
 
 def update_bytes(problem: Problem, layout: Layout, held: Memory) -> float:
@@ -217,8 +217,8 @@ def quickest(problem: Problem, layout: Layout, held: Memory) -> Plan | None:
 
 def generation(problem: Problem, engine: rollout.Rollout, batch: Batch | None = None) -> float:
     """Seconds, of a step's batch or another."""
-    given = problem.shape, engine, batch or problem.batch, problem.machine
-    return rollout.generation_seconds(*given, world=problem.engine_gpus)
+    arguments = problem.shape, engine, batch or problem.batch, problem.machine
+    return rollout.generation_seconds(*arguments, world=problem.engine_gpus)
 
 
 def refusal(problem: Problem, plan: Plan) -> str | None:
