@@ -173,8 +173,8 @@ def decorated(file: Path, decorator: str, keyword: str | None) -> Iterator[str]:
         for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != decorator:
                 continue
-            given = [word.value for word in call.keywords if word.arg == keyword] if keyword else call.args[:1]
-            for value in given:
+            values = [word.value for word in call.keywords if word.arg == keyword] if keyword else call.args[:1]
+            for value in values:
                 value = constants.get(value.id, value) if isinstance(value, ast.Name) else value
                 for one in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
                     yield str(one.value) if isinstance(one, ast.Constant) else ast.unparse(one).rpartition(".")[2]

@@ -48,13 +48,13 @@ def nvidia_smi(*arguments: str) -> str:
 def gpus() -> list[dict[str, Any]]:
     """One entry a GPU of this node: name, driver, memory and what of it is in use already, in MiB. OSError without."""
     asked = "--query-gpu=name,driver_version,memory.total,memory.used"
-    found = []
+    cards = []
     for line in filter(str.strip, nvidia_smi(asked, "--format=csv,noheader,nounits").splitlines()):
         name, driver, total, used = (field.strip() for field in line.rsplit(",", 3))
         # Parts of a GPU (MIG) and GPUs of some integrated systems answer "[N/A]".
         total_mb, used_mb = (int(field) if field.isdigit() else None for field in (total, used))
-        found.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
-    return found
+        cards.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
+    return cards
 
 
 def gpus_if_any() -> list[dict[str, Any]]:
@@ -130,8 +130,8 @@ def check_memory(available_bytes: int) -> None:
 
 def limited() -> str:
     """Which limit keeps memory from this process, for a message; "" where the machine itself has no more."""
-    found = tightest()
-    return f" ({found.file} allows {found.limit / GIB:.1f} GiB)" if found else ""
+    limit = tightest()
+    return f" ({limit.file} allows {limit.limit / GIB:.1f} GiB)" if limit else ""
 
 
 def tell_write_time(run_dir: str | Path, size: int) -> None:
@@ -149,8 +149,8 @@ def tell_write_time(run_dir: str | Path, size: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         speed = written / (time.monotonic() - start)
-    told = f"{size / speed / 60:.1f} min at the {speed / 1e9:.2g} GB/s of {parent}"
-    print(f"A checkpoint of {size / 1e9:.0f} GB takes one writer {told}")
+    duration = f"{size / speed / 60:.1f} min at the {speed / 1e9:.2g} GB/s of {parent}"
+    print(f"A checkpoint of {size / 1e9:.0f} GB takes one writer {duration}")
 
 
 def existing_parent(path: str | Path) -> Path:

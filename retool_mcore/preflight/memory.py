@@ -130,17 +130,17 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     verl (utils/megatron_utils.py, release 0.9.1) copies the weights' one buffer and each tensor of the optimizer, both
     pinned; gradients are dropped, not copied.
     """
-    found: dict[str, float] = {}
+    parts: dict[str, float] = {}
     if megatron.get("param_offload", False):
-        found["weights"] = pinned(BF16 * trained_parameters(shape, layout, stage))
+        parts["weights"] = pinned(BF16 * trained_parameters(shape, layout, stage))
         if shape.lora:  # frozen weights, pageable
-            found["weights"] += BF16 * stage_parameters(shape, layout, stage)
+            parts["weights"] += BF16 * stage_parameters(shape, layout, stage)
     if megatron.get("optimizer_offload", False):
         size = sum(pinned(FP32 * elements) for elements in tensors(shape, layout, stage))
-        found["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
+        parts["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
         if shape.experts or shape.lora:  # hundreds of small tensors: their sum, as if each were a power of two
-            found["optimizer"] = update.optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
-    return found
+            parts["optimizer"] = update.optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
+    return parts
 
 
 def node_needs(config: DictConfig, model: Path | Shape | None) -> Needs:
