@@ -63,8 +63,8 @@ def _run(check: Callable[..., None], what: str, config: Mapping, args: Mapping) 
         raise
     except Exception as error:  # the user's own function
         name = f"{check.__module__}.{check.__qualname__}"
-        said = f"{type(error).__name__}: {error}".rstrip(": .")
-        raise UserError(f"{what}: {name}, which says what it needs, raised {said}.") from error
+        reason = f"{type(error).__name__}: {error}".rstrip(": .")
+        raise UserError(f"{what}: {name}, which says what it needs, raised {reason}.") from error
 
 
 def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
