@@ -20,10 +20,10 @@ def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
     """
     calls: list[dict] = []
     for body in _bodies(text):
-        found = None if body is None else parse_lines(body) if lines else _listed(body)
-        if found is None:
+        parsed = None if body is None else parse_lines(body) if lines else _listed(body)
+        if parsed is None:
             return None
-        calls += found
+        calls += parsed
     return calls
 
 

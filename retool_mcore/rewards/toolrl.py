@@ -59,10 +59,10 @@ def match_score(
 def _call_score(predicted: dict, truth: RightCall, granularity: Granularity, refined: bool) -> float:
     if granularity == "intermediate":
         return float(truth.is_met_by(predicted))
-    given = predicted["arguments"]
-    names = truth.names(given)
-    equal = sum(name in given and truth.takes(name, given[name]) for name in names)
-    return jaccard(names, list(given), refined) + equal
+    arguments = predicted["arguments"]
+    names = truth.names(arguments)
+    equal = sum(name in arguments and truth.takes(name, arguments[name]) for name in names)
+    return jaccard(names, list(arguments), refined) + equal
 
 
 def correctness(

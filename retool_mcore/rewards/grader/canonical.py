@@ -184,7 +184,7 @@ def _is_positive(atom) -> bool:
 @lru_cache(maxsize=1024)
 def _factors(value: Fraction) -> tuple[tuple[int, int], ...]:
     """(prime, exponent) of a positive rational."""
-    found = []
+    factors = []
     for number, sign in ((value.numerator, 1), (value.denominator, -1)):
         if number > MAX_RADICAND:
             raise TooHard("radicand too large")
@@ -197,9 +197,9 @@ def _factors(value: Fraction) -> tuple[tuple[int, int], ...]:
                 number //= divisor
                 count += 1
             if count:
-                found.append((divisor, count * sign))
+                factors.append((divisor, count * sign))
             divisor += 1 if divisor == 2 else 2
-    return tuple(found)
+    return tuple(factors)
 
 
 def _root_of_rational(value: Fraction, exponent: Fraction) -> Form:

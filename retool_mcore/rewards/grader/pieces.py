@@ -78,11 +78,11 @@ def letters(tree: tuple) -> set[str]:
     """The symbols of a tree that are not constants."""
     if tree[0] == "sym":
         return {tree[1]} - CONSTANTS
-    found: set[str] = set()
+    names: set[str] = set()
     for part in tree[1:]:
         if isinstance(part, tuple):
-            found |= letters(part)
-    return found
+            names |= letters(part)
+    return names
 
 
 def is_monomial(tree: tuple) -> bool:
@@ -150,7 +150,7 @@ def _along(name: str, row: Point, kinks: list[tuple[tuple, bool]], real: Callabl
 def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[float]:
     """Where an argument of a branch crosses 0 or touches it, or any integer when it is rounded."""
     known = [(at, y) for at in _GRID if (y := value(at)) is not None]
-    found: list[float] = []
+    places: list[float] = []
     for (a, left), (b, right) in zip(known, known[1:], strict=False):
         if rounds and math.floor(left) != math.floor(right):
             level = math.floor(min(left, right)) + 1
@@ -158,13 +158,13 @@ def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[fl
             level = 0
         else:
             continue
-        found.append(_root(lambda at, level=level: value(at), a, left, b, right, level))
+        places.append(_root(lambda at, level=level: value(at), a, left, b, right, level))
     if not rounds:
         for (a, left), (b, mid), (c, right) in zip(known, known[1:], known[2:], strict=False):
             if abs(mid) <= abs(left) and abs(mid) <= abs(right):
-                found.append(_least(value, a, b, c))
-    found.sort(key=abs)
-    return found[:_MOST_KINKS]
+                places.append(_least(value, a, b, c))
+    places.sort(key=abs)
+    return places[:_MOST_KINKS]
 
 
 def _root(value: Callable, a: float, left: float, b: float, right: float, level: float) -> float:

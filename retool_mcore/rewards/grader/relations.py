@@ -75,12 +75,12 @@ def assigned(relation: Node, is_truth: bool) -> Node | None:
     if left.kind not in ("scalar", "bracket") or last.kind == "relation" or (phrase(left.text) and phrase(last.text)):
         return None
     # `not x = 5`, `x = 6 instead of x = 5`, `D = C`: about the value, not its name.
-    said = {word.lower() for item in relation.items[:-1] for word in _SAID.findall(item.text)}
-    if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
+    words = {word.lower() for item in relation.items[:-1] for word in _SAID.findall(item.text)}
+    if words & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
         return None
     numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
-    found = parsed(split(last.text).number)
-    letters = found.symbols if found else frozenset("?")
+    expression = parsed(split(last.text).number)
+    letters = expression.symbols if expression else frozenset("?")
     valued = [
         text
         for text, tree in numbers

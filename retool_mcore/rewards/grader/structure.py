@@ -29,7 +29,7 @@ def _all(verdicts: Iterable[bool | None]) -> bool | None:
 def _same_texts(answer: str, truth: str) -> bool | None:
     """The verdict on two normal forms."""
     answer, truth = solutions.family(answer, truth)
-    if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
+    if answer == truth or (len(wording := _said(answer)) > 4 and wording == _said(truth)):
         return True
     if (verdict := choice(answer, truth, same_scalar)) is not None:
         return verdict

@@ -38,8 +38,8 @@ def parsed(text: str) -> Parsed | None:
 
 def form(text: str) -> canonical.Form | None:
     """The canonical form of `text`, None when it has none within the limits."""
-    found = parsed(text)
-    return None if found is None else _form(found.tree)
+    expression = parsed(text)
+    return None if expression is None else _form(expression.tree)
 
 
 @lru_cache(maxsize=4096)
