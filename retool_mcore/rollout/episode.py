@@ -332,11 +332,11 @@ def _token_at(fmt: Format, ids: list[int], character: int) -> int:
 
 def _fakes(fmt: Format, ids: list[int], text: str, turn_start: int) -> list[int]:
     """Offsets in the response of the policy's tokens in which it opens an interpreter's block itself."""
-    found, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
-    while position >= 0 and len(found) < _MAX_FAKES:
-        found.append(turn_start + _token_at(fmt, ids, position))
+    fakes, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
+    while position >= 0 and len(fakes) < _MAX_FAKES:
+        fakes.append(turn_start + _token_at(fmt, ids, position))
         position = text.find(fmt.observation_open, position + 1)
-    return found
+    return fakes
 
 
 def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:
