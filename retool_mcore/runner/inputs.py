@@ -92,8 +92,8 @@ def check_start(stage: str, config: DictConfig) -> None:
     if "init_from" not in config or config.init_from is None or checkpoints.latest(own) is not None:
         return
     link = Path(config.init_from)
-    if (found := checkpoints.half_trained(link)) is not None:
-        before, step = found
+    if (half_trained := checkpoints.half_trained(link)) is not None:
+        before, step = half_trained
         raise UserError(
             f"init_from={link} is step {step} of {before}, which has not come to its end: run `retool {before}` until "
             f"it is complete, or give init_from={link.resolve()} to start {stage} from that step."

@@ -152,8 +152,8 @@ def kept_values(stage: str, config: DictConfig) -> str:
             raise UserError(f"{stage}: {last} was saved with {key}={str(was).lower()}: add this, or another name=.")
     began_with.check(stage, config, folder)
     pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
-    told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
-    return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])
+    ignored = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
+    return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *ignored])
 
 
 def launch(stage: str, config: DictConfig) -> None:
@@ -226,8 +226,8 @@ def run_attempt(
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
         if kept:
             print(f"{stage}: goes on {kept}", flush=True)
-        if stage == "eval" and (said := run_settings(config)):
-            print(f"{stage}: {said}", flush=True)
+        if stage == "eval" and (settings := run_settings(config)):
+            print(f"{stage}: {settings}", flush=True)
         with _recorded(folder, attempt):
             if stage == "prepare":
                 from retool_mcore.train import prepare
@@ -334,8 +334,8 @@ def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exce
             message = f"it printed last: {message}" if message and code != -signal.SIGKILL else ""
     elif not message:
         message = "it printed nothing"
-    said = f": {message}" if message else ""
-    return StageFailed(f"{stage} failed ({how}){said}\nThe whole log: {log}")
+    detail = f": {message}" if message else ""
+    return StageFailed(f"{stage} failed ({how}){detail}\nThe whole log: {log}")
 
 
 @contextmanager

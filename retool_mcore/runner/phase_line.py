@@ -24,8 +24,8 @@ def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
     since, share, text = trainer["since"], _share(stage_dir, beats), trainer["phase"]
     if share:
         text += f" {100 * share:.0f} %"
-    if trainer["phase"] in heartbeat.SAMPLING and (said := _rollouts(beats, since)):
-        text += f" ({said})"
+    if trainer["phase"] in heartbeat.SAMPLING and (rollouts := _rollouts(beats, since)):
+        text += f" ({rollouts})"
     before = trainer.get("before", 0)  # of an earlier attempt, which took none of this one's time
     here = share - (before / trainer["total"] if before else 0.0)
     if here >= MIN_SHARE:

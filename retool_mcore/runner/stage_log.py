@@ -73,8 +73,8 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
             # What looks like the user's mistake may follow from a death: no trajectory comes from a dead engine.
             before = "\n".join(raw[:index])
             dead = _killed(before, lines[:index]) or dead_worker(before, fatal=True)
-            said = line.removeprefix("retool: ") if match is None else match["message"] or ""
-            return (dead, False) if dead else (said, True)
+            message = line.removeprefix("retool: ") if match is None else match["message"] or ""
+            return (dead, False) if dead else (message, True)
         if (match or _FATAL.match(line)) and not _SECONDARY.search(line):
             primary = line
             break
@@ -118,5 +118,5 @@ def _killed(text: str, lines: list[str]) -> str:
 
 def _ended_by_slurm(lines: list[str]) -> str:
     """Slurm's own word on a node's task; its supervisor was killed, or srun waited in vain for it."""
-    found = next((match for match in map(_SRUN.match, lines) if match), None)
-    return f"the supervisor on {found['host']} ended ({found['how'].lower()})" if found else ""
+    ending = next((match for match in map(_SRUN.match, lines) if match), None)
+    return f"the supervisor on {ending['host']} ended ({ending['how'].lower()})" if ending else ""

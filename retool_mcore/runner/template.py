@@ -298,10 +298,10 @@ def _become(request: Mapping, mark: int) -> None:
     ctypes.memmove(mark, shown.ljust(room, b"\0")[:room], room)
     numpy.random.seed()  # every fork would draw the same numbers; random reseeds itself, torch begins alike anyway
     multiprocessing.set_executable(env[PYTHON])
-    kind, program, given = program_of(arguments)
+    kind, program, rest = program_of(arguments)
     if program.endswith(RAY_WORKER):
         ray_titles.install()
-    sys.argv = [program if kind == "script" else kind, *given]
+    sys.argv = [program if kind == "script" else kind, *rest]
     if not sys.flags.safe_path:  # else no folder of the program's is searched (python_path.py)
         sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
     if kind == "script":

@@ -140,19 +140,19 @@ def _dump(py_spy: str | None, pid: int, path: Path) -> None:
     with suppress(OSError):  # it ended meanwhile
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         status = Path(f"/proc/{pid}/status").read_text()
-        told = dict(line.split(":\t", 1) for line in status.splitlines())
-        text, listens = f"{words}\nState:\t{told['State']}\n\n", int(told["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
-    said = reason = ""
+        fields = dict(line.split(":\t", 1) for line in status.splitlines())
+        text, listens = f"{words}\nState:\t{fields['State']}\n\n", int(fields["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
+    stacks = reason = ""
     try:
         command = [py_spy or "py-spy", "dump", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
-        said, reason = done.stdout if done.returncode == 0 else "", done.stderr
+        stacks, reason = done.stdout if done.returncode == 0 else "", done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = f"{error}\n"
-    if not said:
-        said = f"no stacks: {reason}"
+    if not stacks:
+        stacks = f"no stacks: {reason}"
         with suppress(ProcessLookupError, PermissionError):
             if listens:
                 os.kill(pid, signal.SIGUSR2)
-                said += "They are in its own output: the stage's log.txt, the ranks' under ranks/, Ray's logs.\n"
-    path.write_text(text + said)
+                stacks += "They are in its own output: the stage's log.txt, the ranks' under ranks/, Ray's logs.\n"
+    path.write_text(text + stacks)
