@@ -74,15 +74,15 @@ def mapped_bytes() -> int:
 
 def descendants(pid: int) -> list[int]:
     """Process ids below `pid` at this moment, parents before children."""
-    found = []
+    children = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 for child in file.read().split():
-                    found += [int(child), *descendants(int(child))]
+                    children += [int(child), *descendants(int(child))]
     except (FileNotFoundError, ProcessLookupError):
         pass  # It ended while we looked.
-    return found
+    return children
 
 
 def private_bytes(pid: int) -> int:
@@ -117,8 +117,8 @@ def folder_use(folder: str, max_files: int) -> tuple[int, int]:
     size, entries, waiting = 0, 0, [folder]
     while waiting and entries <= max_files:
         try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
+            with os.scandir(waiting.pop()) as listing:
+                for entry in listing:
                     entries += 1
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):

@@ -79,8 +79,8 @@ class Run:
         try:
             chunk = self.place.control.recv(READ_BYTES)
             self.words.feed(chunk)
-            while chunk and (found := self.words.next()) is not None:
-                word = found[0]
+            while chunk and (frame := self.words.next()) is not None:
+                word = frame[0]
                 if "failed" in word and not self.begun and (self.session is None or self.new_session):
                     self.failure = str(word["failed"])
                 elif "exit_code" in word and self.session is not None and not self.is_over and self.stopped is None:

@@ -101,18 +101,18 @@ class Service:
         if self.token is None and host_of(request.host) not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
-            told = "the service's token is missing or wrong: its address file has it, see docs/security.md"
-            return _problem(401, told)
+            message = "the service's token is missing or wrong: its address file has it, see docs/security.md"
+            return _problem(401, message)
         if request.method == "POST" and request.content_type != "application/json":
             return _problem(415, f"the body is {request.content_type}; send application/json")
         return None
 
     def _knows_token(self, request: web.Request) -> bool:
-        kind, _, given = request.headers.get("Authorization", "").partition(" ")
+        kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic":
             with suppress(ValueError):
-                given = BasicAuth.decode(f"Basic {given}").password
-        return hmac.compare_digest(given.encode(), self.token.encode())
+                credentials = BasicAuth.decode(f"Basic {credentials}").password
+        return hmac.compare_digest(credentials.encode(), self.token.encode())
 
     async def _run_code(self, request: web.Request) -> web.Response:
         try:

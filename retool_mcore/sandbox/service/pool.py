@@ -143,8 +143,8 @@ class PoolSandbox:
         states = self._states.all()
         counts = sum((state.counts for state in states), self._past.copy())
         hosts = [host for state in states[-1:] for host in state.fleet.hosts.values()]
-        found: dict[str, float] = {name: counts[name] for name in COUNTERS}
-        return found | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
+        totals: dict[str, float] = {name: counts[name] for name in COUNTERS}
+        return totals | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
 
     async def health(self) -> dict | None:  # type: ignore[return]
         """Return the first host's report about itself at /health; None when it has no such page."""

@@ -78,8 +78,13 @@ class RunRequest(BaseModel):
         if self.memory_limit_MB != -1:
             options["memory_mb"] = int(self.memory_limit_MB)
         files = {path: data for path, data in self.files.items() if data is not None}
-        given = {"stdin": self.stdin, "files": files, "fetch_files": tuple(self.fetch_files), "session": self.session}
-        return options | {name: value for name, value in given.items() if value}
+        optional = {
+            "stdin": self.stdin,
+            "files": files,
+            "fetch_files": tuple(self.fetch_files),
+            "session": self.session,
+        }
+        return options | {name: value for name, value in optional.items() if value}
 
 
 def read_request(body: bytes, limits: Limits) -> RunRequest:
