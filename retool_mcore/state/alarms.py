@@ -52,8 +52,8 @@ def norm_ratio(norm: float, recent: Sequence[float]) -> float:
 
 def held_back(data: Mapping[str, float]) -> float | None:
     """The accuracy on held-back problems, where the step was validated: val/accuracy, else the mean of verl's."""
-    found = [v for k, v in data.items() if k.startswith("val-core/") and "/acc/mean@" in k]
-    return data.get("val/accuracy", statistics.fmean(found) if found else None)
+    accuracies = [v for k, v in data.items() if k.startswith("val-core/") and "/acc/mean@" in k]
+    return data.get("val/accuracy", statistics.fmean(accuracies) if accuracies else None)
 
 
 def nan(settings, data, history) -> Fired | None:
@@ -161,16 +161,16 @@ class Alarms:
             answer = settings["then" if row >= settings["in_a_row"] else "answer"]
             self.leads_back |= "back" in (settings["answer"], settings["then"])
             known = backs(self.stage_dir)
-            said = f"alarm: {name} at step {step}, {row} in a row: {fired.what} (bound {fired.bound:.3g}); {answer}"
+            message = f"alarm: {name} at step {step}, {row} in a row: {fired.what} (bound {fired.bound:.3g}); {answer}"
             if answer == "back" and len(known) >= self.settings["backs"]:
                 answer = "stop"
-                said += f", but the run went back {len(known)} times already (alarms.backs), so it stops"
-            print(said, flush=True)
+                message += f", but the run went back {len(known)} times already (alarms.backs), so it stops"
+            print(message, flush=True)
             entry = {"step": step, "alarm": name, "value": fired.value, "bound": fired.bound, "answer": answer}
             with (self.stage_dir / "alarms.jsonl").open("a") as file:
                 file.write(json.dumps(entry | {"time": time.time()}) + "\n")
             if answer in ("back", "stop") and (ending is None or answer == "stop"):
-                ending = Ended(answer, said)
+                ending = Ended(answer, message)
         return ending
 
     def end_step(self, step: int, metrics: Mapping) -> None:

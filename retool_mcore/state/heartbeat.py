@@ -82,11 +82,11 @@ def prepare(stage_dir: Path) -> Path:
 
 def read(stage_dir: Path) -> dict[str, dict[str, Any]]:
     """The last record of every writer by its name."""
-    found = {}
+    beats = {}
     for path in (stage_dir / FOLDER).glob("*.json"):
         with suppress(OSError, ValueError):
-            found[path.stem] = json.loads(path.read_text())
-    return found
+            beats[path.stem] = json.loads(path.read_text())
+    return beats
 
 
 def phase_of(beats: dict[str, dict[str, Any]]) -> str:

@@ -61,10 +61,10 @@ def digest(folder: Path) -> str:
     files they lie. A file that is not in the safetensors format counts as a whole, with its name."""
     pieces = sorted(piece for file in _files(folder) for piece in _pieces(file))
     with ThreadPoolExecutor(THREADS) as threads:
-        found = [
+        hashes = [
             [piece.name, piece.kind, value] for piece, value in zip(pieces, threads.map(_hash, pieces), strict=True)
         ]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
 
 def _read(stage_dir: Path) -> dict | None:
@@ -104,10 +104,10 @@ def _pieces(file: Path) -> list[Piece]:
 
 
 def _hash(piece: Piece) -> str:
-    found, left = hashlib.sha256(), piece.end - piece.start
+    sha, left = hashlib.sha256(), piece.end - piece.start
     with piece.file.open("rb") as file:
         file.seek(piece.start)
         while left > 0 and (part := file.read(min(CHUNK, left))):
-            found.update(part)
+            sha.update(part)
             left -= len(part)
-    return found.hexdigest()
+    return sha.hexdigest()

@@ -63,7 +63,7 @@ class PolicyIdentity:
 def _trained_on(record: Mapping) -> str:
     """Return the digest of what an update learns from a trajectory. Its log-probabilities are left out, they are
     noise."""
-    found = hashlib.sha256(json.dumps([record["index"], record["sample"], record["score"]]).encode())
+    sha = hashlib.sha256(json.dumps([record["index"], record["sample"], record["score"]]).encode())
     for name in ("prompt_ids", "response_ids", "response_mask"):
-        found.update(np.asarray(record[name], np.int32).tobytes())
-    return found.hexdigest()
+        sha.update(np.asarray(record[name], np.int32).tobytes())
+    return sha.hexdigest()
