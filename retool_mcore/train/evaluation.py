@@ -106,9 +106,9 @@ def _version(reward: str) -> str:
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return ""
     with suppress(ImportError, ValueError, OSError):
-        found = find_spec(module)
-        if found is not None and found.origin is not None:
-            return "@" + hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:8]
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None:
+            return "@" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:8]
     return ""
 
 
@@ -218,8 +218,8 @@ def _count(path: Path) -> int:
 def _read(path: Path) -> dict:
     """The content of evaluation.json; {} where there is none, or it is not whole."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
     return {}
 
 

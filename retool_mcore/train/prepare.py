@@ -100,11 +100,11 @@ def prompt_files(config) -> list[Path]:
 
 
 def _digests(files: Iterable[Path]) -> dict[str, str]:
-    found = {}
+    digests = {}
     for file in files:
         with file.open("rb") as stream:
-            found[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+            digests[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _recorded(config) -> dict[str, dict[str, str]]:
@@ -338,8 +338,8 @@ def read_sources(config, parts: list[Part]) -> None:
     for part in parts:
         out, share = folder / part.folder, data.sft_validation_share
         if part.role == "sft":
-            given = {"location": part.location, "template": data.prompt}
-            report = prepare_sft(part.source, out, **given, validation_fraction=share, seed=seed)
+            common = {"location": part.location, "template": data.prompt}
+            report = prepare_sft(part.source, out, **common, validation_fraction=share, seed=seed)
         else:
             report = prepare_rl(part.source, out, location=part.location, template=data.prompt)
         files[part.role] += report.files

@@ -206,11 +206,13 @@ class Run:
         if taken:
             print(f"step {step}: {taken} of {len(self.records)} trajectories taken over from the attempt before")
         values = batch.padded("values") if "values" in batch else None
-        found = data_metrics(
+        metrics = data_metrics(
             batch.rewards, batch.padded("advantages"), batch.padded("returns"), batch.padded("response_mask"),
             batch.prompt_lengths, batch.lengths, np.array([sample.turns for sample in batch.samples]), values,
         )  # fmt: skip
-        found |= timing_metrics(self.timing, int(batch.prompt_lengths.sum()), int(batch.lengths.sum()), engines.n_gpus)
+        metrics |= timing_metrics(
+            self.timing, int(batch.prompt_lengths.sum()), int(batch.lengths.sum()), engines.n_gpus
+        )
         first, last = np.array([sample.versions for sample in batch.samples]).T
-        found |= staleness_metrics(step, first, last)
-        return found | {"training/global_step": step, "training/epoch": 0, "rollout/taken_over": taken}
+        metrics |= staleness_metrics(step, first, last)
+        return metrics | {"training/global_step": step, "training/epoch": 0, "rollout/taken_over": taken}

@@ -57,8 +57,8 @@ class Saves:
     def report(self) -> dict[str, float]:
         """Return the metrics of the checkpoints that have become whole since the last call."""
         self.finish(blocking=False)
-        found, self.unreported = self.unreported, {}
-        return found
+        metrics, self.unreported = self.unreported, {}
+        return metrics
 
     def finish(self, blocking: bool) -> None:
         """Remove what a checkpoint that counts has made superfluous.
