@@ -84,14 +84,14 @@ def frame(prompts: set[str]) -> tuple[str, str]:
 
 def errors(calls: pyarrow.ChunkedArray) -> list[tuple[str, ...]]:
     """The kinds of the failed calls of every trajectory, each once, in order; calls: structs of status and stderr."""
-    found: list[tuple[str, ...]] = [()] * len(calls)
+    kinds: list[tuple[str, ...]] = [()] * len(calls)
     each, rows = compute.list_flatten(calls), compute.list_parent_indices(calls)
     failed = compute.invert(compute.is_in(compute.struct_field(each, "status"), _WELL))
     for row, call in zip(rows.filter(failed).to_pylist(), each.filter(failed).to_pylist(), strict=True):
         kind = error_kind(call["status"] or "", call["stderr"] or "")
-        if kind not in found[row]:
-            found[row] = (*found[row], kind)
-    return found
+        if kind not in kinds[row]:
+            kinds[row] = (*kinds[row], kind)
+    return kinds
 
 
 def error_kind(status: str, stderr: str) -> str:

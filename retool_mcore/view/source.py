@@ -82,14 +82,14 @@ class Source:
 
         Raises UserError when there is no such trajectory.
         """
-        found = detail(self._record(step, row), self._decode)
+        details = detail(self._record(step, row), self._decode)
         columns = self._steps[step if self.evaluated is None else 0][1]
         place = np.flatnonzero((columns["step"] == step) & (columns["row"] == row))
         if not len(place):  # an evaluation's are all of one step
             raise UserError(f"{self.folder} has no trajectory {row} in step {step}.")
         group = np.flatnonzero(columns["uid"] == columns["uid"][place[0]])
         data = columns, self._columns.words
-        return {"entry": entries(data, place)[0], "group": entries(data, group)} | found
+        return {"entry": entries(data, place)[0], "group": entries(data, group)} | details
 
     def _record(self, step: int, row: int) -> dict:
         if self.evaluated is None:
@@ -116,8 +116,8 @@ def parts(run: Path) -> list[str]:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_evaluation(folder: Path) -> list[dict]:
