@@ -99,10 +99,10 @@ def refused_value(error: Any) -> str:
     """Return the first refusal of a pydantic.ValidationError, as "dedup.words is 0, it should be greater than or equal
     to 1"."""
     first = error.errors()[0]
-    key, said = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
+    key, message = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"there is no key {key}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{key} is missing"
     value = f"{first['input']!r}"[:80]
-    return f"{key} is {value}, it {said[6:]}" if said.startswith("Input ") else f"{key} is {value}: {said}"
+    return f"{key} is {value}, it {message[6:]}" if message.startswith("Input ") else f"{key} is {value}: {message}"

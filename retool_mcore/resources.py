@@ -52,7 +52,7 @@ def _machine_available() -> int:
 
 def memory_limits(root: Path = Path("/")) -> list[Limit]:
     """The memory limits of all groups that this process is in."""
-    found = []
+    result = []
     for version, folder in _groups("memory", root):
         names = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}[version]
         used = _number(folder / {1: "memory.usage_in_bytes", 2: "memory.current"}[version]) or 0
@@ -63,8 +63,8 @@ def memory_limits(root: Path = Path("/")) -> list[Limit]:
             limits["memory.stat"] = stat.get("hierarchical_memory_limit")
         for name, limit in limits.items():
             if limit is not None and limit < _UNLIMITED:
-                found.append(Limit(limit, max(0, limit - max(0, used)), folder / name))
-    return found
+                result.append(Limit(limit, max(0, limit - max(0, used)), folder / name))
+    return result
 
 
 def processors(root: Path = Path("/")) -> int:
@@ -132,12 +132,12 @@ def _number(path: Path) -> int | None:
 
 
 def _table(path: Path) -> dict[str, int]:
-    found = {}
+    numbers = {}
     for line in _text(path).splitlines():
         with suppress(ValueError):
             name, value = line.split()
-            found[name] = int(value)
-    return found
+            numbers[name] = int(value)
+    return numbers
 
 
 def _count(text: str) -> int:
