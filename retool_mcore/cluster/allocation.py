@@ -62,7 +62,7 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     layout = {"parallel.nodes": len(allocation.nodes) - beside(config)}
     if layout["parallel.nodes"] < 1:
         raise UserError(
-            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts beside the trainer's, but the "
+            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts besides the trainer's, but the "
             f"job has {len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
         )
     if config.parallel.device == "cuda":

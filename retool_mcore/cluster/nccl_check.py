@@ -125,7 +125,7 @@ def verdict(measured: Mapping[str, float], floor_gbs: float | None) -> str:
     return (
         f"all-reduce over all nodes runs at {overall:.2f} GB/s, below parallel.min_bus_bandwidth_gbs={floor_gbs:g} "
         f"({slowest}): have the link looked at, exclude a node, or give a lower one with "
-        "parallel.min_bus_bandwidth_gbs=GBS (null: told only)."
+        "parallel.min_bus_bandwidth_gbs=GBS (null: report only)."
     )
 
 
@@ -152,7 +152,7 @@ def measure(group: "dist.ProcessGroup", ranks: int, device: str) -> float:
 
 
 def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
-    """One rank's part. Rank 0 prints the bandwidths; 1 when they are below the floor."""
+    """Run one rank's part. Rank 0 prints the bandwidths; 1 when they are below the floor."""
     import torch
     import torch.distributed as dist
 

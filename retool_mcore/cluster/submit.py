@@ -164,7 +164,7 @@ def check_stages(stages: Sequence[str]) -> None:
     if len(set(stages)) < len(stages):
         raise UserError("each stage can be named once in a chain.")
     if len(stages) > 1 and (services := [stage for stage in stages if stage in SERVICES]):
-        raise UserError(f"{services[0]} runs until it is cancelled, so nothing can wait for it: submit it by itself.")
+        raise UserError(f"{services[0]} runs until it is cancelled, so nothing can wait for it: submit it alone.")
 
 
 def asked_nodes(stage: str, config: DictConfig) -> int:

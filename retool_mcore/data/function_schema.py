@@ -40,9 +40,7 @@ def check_schema(schema: dict) -> None:
         raise UserError(f"a tool's schema must be {{type, function: {{name, parameters}}}}, got {str(schema)[:120]!r}.")
     parameters = function.get("parameters")
     if "unevaluatedProperties" in (text := json.dumps(parameters)) and "patternProperties" in text:
-        raise UserError(
-            f"the parameters of tool {name!r} use unevaluatedProperties beside patternProperties: drop one."
-        )
+        raise UserError(f"the parameters of tool {name!r} use unevaluatedProperties with patternProperties: drop one.")
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:

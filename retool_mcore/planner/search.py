@@ -134,7 +134,7 @@ def search(problem: Problem) -> Found:
         elif plan := quickest(problem, layout, held):
             result.plans.append(plan)
         else:
-            result.refused["vLLM does not fit beside what the trainer leaves on the GPU"] += 1
+            result.refused["vLLM does not fit in what the trainer leaves on the GPU"] += 1
     if not result.plans:
         raise UserError(_nothing_fits(problem, result))
     result.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))

@@ -67,7 +67,7 @@ def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, be
     for name, took in plan.seconds.items():
         table.add_row(name, f"{took:,.1f}", f"{100 * took / plan.step:.1f}")
     table.add_section()
-    table.add_row("all of it", f"{plan.step:,.1f}", "generation beside the training" if problem.own_gpus else "100.0")
+    table.add_row("all of it", f"{plan.step:,.1f}", "generation during the training" if problem.own_gpus else "100.0")
     if run.between:
         table.add_row("each save on top", f"{run.save:,.1f}", "")
     if run.validation:

@@ -73,7 +73,7 @@ def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[st
 
 
 def count_rows(files: Iterable[Path]) -> int:
-    """From the parquet footers: reads no data."""
+    """Count the rows from the parquet footers: reads no data."""
     return sum(parquet.read_metadata(file).num_rows for file in files)
 
 
@@ -286,7 +286,7 @@ def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
     # One before the first step counts among those of the whole run.
     trained = step * (train["steps"] if every < 1 else min(every, train["steps"]))
     when = "before the first step" if every < 1 else f"every {every} steps" + " and before the first" * before
-    message += f" {when}: {generated:,} trajectories beside {trained:,} trained on, {generated / trained:.1%}"
+    message += f" {when}: {generated:,} trajectories next to {trained:,} trained on, {generated / trained:.1%}"
     if generated > train["eval_share"] * trained:
         cheaper = "eval_before=false" if every < 1 else f"eval_every={ceil(generated / step / train['eval_share'])}"
         raise UserError(

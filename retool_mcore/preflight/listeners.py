@@ -56,7 +56,7 @@ LISTENERS = (
     ),
     Listener(
         "torch's store",
-        "the TCPStore by which trainers and engines meet; it cannot be told where to listen",
+        "the TCPStore by which trainers and engines meet; its address cannot be chosen",
         stages=("sft", "rl"),
         one=Place(ALL),
         several=Place(ALL),

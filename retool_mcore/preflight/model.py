@@ -129,7 +129,7 @@ def check_lora(config: Mapping[str, Any], model: Model) -> None:
         f"Megatron-Bridge cuts it over parallel.tp={parallel['tp']} ranks: take a multiple of it": rank
         % parallel["tp"],
         "adapters of experts were not tried: take a dense model": model.experts,
-        "adapters beside a critic were not tried: take another recipe.advantage": recipe.get("advantage") == "gae",
+        "adapters with a critic were not tried: take another recipe.advantage": recipe.get("advantage") == "gae",
         "under recompute_granularity=selective the first layer's would get no gradients: take null or full in "
         "parallel.megatron.override_transformer_config": transformer.get("recompute_granularity") == "selective",
         "adapters of FP8 weights were not tried: leave override_transformer_config.fp8 out": transformer.get("fp8"),

@@ -16,7 +16,7 @@ class Cut:
 
     def __post_init__(self):
         if self.rows % self.size or self.size % self.ranks:
-            raise ValueError(f"{self} is not whole mini-batches, of which each rank has an equal part.")
+            raise ValueError(f"{self} does not divide into mini-batches with an equal part for each rank.")
 
     def mini_batch(self, place: int) -> int:
         """The number, from 0, of the mini-batch of the row at `place`."""

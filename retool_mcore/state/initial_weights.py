@@ -51,8 +51,8 @@ def pin(stage_dir: Path, folder: Path, resumed: bool) -> None:
 def other_weights(what: str, folder: Path | str, began: Path | str) -> UserError:
     """The refusal of weights that `what` is not based on. began: the folder that held the right ones."""
     return UserError(
-        f"{what} lies on other weights than {folder} holds: give init_from the folder that the run began with ({began} "
-        "then), or take another name."
+        f"{what} is based on other weights than {folder} holds: give init_from the folder that the run began with "
+        f"({began} then), or take another name."
     )
 
 

@@ -90,7 +90,7 @@ class VerifyingWorker(GpuWatchingWorker):
         return self._message(), self.told
 
     def _message(self) -> dict[str, str]:
-        assert self.exported is not None, "verl pushes its weights otherwise than it did: nothing was recorded"
+        assert self.exported is not None, "update_weights() exported no tensors: verl's push has changed"
         return {"exported": json.dumps(self.exported), "dtype": self.config.rollout.dtype}
 
 
