@@ -133,7 +133,7 @@ def forks(env: Mapping[str, str]) -> bool:
 
 
 def template_of(env: Mapping[str, str]) -> str | None:
-    """Where the template listens that this environment names; None: there is none yet."""
+    """Return the socket of the template that this environment names; None when there is none yet."""
     return None if env.get(SOCKET) in (None, *SETTINGS) else env[SOCKET]
 
 

@@ -185,8 +185,8 @@ class Engines:
 
     # -- the weights --------------------------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Where they share devices, the rollout engines give their memory to the trainer. Turns in progress go on after
-        the next push."""
+        """Make rollout engines that share devices with the trainer free their memory for it. Turns in progress go on
+        after the next push."""
         if self.partial:
             self.transport.abort_replicas()
         if not self.apart:

@@ -1,4 +1,4 @@
-"""From the run's configuration to what verl's RL trainer gets: its own section, and where our pieces find theirs."""
+"""Convert the run's configuration to that of verl's RL trainer: its own section, and the one that our parts read."""
 
 from pathlib import Path
 

@@ -113,7 +113,7 @@ class ColdStart(SFTTrainer):
         self.training_client.train_batch = partial(self._train_batch, self.training_client.train_batch)
 
     def _train_batch(self, train_batch, data):
-        """One step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
+        """Run one step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
         if self.stopping:
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
