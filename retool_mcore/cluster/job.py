@@ -118,7 +118,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
 def run_attempt_on_nodes(
     stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals, folder: Path
 ) -> int:
-    """One attempt and what its outcome asks for; the exit code. Raises UserError as `run` does."""
+    """Run one attempt and act on its outcome; returns the exit code. Raises UserError as `run` does."""
     recorded, job = recorded_bytes(folder), allocation.slurm_id
     back = partial(back_to_queue, allocation, signals)
     preempted = partial(slurm.preempted, job, allocation.restart, allocation.nodes)

@@ -65,7 +65,7 @@ class Signals:
         processes.signal_at_parents_death(signal.SIGHUP)
 
     def ignore(self) -> None:
-        """From here on the job is ending anyway."""
+        """Ignore signals from here on: the job is ending anyway."""
         self.armed = False
 
     def cancelled(self, job: str, restart: int) -> bool:

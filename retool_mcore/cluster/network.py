@@ -156,7 +156,7 @@ def free_base_port(job_id: int, count: int) -> int:
 
 
 def busy_ports(ports: Iterable[int]) -> list[int]:
-    """Those of `ports` on which this host cannot listen."""
+    """Return those of `ports` on which this host cannot listen."""
     busy = []
     for port in ports:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

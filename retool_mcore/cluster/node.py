@@ -65,7 +65,8 @@ def ray_folder(mark: str, index: int) -> Path:
 
 
 def spill_folder(mark: str, index: int) -> Path:
-    """Where a node's objects go for which memory has no room: a large local disk, which /tmp need not be."""
+    """Return the folder for objects that do not fit into the node's memory: a large local disk, which /tmp need not
+    be."""
     return Path(tempfile.gettempdir()) / f"ray-spilled-{node_mark(mark, index)}"
 
 

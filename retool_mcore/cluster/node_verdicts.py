@@ -270,7 +270,7 @@ def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
 
 
 def refusal(found: Sequence[Verdict]) -> str:
-    """One sentence about the first verdict that is not ok; "" when all are."""
+    """Return one sentence about the first verdict that is not ok; "" when all are."""
     bad = [verdict for verdict in found if not verdict.ok]
     if not bad:
         return ""
