@@ -15,7 +15,7 @@ def own_words(stage: str, overrides: Sequence[str], stages: Sequence[str]) -> li
 
 
 def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
-    """Those whose key or group the stage has not, as far as it can be composed."""
+    """Return the overrides whose key or group the stage does not have, as far as it can be composed."""
     keys = {word: word.lstrip("+").split("=")[0] for word in overrides}
     while True:
         try:
