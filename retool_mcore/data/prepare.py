@@ -1,4 +1,4 @@
-"""From a public data set to our parquet: what `retool prepare` runs.
+"""Convert a public data set to our parquet: the work of `retool prepare`.
 
 Nothing vanishes: every source row is written, counted as a duplicate, or listed in report.json with the reason.
 """

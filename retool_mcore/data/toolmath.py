@@ -77,7 +77,7 @@ def items(n: int, seed: int | str, split: str, mix: Mapping[str, float]) -> list
 
 
 def bucket(structure: str) -> int:
-    """In 0 to 99, the same on every machine."""
+    """Return a number from 0 to 99, the same on every machine."""
     return int.from_bytes(hashlib.sha256(structure.encode()).digest()[:8], "big") % 100
 
 

@@ -142,7 +142,7 @@ def _messages(row: dict) -> list[tuple[str, dict]]:
 
 
 def _split_tags(text: str) -> list[Segment]:
-    """One assistant text -> segments, by a walk over its tags that knows which tag may come next."""
+    """Split one assistant text into segments, by a walk over its tags that knows which tag may come next."""
     segments: list[Segment] = []
     inside: Any = "text"  # or "code", "gap" (between </code> and <interpreter>), "observation"
     for piece in _TAG.split(text):
