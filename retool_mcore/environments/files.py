@@ -15,7 +15,7 @@ class RepositoryError(Exception):
 
 
 def list_files(files: Mapping[str, str]) -> str:
-    """One line a file: path and number of lines."""
+    """List one line a file: path and number of lines."""
     return "\n".join(f"{path} ({len(text.splitlines())} lines)" for path, text in sorted(files.items()))
 
 
