@@ -133,8 +133,8 @@ def staleness_metrics(step: int, first: np.ndarray, last: np.ndarray) -> dict[st
 
 
 class Total:
-    """One step's metrics of those of its updates: by name the last, the highest, the lowest, the sum, else the mean
-    over the samples."""
+    """One step's metrics, made of those of its updates: by name the last, the highest, the lowest, the sum, else the
+    mean over the samples."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[tuple[float, int]]] = defaultdict(list)
