@@ -92,7 +92,7 @@ class Batch:
         return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
 
     def sample(self, sequences: int) -> "Batch":
-        """So many lengths of the same distribution: its evenly spaced quantiles."""
+        """Return this many lengths of the same distribution: its evenly spaced quantiles."""
         ordered, step = sorted(self.lengths), len(self.lengths) / sequences
         return Batch(tuple(ordered[int((index + 0.5) * step)] for index in range(sequences)), self.longest)
 

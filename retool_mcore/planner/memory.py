@@ -40,7 +40,7 @@ FRAGMENTATION = 0.03
 class Memory:
     """Bytes of one rank, that of the pipeline stage with the highest peak.
 
-    `parts` sum up to `peak`, which is what torch.cuda.max_memory_allocated reports after an update; `outside` lies
+    `parts` sum up to `peak`, which is what torch.cuda.max_memory_allocated reports after an update; `outside` is
     outside torch's allocator.
     """
 

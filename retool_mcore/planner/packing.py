@@ -106,7 +106,7 @@ class _Left:
 
 def split(bins: list[list[int]], count: int, costs: np.ndarray) -> list[list[int]]:
     """`bins` cut until there are `count`: each cut halves the one with the most sequences. `costs`, (n,) float64, are
-    of the sequences, of which there must be `count` or more."""
+    of at least `count` sequences."""
     heap = [(-len(taken), number, taken) for number, taken in enumerate(bins)]
     heapq.heapify(heap)
     while len(heap) < count:

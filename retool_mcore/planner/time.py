@@ -57,7 +57,8 @@ def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Tim
 
 
 def log_prob_seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> float:
-    """One forward pass for the old log-probabilities, with the entropy, as verl computes them before an update."""
+    """Seconds of one forward pass for the old log-probabilities, with the entropy, as verl computes them before an
+    update."""
     work = _Work.of(shape, layout, batch, machine)
     busy = work.products(passes=1) + work.attention(passes=1) + work.elementwise(passes=1) + work.log_probs()
     busy += work.tensor_parallel(gathers=1, scatters=1) + work.context_parallel() / 3 + work.pipeline() / 2
