@@ -46,7 +46,7 @@ def nvidia_smi(*arguments: str) -> str:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """One entry a GPU of this node: name, driver, memory and what of it is in use already, in MiB. OSError without."""
+    """Return one entry a GPU of this node: name, driver, memory and memory in use, in MiB. OSError without a driver."""
     asked = "--query-gpu=name,driver_version,memory.total,memory.used"
     cards = []
     for line in filter(str.strip, nvidia_smi(asked, "--format=csv,noheader,nounits").splitlines()):
@@ -84,7 +84,8 @@ def compute_capabilities() -> list[float]:
 
 
 def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
-    """Those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without one."""
+    """Return those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without
+    one."""
     for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
