@@ -2,7 +2,7 @@
 
 A polynomial is a dict from a monomial to its coefficient (never 0); a monomial is a frozenset of
 (atom, exponent). Atoms are primes (their exponents are in (0, 1); products of such roots are linearly independent over
-the rationals, Besicovitch 1940), symbols, powers ("power", base, monomial) of which the exponent's coefficient is the
+the rationals, Besicovitch 1940), symbols, powers ("power", base, monomial) whose exponent's coefficient is the
 atom's exponent, logarithms of primes, and opaque terms such as arcsin(x), which are only known to equal themselves.
 Trigonometric and hyperbolic functions are sums of powers of e, so that their identities are identities of polynomials.
 """

@@ -148,7 +148,7 @@ def _along(name: str, row: Point, kinks: list[tuple[tuple, bool]], real: Callabl
 
 
 def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[float]:
-    """Where an argument of a branch crosses 0 or touches it, or any integer when it is rounded."""
+    """Return the places where an argument of a branch crosses 0 or touches it, or any integer when it is rounded."""
     known = [(at, y) for at in _GRID if (y := value(at)) is not None]
     places: list[float] = []
     for (a, left), (b, right) in zip(known, known[1:], strict=False):
@@ -168,7 +168,8 @@ def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[fl
 
 
 def _root(value: Callable, a: float, left: float, b: float, right: float, level: float) -> float:
-    """Where `value` crosses `level` between a and b, by false position that halves a side which stays (Illinois)."""
+    """Return where `value` crosses `level` between a and b, by false position that halves a side which stays
+    (Illinois)."""
     left, right = left - level, right - level
     for _ in range(40):
         middle = b - right * (b - a) / (right - left) if right != left else (a + b) / 2
@@ -186,7 +187,7 @@ def _root(value: Callable, a: float, left: float, b: float, right: float, level:
 
 
 def _least(value: Callable, a: float, b: float, c: float) -> float:
-    """Where the absolute value is least between a and c, by golden sections."""
+    """Return where the absolute value is least between a and c, by golden sections."""
     ratio = (math.sqrt(5) - 1) / 2
 
     def size(at: float) -> float:
