@@ -198,7 +198,7 @@ def run_attempt(
     stop_asked: Callable[[], bool] = lambda: False,
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """One attempt at a stage whose configuration was found good. Raises as `launch` does, and WentBack.
+    """Run one attempt at a stage whose configuration is valid. Raises as `launch` does, and WentBack.
 
     Args:
         command: gives the command for a configuration file; default: `stage_command`.

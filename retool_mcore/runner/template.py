@@ -247,7 +247,7 @@ class Server:
         connection.close()
 
     def close(self) -> None:
-        """In a child: what belongs to the template."""
+        """Close, in a child, what belongs to the template."""
         for key in list(self.selector.get_map().values()):
             os.close(key.fileobj) if isinstance(key.fileobj, int) else key.fileobj.close()  # type: ignore[attr-defined]
         for connection, _ in self.children.values():

@@ -58,7 +58,7 @@ class Watchdog:
         return max(least, FACTOR * longest, 2 * self.patience_s)
 
     def hangs(self) -> bool:
-        """To be called often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
+        """Call often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
         stage alike, only MAX_GAP_S count."""
         before, now = self.phase, time.monotonic()
         signs = self._signs()
@@ -105,7 +105,7 @@ class DeadWorker:
         self.since = 0.0
 
     def found(self) -> str:
-        """To be called often; the sentence of `stage_log.dead_worker` once `patience_s` have passed, "" before."""
+        """Call often; returns the sentence of `stage_log.dead_worker` once `patience_s` have passed, "" before."""
         if not self.sentence:
             text, self.position = self._read(self.position)
             self.tail += text
