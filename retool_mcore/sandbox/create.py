@@ -1,4 +1,4 @@
-"""From configuration to a sandbox, and the question whether it works."""
+"""Create a sandbox from the configuration, and check that it works."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ class Watch:
         self.shared_bytes = limits.private_bytes(zygote)
 
     def look(self, runs: list[Run]) -> list[Run]:
-        """Those of `runs` that are now stopped because they use too much."""
+        """Return those of `runs` that are now stopped because they use too much."""
         now, grace_s = time.monotonic(), GRACE_S if self.has_namespaces else 0.0
         old = now - min(grace_s, LONG_S)
         grown = [run for run in runs if run.started < old and run.stopped is None and not run.is_over]

@@ -192,7 +192,8 @@ class Service:
 
 
 async def end_headless(server: web.Server) -> None:
-    """For ever: end connections that have sent no whole request within HEAD_S, or are too many of that kind."""
+    """End, for ever, connections without a whole request within HEAD_S, and those beyond the limit of such
+    connections."""
     since: dict = {}
     while True:
         now = time.monotonic()

@@ -188,7 +188,7 @@ class Fleet:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """While any caller is inside, hosts are checked and the list is read again."""
+        """Check hosts and read the list again while any caller is inside."""
         self._in_flight += 1
         if self._in_flight == 1:
             self._watch()

@@ -50,7 +50,7 @@ class _Refused(Exception):
 
 @dataclass
 class _Session:
-    """Where a session lives, and the requests that made its state, to make it again elsewhere."""
+    """A session's host, and the requests that made its state, to make it again elsewhere."""
 
     home: str | None = None
     history: list[dict] = field(default_factory=list)

@@ -73,7 +73,7 @@ class RunRequest(BaseModel):
     display: bool = False
 
     def options(self) -> dict:
-        """For Sandbox.run; what the request leaves out is left to the sandbox."""
+        """Return the arguments of Sandbox.run; what the request leaves out is left to the sandbox."""
         options: dict[str, Any] = {"timeout_s": self.run_timeout}
         if self.memory_limit_MB != -1:
             options["memory_mb"] = int(self.memory_limit_MB)

@@ -1,4 +1,4 @@
-"""From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is.
+"""Run the service from start to drained end: the sandbox, its HTTP server, and the address file for clients.
 
 And `probe_url`, which asks one service how it is."""
 
@@ -127,7 +127,7 @@ async def _serve(
 
 
 async def probe_url(url: str) -> str:
-    """One line. Raises UserError when no right answer comes from there."""
+    """Describe the service in one line. Raises UserError when its answer is missing or wrong."""
     # The dialect that both kinds of service speak.
     sandbox = FusionSandbox(url=url)
     await probe(sandbox)
