@@ -178,7 +178,7 @@ class Alarms:
         self.history[step] = {k: v for k, v in metrics.items() if k in KEPT or k.startswith("val-core/")}
 
     def _row(self, name: str) -> int:
-        """In how many of the last steps it fired, one after the other."""
+        """Return in how many of the last steps it fired, one after the other."""
         fired = (data.get(f"alarm/{name}") for data in reversed(self.history.values()))
         return len(list(takewhile(bool, fired)))
 

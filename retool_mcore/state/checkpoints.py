@@ -56,7 +56,7 @@ def declare_whole(checkpoint: Path, started: float, written: float | None = None
 
 
 def folder_of(root: Path | str, step: int) -> Path:
-    """Where verl writes the checkpoint of a step, under a stage's folder of checkpoints."""
+    """Return the folder of a step's checkpoint as verl writes it, under a stage's folder of checkpoints."""
     return Path(root) / f"global_step_{step}"
 
 

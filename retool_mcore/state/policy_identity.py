@@ -53,7 +53,8 @@ class PolicyIdentity:
         return digest(self.link, self.settings)[:16]
 
     def advance(self, records: Sequence[Mapping]) -> None:
-        """To the policy after an update on `records` (metrics/records.py); none: on what is not known (a critic's)."""
+        """Advance to the policy after an update on `records` (metrics/records.py); none: the data are unknown (a
+        critic's)."""
         rows = [_trained_on(record) for record in sorted(records, key=lambda record: record["place"])]
         if self.one_update:
             rows.sort()  # their order is noise; of several mini-batches it says which trajectory is in which

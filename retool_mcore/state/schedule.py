@@ -57,7 +57,7 @@ class Schedule:
         return left >= needed
 
     def next_save(self, step: int) -> float | None:
-        """In seconds since the epoch, asked as `step` begins; None while it is not known."""
+        """Return the time of the next save in seconds since the epoch, as `step` begins; None while it is not known."""
         times = [] if self.save_s is None else [self.saved + self._interval_s()]
         if self.save_every > 0 and self.steps:
             left = -step % self.save_every + 1  # this step included
