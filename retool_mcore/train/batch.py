@@ -49,7 +49,7 @@ class Batch:
 
     @classmethod
     def join(cls, parts: list["Batch"]) -> "Batch":
-        """One batch of several, with the columns that all have."""
+        """Join several batches into one, with the columns that all have."""
         names = set.intersection(*(set(part.columns) for part in parts))
         return cls(
             [sample for part in parts for sample in part.samples],

@@ -166,7 +166,7 @@ class Screen:
 
 
 def summary(trajectory: Trajectory) -> str:
-    """One line on an answer: tokens, seconds, calls, and why it ended where it was cut."""
+    """Return one line on an answer: tokens, seconds, calls, and why it ended where it was cut."""
     seconds = trajectory.generate_s + trajectory.tool_s
     parts = [f"{sum(trajectory.response_mask)} tokens", f"{seconds:.1f} s"]
     if count := len(trajectory.calls):

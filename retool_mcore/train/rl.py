@@ -199,8 +199,9 @@ def estimate_advantages(batch: Batch, recipe) -> None:
 
 
 def weigh_observations(batch: Batch, recipe) -> None:
-    """For the loss "retool" (backends/verl/losses.py), which reads values outside the mask: alpha on observations of
-    samples that count, else 0. GAE whitens the advantages of all tokens, which leaves values other than 0 there."""
+    """Set weights for the loss "retool" (backends/verl/losses.py), which reads values outside the mask: alpha on
+    observations of samples that count, else 0. GAE whitens the advantages of all tokens, which leaves values other than
+    0 there."""
     alpha = recipe["observation_weight"]
     if recipe["policy_loss"] != "retool" or not (alpha > 0 or recipe["advantage"] == "gae"):
         return

@@ -41,7 +41,7 @@ class Settings:
 
     @classmethod
     def of(cls, verl) -> "Settings":
-        """From the section that verl's classes are configured with (backends/verl/settings.py), so that the loop and
+        """Read the section that configures verl's classes (backends/verl/settings.py), so that the loop and
         the engines can never read two values of one thing."""
         mode, rollout, retool = verl.trainer.v1.trainer_mode, verl.actor_rollout_ref.rollout, verl.retool
         ahead = verl.trainer.v1.get(mode, {})
