@@ -91,7 +91,7 @@ def raised_in(error: BaseException) -> str:
 
 
 def no_run(folder: Any) -> UserError:
-    """For a command that looks at a run, of a folder that holds none."""
+    """Return the error of a command that looks at a run, for a folder that holds none."""
     return UserError(f"no run in {folder}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
 
 
