@@ -139,9 +139,8 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
-    """Return the values that a resumed stage keeps of its first attempt, whatever they are now; "" for nothing. Raises
-    UserError where its checkpoints have another format than this attempt would read, or `began_with.check` refuses
-    them."""
+    """Return the values that a resumed stage keeps of its first attempt; "" for nothing. Raises UserError where its
+    checkpoints have another format than this attempt would read, or `began_with.check` refuses them."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
