@@ -1,4 +1,4 @@
-"""What a script or a notebook calls beside the functions that the package uses itself (docs/python.md)."""
+"""Functions for scripts and notebooks that the package itself does not use (docs/python.md)."""
 
 import asyncio
 import json

@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 class NeverWorked(UserError):
-    """What the first trajectories called failed each time with one error: the rest would fail as well."""
+    """Error that the first trajectories' calls met every time: the rest would fail as well."""
 
 
 class FirstErrors:
@@ -91,17 +91,18 @@ def raised_in(error: BaseException) -> str:
 
 
 def no_run(folder: Any) -> UserError:
-    """For a command that looks at a run, of a folder that holds none."""
+    """Return the error of a command that looks at a run, for a folder that holds none."""
     return UserError(f"no run in {folder}: give the folder that holds sft, rl and eval, as in runs/quickstart.")
 
 
 def refused_value(error: Any) -> str:
-    """What a pydantic.ValidationError refuses first, as "dedup.words is 0, it should be greater than or equal to 1"."""
+    """Return the first refusal of a pydantic.ValidationError, as "dedup.words is 0, it should be greater than or equal
+    to 1"."""
     first = error.errors()[0]
-    key, said = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
+    key, message = ".".join(map(str, first["loc"])) or "the whole", first["msg"]
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"there is no key {key}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{key} is missing"
     value = f"{first['input']!r}"[:80]
-    return f"{key} is {value}, it {said[6:]}" if said.startswith("Input ") else f"{key} is {value}: {said}"
+    return f"{key} is {value}, it {message[6:]}" if message.startswith("Input ") else f"{key} is {value}: {message}"

@@ -16,7 +16,7 @@ from retool_mcore.errors import UserError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to; when the body ends well, that file takes its place, synced to the disk.
+    """Gives a path next to `path` to write to; when the body ends well, that file takes its place, synced to the disk.
 
     A reader, or a crash at any point, sees the old file or the new one, whole. A body that raises leaves the old one
     and nothing else; a crash may leave `.NAME.PID.part`.
@@ -41,8 +41,8 @@ def own_folder(path: Path, mode: int = 0o700) -> None:
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o777 & ~mode:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o777 & ~mode:
         raise UserError(f"{path} is a link, or belongs to or is open to another user: remove it, or let its owner.")
     if mode != 0o700:
         path.chmod(mode)
@@ -108,12 +108,12 @@ def read_json_lines(path: Path) -> list[dict]:
 
     A line that is half written (others may be writing, or were killed), or holds no object, does not count.
     """
-    found = []
+    records = []
     with suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
             with suppress(ValueError):
-                found.append(json.loads(line))
-    return [record for record in found if isinstance(record, dict)]
+                records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def shown(url: str) -> str:

@@ -15,7 +15,7 @@ _ROOM = 1_000
 
 
 def first_ephemeral() -> int:
-    """Where this host's ephemeral range begins."""
+    """Return the first port of this host's ephemeral range."""
     text = _EPHEMERAL.read_text().split() if _EPHEMERAL.exists() else []
     # A range that begins at the very bottom leaves nothing below it: then the usual border is as good as any.
     first = int(text[0]) if text else _EPHEMERAL_DEFAULT

@@ -14,8 +14,8 @@ def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     An empty part of PYTHONPATH, which `PYTHONPATH=$PYTHONPATH:/more` leaves, means the working folder to Python. Nobody
     asked for it by that, so it is taken away.
     """
-    found = {"PYTHONSAFEPATH": "1"}
+    values = {"PYTHONSAFEPATH": "1"}
     if "PYTHONPATH" in env:
         named = [os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep) if part]
-        found["PYTHONPATH"] = os.pathsep.join(named)
-    return found
+        values["PYTHONPATH"] = os.pathsep.join(named)
+    return values

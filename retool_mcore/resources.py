@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 def available_memory_bytes(root: Path = Path("/")) -> int:
     """Free memory plus what the kernel can take back from its caches, within every limit of this process's groups.
 
-    `root` is where /proc and the groups' file systems lie.
+    `root` is the folder of /proc and the groups' file systems.
     """
     return min([_machine_available(), *(limit.available for limit in memory_limits(root))])
 
@@ -52,7 +52,7 @@ def _machine_available() -> int:
 
 def memory_limits(root: Path = Path("/")) -> list[Limit]:
     """The memory limits of all groups that this process is in."""
-    found = []
+    result = []
     for version, folder in _groups("memory", root):
         names = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}[version]
         used = _number(folder / {1: "memory.usage_in_bytes", 2: "memory.current"}[version]) or 0
@@ -63,8 +63,8 @@ def memory_limits(root: Path = Path("/")) -> list[Limit]:
             limits["memory.stat"] = stat.get("hierarchical_memory_limit")
         for name, limit in limits.items():
             if limit is not None and limit < _UNLIMITED:
-                found.append(Limit(limit, max(0, limit - max(0, used)), folder / name))
-    return found
+                result.append(Limit(limit, max(0, limit - max(0, used)), folder / name))
+    return result
 
 
 def processors(root: Path = Path("/")) -> int:
@@ -99,7 +99,7 @@ def _groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
         for kind, options, start, place in mounts:
             if kind != version or (version == 1 and controller not in options):
                 continue
-            # A container's file system begins at `start`; a group beside that is shown as /../ and cannot be seen.
+            # A container's file system begins at `start`; a group outside it is shown as /../ and cannot be read.
             below = own.removeprefix(start) if start != "/" and f"{own}/".startswith(f"{start}/") else own
             below = "" if (start != "/" and below == own) or "/.." in below else below
             folder = root / place.lstrip("/") / below.strip("/")
@@ -126,18 +126,18 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """What the file holds; None for "max", "-1" and no file."""
+    """Return the number in the file; None for "max", "-1" and no file."""
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def _table(path: Path) -> dict[str, int]:
-    found = {}
+    numbers = {}
     for line in _text(path).splitlines():
         with suppress(ValueError):
             name, value = line.split()
-            found[name] = int(value)
-    return found
+            numbers[name] = int(value)
+    return numbers
 
 
 def _count(text: str) -> int:

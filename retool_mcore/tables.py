@@ -1,4 +1,4 @@
-"""Data files beside the modules that they belong to."""
+"""Data files next to the modules that they belong to."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's takes a ten
 
 
 def yaml_beside(module: str, name: str | None = None) -> Any:
-    """What the YAML file beside a module (its `__file__`) holds: of the module's own name, or of `name`."""
+    """Return the content of a YAML file in a module's folder (`module`: its `__file__`): the file of the module's own
+    name, or `name`."""
     path = Path(module)
     return yaml.load((path.with_name(name) if name else path.with_suffix(".yaml")).read_text(), Loader=_LOADER)

@@ -36,16 +36,16 @@ def folder() -> Path:
     or that takes no sockets."""
     asked = os.environ.get("TMPDIR")
     try:
-        found = tempfile.gettempdir()
+        directory = tempfile.gettempdir()
     except FileNotFoundError as error:
         raise UserError("no folder takes temporary files: set TMPDIR to one that is writable and not full.") from error
-    if asked and os.path.abspath(asked) != found:
+    if asked and os.path.abspath(asked) != directory:
         raise UserError(
-            f"TMPDIR={asked} is not there or not writable, or full, and {found} would be taken: name a folder that "
+            f"TMPDIR={asked} is not there or not writable, or full, and {directory} would be taken: name a folder that "
             "takes files, or unset TMPDIR."
         )
-    _check_sockets(Path(found))
-    return Path(found)
+    _check_sockets(Path(directory))
+    return Path(directory)
 
 
 def _check_sockets(path: Path) -> None:
@@ -85,14 +85,14 @@ def variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _asked(env: Mapping[str, str]) -> Path | None:
     """The folder that TMPDIR names or, as a link of ours, stands for; a job's own below it. None: the system's."""
-    given, kept, job = env.get("TMPDIR"), env.get(GIVEN), env.get(JOB)
+    requested, kept, job = env.get("TMPDIR"), env.get(GIVEN), env.get(JOB)
     if job:  # as Python's tempfile looks for it
-        given = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), PLACES[0])
-    if not given:
+        requested = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), PLACES[0])
+    if not requested:
         return None
-    if kept and Path(given).name == _name(Path(kept)):
-        given = kept
-    path = Path(os.path.abspath(given))
+    if kept and Path(requested).name == _name(Path(kept)):
+        requested = kept
+    path = Path(os.path.abspath(requested))
     return path / job if job and path.name != job else path
 
 
@@ -129,7 +129,7 @@ def remove_job_folder(env: Mapping[str, str] = os.environ) -> None:
 
 
 def short(path: Path, room: int = ROOM) -> Path:
-    """`path` (absolute), or a link to it, so that a socket whose name takes `room` more bytes can lie below it."""
+    """`path` (absolute), or a link to it, short enough for a socket below it whose name takes `room` more bytes."""
     if len(os.fsencode(path)) + room <= MOST_BYTES and _PLAIN.fullmatch(str(path)):
         return path
     link = own() / _name(path)

@@ -1,4 +1,4 @@
-"""What a comparison reads of a run: its accuracy by problem, its training curve, when it began and what it cost."""
+"""The inputs of a comparison, read from a run: accuracy by problem, training curve, start time and cost."""
 
 import statistics
 from collections import defaultdict
@@ -42,7 +42,7 @@ def read_run(path: Path, label: str) -> Trained:
     if not any(CURVE in data for data in steps.values()):
         raise no_run(path) if not path.is_dir() else UserError(f"{path}: its RL has not ended a step.")
     attempts = {stage: read_json_lines(path / stage / "attempts.jsonl") for stage in ("sft", "rl")}
-    seconds = sum(float(own.get("seconds", 0.0)) for found in attempts.values() for own in found)
+    seconds = sum(float(own.get("seconds", 0.0)) for entries in attempts.values() for own in entries)
     return Trained(
         path=path,
         curve={step: data[CURVE] for step, data in steps.items() if CURVE in data},
@@ -61,10 +61,10 @@ def read_problems(path: Path) -> dict[str, float]:
     """{source/index: share of right samples} of an evaluation; {} where there is none."""
     if not path.is_file():
         return {}
-    found: dict[str, list[float]] = defaultdict(list)
+    accuracies: dict[str, list[float]] = defaultdict(list)
     for record in read_step(path, columns=["data_source", "index", "acc"]):
-        found[f"{record['data_source']}/{record['index']}"].append(record["acc"])
-    return {problem: statistics.fmean(accs) for problem, accs in found.items()}
+        accuracies[f"{record['data_source']}/{record['index']}"].append(record["acc"])
+    return {problem: statistics.fmean(accs) for problem, accs in accuracies.items()}
 
 
 def _began(stage: Path, attempts: Sequence[Mapping]) -> float | None:

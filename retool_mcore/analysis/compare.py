@@ -16,11 +16,11 @@ Runs = Mapping[str, Mapping[int, Trained]]  # arm -> seed -> run
 
 def read_arms(plan: Plan, path: Path) -> Runs:
     """The plan's runs. Raises UserError for one that is missing, and for a plan that is younger than a run."""
-    found: dict[str, dict[int, Trained]] = {}
+    runs_by_arm: dict[str, dict[int, Trained]] = {}
     for arm in plan.arms:
-        found[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
+        runs_by_arm[arm] = {seed: read_run(plan.folder(arm, seed), plan.label) for seed in plan.seeds}
     fixed = fixed_at(path)
-    for runs in found.values():
+    for runs in runs_by_arm.values():
         for run in runs.values():
             if run.began is not None and run.began < fixed:
                 raise UserError(
@@ -28,7 +28,7 @@ def read_arms(plan: Plan, path: Path) -> Runs:
                     f"({_time(run.began)}): a criterion counts when it was fixed before its runs. Compare the folders "
                     "without a plan (retool compare RUN RUN ...), or run new seeds."
                 )
-    return found
+    return runs_by_arm
 
 
 def judge(plan: Plan, runs: Runs) -> list[dict]:
@@ -56,9 +56,10 @@ def _row(name: str, claim: Claim, plan: Plan, better: Mapping[int, Trained], wor
 
 
 def measured(plan: Plan, runs: Sequence[Trained]) -> list[list[float]]:
-    """Of each run its accuracies in [0, 1]: of each problem, the same for all runs, or one figure of training.
+    """Return each run's accuracies in [0, 1]: one for each problem (the same problems for all runs), or one figure of
+    training.
 
-    Raises UserError for runs that were not measured so, or on other problems.
+    Raises UserError for runs that were not measured this way, or on other problems.
     """
     if plan.measure == "training":
         last = min(len(run.curve) for run in runs)
@@ -83,13 +84,13 @@ def measured(plan: Plan, runs: Sequence[Trained]) -> list[list[float]]:
 
 
 def problem_pairs(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
-    """Of each problem the difference in points, mean over the pairs of runs. ours, theirs: (runs, problems)."""
+    """Return for each problem the difference in points, mean over the pairs of runs. ours, theirs: (runs, problems)."""
     means = [[statistics.fmean(column) for column in zip(*runs, strict=True)] for runs in (ours, theirs)]
     return [100 * (one - other) for one, other in zip(*means, strict=True)]
 
 
 def costs(runs: Runs) -> list[dict]:
-    """Of each arm: runs, minutes and tokens of a run, and GPU minutes where there are GPUs."""
+    """Return for each arm: runs, minutes and tokens of a run, and GPU minutes where there are GPUs."""
     return [
         {
             "arm": arm,

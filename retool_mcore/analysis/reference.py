@@ -1,4 +1,4 @@
-"""Reference curves: training accuracy by step of several seeds, and where a run lies among them.
+"""Reference curves: training accuracy by step of several seeds, and a run's place among them.
 
 A file is JSON: {"name", "about", "config": {key: value}, "curves": {seed: [accuracy of step 1, 2, ...]}}.
 """
@@ -23,13 +23,13 @@ def find_reference(name: str) -> dict:
         shipped = ", ".join(sorted(own.stem for own in SHIPPED.glob("*.json")))
         raise UserError(f"{PREFIX}{name}: there is no such reference; shipped are {shipped}, or give a .json file.")
     try:
-        found = json.loads(path.read_text())
-        curves = {str(seed): [float(value) for value in curve] for seed, curve in found["curves"].items()}
+        content = json.loads(path.read_text())
+        curves = {str(seed): [float(value) for value in curve] for seed, curve in content["curves"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no reference ({error!r}): expected a name, about and curves by seed.") from None
     if len(curves) < 2 or min(map(len, curves.values())) < 1:
         raise UserError(f"{path}: a band needs curves of two seeds or more, with one step or more.")
-    return {"name": name, "about": "", "config": {}} | found | {"curves": curves}
+    return {"name": name, "about": "", "config": {}} | content | {"curves": curves}
 
 
 def write_reference(path: Path, name: str, about: str, curves: Mapping[str, list[float]]) -> None:
@@ -39,7 +39,7 @@ def write_reference(path: Path, name: str, about: str, curves: Mapping[str, list
 
 
 def place(curve: list[float], reference: Mapping) -> dict:
-    """Where a run's curve lies: by step the band in which a further seed lies in 95 of 100 cases, and the verdict.
+    """A run's place: by step the band that holds a further seed in 95 of 100 cases, and the verdict.
 
     The verdict is about the mean of the last LAST steps that both have: "within", "below" or "above" the band.
     """

@@ -78,19 +78,19 @@ class Rescored:
 
     def examples(self, count: int = EXAMPLES) -> list[Case]:
         """The cases in which the two differ most, first one of each problem."""
-        found = sorted(
+        chosen = sorted(
             (case for case in self.cases if case.differs),
             key=lambda case: (-abs(case.new_acc - case.acc), -abs(case.new_score - case.score), case.step, case.row),
         )
-        firsts = {case.problem: case for case in reversed(found)}
-        return sorted(found, key=lambda case: firsts[case.problem] is not case)[:count]
+        firsts = {case.problem: case for case in reversed(chosen)}
+        return sorted(chosen, key=lambda case: firsts[case.problem] is not case)[:count]
 
     def groups(self) -> dict[tuple[int, str], list[Case]]:
         """The cases of each group, by step and group."""
-        found: dict[tuple[int, str], list[Case]] = {}
+        grouped: dict[tuple[int, str], list[Case]] = {}
         for case in self.cases:
-            found.setdefault((case.step, case.group), []).append(case)
-        return found
+            grouped.setdefault((case.step, case.group), []).append(case)
+        return grouped
 
     def dropped(self) -> tuple[dict[str, int], dict[str, int]]:
         """Groups that the recipe's filters drop, by reason: by the stored verdicts, and by the new ones.
@@ -138,8 +138,8 @@ def rescore(
     stored = OmegaConf.to_container(config)["recipe"]
     change(config, reward, answer, overrides)
     plain = OmegaConf.to_container(config)
-    found = Rescored(part, stored, plain["recipe"])
-    refuse(found, plain)
+    rescored = Rescored(part, stored, plain["recipe"])
+    refuse(rescored, plain)
     fmt = load_format(plain, find_tokenizer(run, "rl" if part == "rl" else part).parent)
     first = FirstErrors()
     quiet = logging.getLogger(outcomes.__name__)
@@ -147,19 +147,19 @@ def rescore(
     quiet.setLevel(logging.CRITICAL)  # what raises is counted and shown once, not logged for each trajectory
     try:
         for step, row, record in _records(run, part, steps):
-            found.cases.append(_case(step, row, record, plain, stored, fmt, first))
+            rescored.cases.append(_case(step, row, record, plain, stored, fmt, first))
     finally:
         quiet.setLevel(level)
-    if found.recipe["group_reward"]["name"]:
-        _reward_groups(found)
-    return found
+    if rescored.recipe["group_reward"]["name"]:
+        _reward_groups(rescored)
+    return rescored
 
 
 def read_config(run: Path, part: str) -> Any:
     """The configuration of a part of the run, with a recipe's section. Raises UserError without one."""
     path = run / part / "config.yaml"
     if not path.is_file():
-        have = sorted(f"--eval {found.parent.name}" for found in run.glob("eval/*/trajectories.jsonl"))
+        have = sorted(f"--eval {file.parent.name}" for file in run.glob("eval/*/trajectories.jsonl"))
         if not run.is_dir() or not (have or step_files(run / "rl/trajectories")):
             raise no_run(run)
         raise UserError(f"{run / part} is not there: the run has trajectories of {', '.join(have) or 'rl'}.")
@@ -310,8 +310,8 @@ def _advantages(recipe: Mapping, cases: Sequence[Case], scores: list[float], dro
         rewards = torch.tensor([scores[row] for row in rows], dtype=torch.float32)
         groups = [cases[row].group for row in rows]
         if recipe["advantage"] == "grpo":
-            found = advantages.grpo(rewards, mask, groups, by_std=recipe["normalise_by_std"])
+            values = advantages.grpo(rewards, mask, groups, by_std=recipe["normalise_by_std"])
         else:
-            found = getattr(advantages, recipe["advantage"])(rewards, mask, groups)
-        result[rows] = found[:, 0].numpy()
+            values = getattr(advantages, recipe["advantage"])(rewards, mask, groups)
+        result[rows] = values[:, 0].numpy()
     return result

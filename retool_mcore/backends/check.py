@@ -22,17 +22,17 @@ def adapters() -> list[tuple[str, bool, str]]:
 
     from retool_mcore.backends.cpu import verl_cpu
 
-    found = [("verl_cpu", verl_cpu.active() and get_platform().device_name == "cpu", "verl's cpu platform")]
+    rows = [("verl_cpu", verl_cpu.active() and get_platform().device_name == "cpu", "verl's cpu platform")]
     import verl.workers.engine.megatron  # noqa: F401  the import hook installs Megatron's adapter
 
     from retool_mcore.backends.cpu import megatron_cpu, torch_cpu
 
-    found += [
+    rows += [
         ("torch_cpu", torch_cpu.installed(), "cuda names on the CPU"),
         ("megatron_cpu", megatron_cpu.installed(), "Megatron layers without Transformer Engine"),
         ("vllm_cpu", _vllm_entry_point(), "vLLM weights that can be pushed again"),
     ]
-    return found
+    return rows
 
 
 def assert_adapters() -> None:

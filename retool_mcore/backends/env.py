@@ -67,7 +67,7 @@ JOB_SECRET = "RAY_AUTH_TOKEN"
 SETTINGS = ("on", "off")  # what RETOOL_TEMPLATE may be besides the socket of a template that runs
 FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE"  # PyTorch's name for the path of its dumps, to which it adds the rank
 NCCL_TIMEOUT_S = "RETOOL_NCCL_TIMEOUT_S"  # of every process group of an engine on GPUs: parallel.nccl_timeout_minutes
-# Where the loggers write, of which the first node's trainer is told; a key is the user's environment's alone.
+# Where the loggers write, which the first node's trainer needs; a key stays in the user's environment.
 LOGGERS = ("TENSORBOARD_DIR", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 
 
@@ -89,7 +89,7 @@ def stage_env(config: Mapping) -> dict[str, str]:
     if config["parallel"].get("nodes", 1) == 1 and not elsewhere:  # a job's rollout engines are on other nodes
         needed |= ONE_NODE | ({} if "RAY_ADDRESS" in os.environ else job_secret())
     if "wandb" not in (config.get("train") or {}).get("loggers", ()):
-        needed["WANDB_MODE"] = "disabled"  # whatever a library would send by itself
+        needed["WANDB_MODE"] = "disabled"  # whatever a library would send on its own
     return needed | dict(os.environ) | temporary.variables() | python_path.variables()
 
 
@@ -104,13 +104,14 @@ def cpu_threads(parallel: Mapping) -> int:
 
 
 def job_secret() -> dict[str, str]:
-    """What keeps others out of a Ray that is about to start, in the environment of its processes alone, which no other
-    user can read."""
+    """Return variables that keep other users out of a Ray that is about to start. They stand only in the environment of
+    its processes, which no other user can read."""
     return {"RAY_AUTH_MODE": "token", JOB_SECRET: secrets.token_hex(32)}
 
 
 def worker_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a stage's workers on other nodes must be given: Ray starts them with the environment of its own start there.
+    """Return the variables that a stage's workers on other nodes need: Ray starts them with the environment that it was
+    started with on their node.
 
     Named variables only: a path such as PYTHONPATH may be another one on every machine.
     """
@@ -132,7 +133,7 @@ def forks(env: Mapping[str, str]) -> bool:
 
 
 def template_of(env: Mapping[str, str]) -> str | None:
-    """Where the template listens that this environment names; None: there is none yet."""
+    """Return the socket of the template that this environment names; None when there is none yet."""
     return None if env.get(SOCKET) in (None, *SETTINGS) else env[SOCKET]
 
 
@@ -142,7 +143,7 @@ def on_cpu(env: Mapping[str, str]) -> bool:
 
 
 def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Ray's runtime environment needs, so that its workers are forked, on each node by the node's own template."""
+    """Return Ray's runtime environment for workers that are forked, on each node by the node's own template."""
     here = [sys.executable, "-IS", forked_python.__file__]
     return {"py_executable": shlex.join(here)} if forks(env) and template_of(env) else {}
 
@@ -150,8 +151,8 @@ def ray_runtime_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def ray_folder() -> Path:
     """The folder for Ray's sessions: that of RAY_TMPDIR, or one of this user's alone, since Ray's is open to everybody.
     Its path is short enough for Ray's sockets."""
-    if given := os.environ.get("RAY_TMPDIR"):
-        folder = Path(given).absolute()
+    if ray_tmpdir := os.environ.get("RAY_TMPDIR"):
+        folder = Path(ray_tmpdir).absolute()
         folder.mkdir(parents=True, exist_ok=True)
     else:
         folder = Path(tempfile.gettempdir(), f"retool-ray-{os.geteuid()}")

@@ -56,15 +56,15 @@ def program_of(arguments: list[str]) -> tuple[str, str, list[str]] | None:
 
 
 def open_descriptors() -> list[int]:
-    """What the child inherits besides the standard streams."""
-    found = []
+    """Return the descriptors that the child inherits in addition to the standard streams."""
+    descriptors = []
     for name in os.listdir("/proc/self/fd"):
         try:
             os.fstat(int(name))  # the listing's own is closed by now
         except OSError:
             continue
-        found.append(int(name))
-    return sorted(found)[:MOST_DESCRIPTORS]
+        descriptors.append(int(name))
+    return sorted(descriptors)[:MOST_DESCRIPTORS]
 
 
 def ask(path: str, arguments: list[str]) -> tuple[socket.socket, int] | None:

@@ -1,4 +1,4 @@
-"""What is to happen when a library's module is imported, in a process that may never import it."""
+"""Hooks that run when a library's module is imported, in a process that may never import it."""
 
 import importlib.abc
 import importlib.util

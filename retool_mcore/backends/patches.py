@@ -2,7 +2,7 @@
 
 `check` reads the libraries' files, imports nothing and takes milliseconds: each stage asks at its start, before it
 builds an engine. A release that is not in the table, or a source that differs, ends it with one sentence. When it does,
-read the new source beside ours (`by`), see whether `upstream` has come true, and write the new digest into patches.yaml
+compare the new source with ours (`by`), see whether `upstream` has come true, and write the new digest to patches.yaml
 (`python -m retool_mcore.backends.patches` prints those of this environment).
 """
 
@@ -39,7 +39,8 @@ PATCHES = tuple(Patch(**entry) for entry in yaml_beside(__file__))
 
 
 def digest(place: str, files: str | None = None) -> str:
-    """Of the source of "module:name.name", without blank lines and trailing spaces; `files`: where the library lies."""
+    """Return the digest of the source of "module:name.name", without blank lines and trailing spaces; `files`: the
+    library's folder."""
     module, _, name = place.partition(":")
     path = _file(module, files)
     text = path.read_text()
@@ -65,8 +66,8 @@ def _file(module: str, files: str | None) -> Path:
         spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
         if spec is None:
             raise LookupError(module)
-        found = spec.submodule_search_locations
-        base = Path(list(found)[0]) if found else Path(spec.origin)
+        folders = spec.submodule_search_locations
+        base = Path(list(folders)[0]) if folders else Path(spec.origin)
     else:
         base = Path(files) / top
     path = base.joinpath(*rest) if rest else base

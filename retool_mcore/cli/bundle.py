@@ -87,18 +87,18 @@ def write(run: Path, out: Path | None = None) -> None:
     """Writes `out`, by default RUN's name in this folder, and says what to look at. Raises UserError where `run` is no
     run, or `out` is there."""
     out = out or Path(f"bundle-{run.resolve().name}.tar.gz")
-    found = dict(parts(run)) if run.is_dir() else {}
-    if not found:
+    files = dict(parts(run)) if run.is_dir() else {}
+    if not files:
         raise no_run(run)
     if out.exists():
         raise UserError(f"{out} is there already: remove it, or give another by --out.")
     with tarfile.open(out, "w:gz") as archive:
-        for name, content in {"environment.txt": environment().encode(), **found}.items():
+        for name, content in {"environment.txt": environment().encode(), **files}.items():
             info = tarfile.TarInfo(f"{run.resolve().name}/{name}")
             info.size, info.mode = len(content), 0o600
             archive.addfile(info, io.BytesIO(content))
     size = out.stat().st_size / 2**20
-    print(f"{out}: {len(found) + 1} files, {size:.1f} MiB: configurations, logs, metrics and stacks.")
+    print(f"{out}: {len(files) + 1} files, {size:.1f} MiB: configurations, logs, metrics and stacks.")
     print(
         "Keys, tokens and passwords are masked where they look like it. Logs may quote prompts and paths: look first."
     )

@@ -55,12 +55,12 @@ def chat_config(target: Path, overrides: Sequence[str]) -> DictConfig:
     words = [f"name={folder.name}", f"runs_dir={folder.parent}", f"model.path={own.model.path}"]
     words += [f"policy={trained[0] if trained else 'init'}"]
     config = compose("eval", [*words, *overrides])
-    given = {word.partition("=")[0].partition(".")[0] for word in overrides}
+    overridden = {word.partition("=")[0].partition(".")[0] for word in overrides}
     with open_dict(config):
-        if "data" not in given:
+        if "data" not in overridden:
             config.data.prompt = own.data.prompt
-        if "parallel" not in given and own.parallel.nodes == 1 and own.parallel.device == config.parallel.device:
+        if "parallel" not in overridden and own.parallel.nodes == 1 and own.parallel.device == config.parallel.device:
             config.parallel = own.parallel
-        config.model.dtype = config.model.dtype if "model" in given else own.model.dtype
+        config.model.dtype = config.model.dtype if "model" in overridden else own.model.dtype
     settle_policy("eval", config)
     return config

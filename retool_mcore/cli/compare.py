@@ -95,9 +95,9 @@ def _explored(folders: Sequence[Path], label: str, plot: str | None, reference: 
     for row in rows:
         row["criterion"] = row["criterion"].partition(" interval")[0]
         lines += _claim(row, verdict=False)
-    said = f"{measure}; no criterion was fixed before these runs: figures without a verdict"
+    note = f"{measure}; no criterion was fixed before these runs: figures without a verdict"
     plan = Plan(arms=dict.fromkeys(runs, ""), seeds=[0], measure=measure, label=label, claims={})
-    lines = [said, *lines, *_costs(costs(runs)), *(_draw(plan, runs, plot) if plot else ())]
+    lines = [note, *lines, *_costs(costs(runs)), *(_draw(plan, runs, plot) if plot else ())]
     return {"claims": [{k: v for k, v in row.items() if k != "met"} for row in rows], "costs": costs(runs)}, lines
 
 

@@ -65,14 +65,14 @@ def table(findings: Iterable[Finding]) -> Table:
 def examine(config: DictConfig) -> list[Finding]:
     extra = "cpu" if config.parallel.device == "cpu" else "gpu"
     libraries = cpu_libraries() if extra == "cpu" else gpu_libraries()
-    found = fitness(report(config), config)  # what is checked on every node of a job
-    machine_rows = [Finding(check, detail, ok, advice) for check, ok, detail, advice in found]
+    rows = fitness(report(config), config)  # what is checked on every node of a job
+    machine_rows = [Finding(check, detail, ok, advice) for check, ok, detail, advice in rows]
     return [python_version(extra), *package(extra), *libraries, *adapters(stage_env(config)), *machine_rows]
 
 
 def python_version(extra: str) -> Finding:
-    wanted, found = {"cpu": "3.11", "gpu": "3.12"}[extra], "{}.{}".format(*sys.version_info)
-    return Finding("Python", found, found == wanted, f"the {extra} environment needs {wanted}: {SETUP}")
+    wanted, version = {"cpu": "3.11", "gpu": "3.12"}[extra], "{}.{}".format(*sys.version_info)
+    return Finding("Python", version, version == wanted, f"the {extra} environment needs {wanted}: {SETUP}")
 
 
 def package(extra: str) -> list[Finding]:
@@ -86,32 +86,32 @@ def package(extra: str) -> list[Finding]:
 def pins(requirements: Iterable[str], extra: str) -> list[Finding]:
     """One finding a requirement that applies to `extra`: the version installed against the version asked for."""
     findings = []
-    for requirement, found in machine.installed(requirements, extra):
-        ok = bool(found) and requirement.specifier.contains(found, prereleases=True)
+    for requirement, version in machine.installed(requirements, extra):
+        ok = bool(version) and requirement.specifier.contains(version, prereleases=True)
         advice = f"expected {requirement.name}{requirement.specifier}: {SETUP}"
-        findings.append(Finding(requirement.name, found or "not installed", ok, advice))
+        findings.append(Finding(requirement.name, version or "not installed", ok, advice))
     return findings
 
 
 def cpu_libraries() -> list[Finding]:
     harmful = [name for name in ("torchvision", "torchaudio", "torchcodec") if importlib.util.find_spec(name)]
     compilers = [name for name in ("gcc", "g++") if shutil.which(name) is None]
-    found = ", ".join(harmful) or "absent, as they should be"
+    detail = ", ".join(harmful) or "absent, as they should be"
     mend = f"builds for CUDA break every transformers import: pip uninstall {' '.join(harmful)}"
     there = f"no {', '.join(compilers)}" if compilers else "gcc, g++"
     get = f"vLLM on CPU compiles kernels: apt-get install {' '.join(compilers)}"
-    libraries = Finding("torchvision and its kin", found, not harmful, mend)
+    libraries = Finding("torchvision and its kin", detail, not harmful, mend)
     return [libraries, Finding("C and C++ compiler", there, not compilers, get)]
 
 
 def gpu_libraries() -> list[Finding]:
-    """What launch/setup.sh installs or compiles beside the pinned requirements, found without importing it."""
+    """Find what launch/setup.sh installs or compiles in addition to the pinned requirements, without importing it."""
     engine, needed = importlib.util.find_spec("transformer_engine"), f"Megatron's GPU layers need it: {SETUP}"
     bridge = next(iter(metadata.Distribution.discover(name="megatron-bridge")), None)
-    found = bridge.version if bridge else "absent"
+    version = bridge.version if bridge else "absent"
     return [
         Finding("Transformer Engine", "present" if engine else "absent", engine is not None, needed),
-        Finding("Megatron Bridge", found, bridge is not None, f"weights are converted by it: {SETUP}"),
+        Finding("Megatron Bridge", version, bridge is not None, f"weights are converted by it: {SETUP}"),
         # Optional: without it gradient-accumulation fusion stays off, which costs some speed.
         Finding("NVIDIA Apex", "present" if has_apex() else "absent (optional)", True),
     ]
@@ -131,6 +131,6 @@ def adapters(env: Mapping[str, str]) -> list[Finding]:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         return [Finding("adapters", reason, False, advice)]
     # The libraries print to stdout as they are imported; the answer is the last line.
-    found = json.loads(process.stdout.strip().splitlines()[-1])
+    rows = json.loads(process.stdout.strip().splitlines()[-1])
     none = "did not take effect"
-    return [Finding(f"adapter {name}", purpose if works else none, works, advice) for name, works, purpose in found]
+    return [Finding(f"adapter {name}", purpose if works else none, works, advice) for name, works, purpose in rows]

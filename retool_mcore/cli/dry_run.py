@@ -1,4 +1,5 @@
-"""What `--dry-run` says: what a stage would do, where, from what to what, for how long, and whether its checks pass."""
+"""The report of `--dry-run`: what a stage would do, where, from what to what, for how long, and whether its checks
+pass."""
 
 import shlex
 from collections.abc import Iterator
@@ -43,17 +44,17 @@ def lines(stage: str, config: DictConfig) -> Iterator[str]:
     if stage in FILES:
         yield f"  reads     {config.data[FILES[stage]]}"
     for word, keys in KEYS.items():
-        found = {key: OmegaConf.select(config, key) for key in keys if stage != "prepare" or word in ("data", "reads")}
-        told = ", ".join(named(key, word, value) for key, value in found.items() if value is not None)
-        if told:
-            yield f"  {word:<9} {told}"
-    if stage == "eval" and (said := run_settings(config)):
-        yield f"  settings  {said}"
+        values = {key: OmegaConf.select(config, key) for key in keys if stage != "prepare" or word in ("data", "reads")}
+        shown = ", ".join(named(key, word, value) for key, value in values.items() if value is not None)
+        if shown:
+            yield f"  {word:<9} {shown}"
+    if stage == "eval" and (line := run_settings(config)):
+        yield f"  settings  {line}"
     yield from plan(config)
     for name, text in disk.room(stage, config):
         yield f"  {name:<9} {text}"
-    if said := launch.kept_values(stage, config):
-        yield f"  resumes   {said}"
+    if line := launch.kept_values(stage, config):
+        yield f"  resumes   {line}"
     yield f"  command   {command(stage, config)}"
     try:
         launch.preflight(stage, config)
@@ -83,8 +84,8 @@ def command(stage: str, config: DictConfig) -> str:
 def plan(config: DictConfig) -> Iterator[str]:
     """The planner's word, which knows training on GPUs, of models by folder or by our name for them."""
     try:
-        said = verdict.lines(config, gpu_names())
+        report = verdict.lines(config, gpu_names())
     except UserError as error:
-        said = [f"none: {error}"]
-    for line in said or ["not known: the planner predicts training on GPUs, of a model whose folder is here"]:
+        report = [f"none: {error}"]
+    for line in report or ["not known: the planner predicts training on GPUs, of a model whose folder is here"]:
         yield f"  plan      {line}"

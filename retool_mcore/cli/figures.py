@@ -1,4 +1,4 @@
-"""The figures of a paper about one or several runs: PNG and SVG, and their numbers beside them as CSV."""
+"""The figures of a paper about one or several runs: PNG and SVG, and their numbers as CSV in the same folder."""
 
 import csv
 import json
@@ -23,20 +23,20 @@ Curve = tuple[str, Sequence[float], Sequence[float]]  # label, x, y
 def draw(runs: Sequence[Path], out: Path) -> list[Path]:
     """Draws into the folder `out` what figures.json lists, over the steps, and `calls`: where in a response code is
     called, early and late; returns the files. `behaviour` has ReTool's six metrics (arXiv 2504.11536, "CI related
-    behavior"). Several runs lie over each other. Raises UserError when no run has finished a step.
+    behavior"). Several runs are drawn over each other. Raises UserError when no run has finished a step.
     """
     steps = {stage: [read_steps(run / stage) for run in runs] for stage in ("sft", "rl")}
     names = [_named(run, runs) for run in runs]
-    found = {
+    figures = {
         figure: {title: _over(names, steps[panel["stage"]], panel["curves"]) for title, panel in panels.items()}
         for figure, panels in FIGURES.items()
     }
     calls = [curve for run, name in zip(runs, names, strict=True) for curve in _calls(run, name)]
-    found["calls"] = {"share of calls": calls}
-    if not any(any(panels.values()) for panels in found.values()):
+    figures["calls"] = {"share of calls": calls}
+    if not any(any(panels.values()) for panels in figures.values()):
         raise UserError(f"nothing to draw in {', '.join(map(str, runs))}: neither sft nor rl has finished a step.")
     out.mkdir(parents=True, exist_ok=True)
-    return [path for figure, panels in found.items() if any(panels.values()) for path in write(out / figure, panels)]
+    return [path for figure, panels in figures.items() if any(panels.values()) for path in write(out / figure, panels)]
 
 
 def _named(run: Path, runs: Sequence[Path]) -> str:
@@ -45,18 +45,18 @@ def _named(run: Path, runs: Sequence[Path]) -> str:
 
 def _over(names: Sequence[str], runs: Sequence[Mapping], curves: Mapping[str, str]) -> list[Curve]:
     """The curves of each run, {step: metrics}."""
-    found: list[Curve] = []
+    result: list[Curve] = []
     for run, steps in zip(names, runs, strict=True):
         for label, name in curves.items():
             if own := {step: data[name] for step, data in steps.items() if name in data}:
-                found.append((f"{run}{label}".strip(), [*own], [*own.values()]))
-    return found
+                result.append((f"{run}{label}".strip(), [*own], [*own.values()]))
+    return result
 
 
 def _calls(run: Path, name: str) -> list[Curve]:
     """The share of the calls of code in each part of a response, of the first and of the last steps."""
     steps = step_files(run / "rl" / "trajectories")
-    each, found = max(1, len(steps) // COMPARED), []
+    each, curves = max(1, len(steps) // COMPARED), []
     for part in (list(steps)[:each], list(steps)[each:][-each:]):
         begun = [
             call["start"] / row["tokens"]
@@ -68,8 +68,8 @@ def _calls(run: Path, name: str) -> list[Curve]:
         if begun:
             counts, edges = np.histogram(begun, POSITIONS, (0, 1))
             places = f"steps {part[0]} to {part[-1]}" if each > 1 else f"step {part[0]}"
-            found.append((f"{name}{places}", ((edges[1:] + edges[:-1]) / 2).tolist(), (counts / len(begun)).tolist()))
-    return found
+            curves.append((f"{name}{places}", ((edges[1:] + edges[:-1]) / 2).tolist(), (counts / len(begun)).tolist()))
+    return curves
 
 
 def write(path: Path, panels: Mapping[str, Sequence[Curve]], over: str = "step") -> list[Path]:

@@ -219,7 +219,7 @@ def replay(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics beside the
+    """Repeat one recorded step: its trajectories through the trainer without a rollout engine, metrics next to the
     recorded ones; or, with --rollout, its prompts and seeds through the rollout engine without a trainer."""
     from retool_mcore.cli import replay as again
 

@@ -49,11 +49,11 @@ def plan(
     """Judge the layout of a run by the words of its stage: memory, seconds, days, what to change first. Or, with
     --model and --gpus, rank all layouts of a model on a cluster."""
     searches = {"--model": model, "--gpus": gpus, "--max-length": max_length}
-    given = [name for name, value in searches.items() if value is not None]
-    if not given and write is None:
+    requested = [name for name, value in searches.items() if value is not None]
+    if not requested and write is None:
         judge("sft" if sft else "rl", overrides or [], lengths_of, mean_length, gpu, gpu_memory)
         return
-    if len(given) < len(searches) or gpu_memory is None or overrides or lengths_of:
+    if len(requested) < len(searches) or gpu_memory is None or overrides or lengths_of:
         raise UserError(
             "A search over all layouts takes --model, --gpus, --gpu-memory and --max-length, and no KEY=VALUE and "
             "--lengths-of; without the first four the layout of a run is judged."
@@ -75,11 +75,11 @@ def plan(
     batch = Batch.spread(sequences, max_length, mean_length or max_length * MEAN_SHARE)
     layout = Layout(**switches(resolve("rl", [f"parallel={table.BASE}"])[0]["parallel"]["megatron"]))
     problem = tried.Problem(shape.named(model), nodes, machine, batch, not sft, layout, updates)
-    found = tried.search(problem)
+    plans = tried.search(problem)
     if write is not None:
         command = shlex.join(["retool", *sys.argv[1:]])
-        write_atomically(write, table.config_text(problem, found.chosen, command))
-    table.print_plans(problem, found, top=top)
+        write_atomically(write, table.config_text(problem, plans.chosen, command))
+    table.print_plans(problem, plans, top=top)
     if write is not None:
         print(f"The first line is in {write}; try it: retool {'sft' if sft else 'rl'} parallel={write.stem} --dry-run")
 
@@ -93,7 +93,7 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     from retool_mcore.preflight import disk, memory, relations
 
     config, shape, card = asked(stage, words, gpu, gib)
-    problem, told = problem_of(config, shape, card, run_of, mean)
+    problem, lengths = problem_of(config, shape, card, run_of, mean)
     plan = run.present(config, problem)  # refuses a layout that divides nothing, before its bytes are asked for
     relations.check(stage, config)
     needs = memory.node_needs(config, shape)
@@ -114,7 +114,7 @@ def judge(stage: str, words: list[str], run_of: Path | None, mean: int | None, g
     limit, course = forecast.limit(load_site()), run.course(config, problem, plan)
     if course.hours is not None and (counted := forecast.counted(course, config.train.steps, limit)):
         beside += [f"Time limit of a job: {limit.words}{counted}."]
-    verdict.report(config, problem, plan, lengths=told, beside=beside)
+    verdict.report(config, problem, plan, lengths=lengths, beside=beside)
 
 
 def asked(stage: str, words: list[str], gpu: str | None, gib: float | None) -> tuple[DictConfig, "Shape", "Machine"]:
@@ -174,7 +174,7 @@ def recorded(folder: Path, columns: list[str]) -> list[dict]:
 
 def parse_gpus(gpus: str) -> tuple[int, int]:
     """(nodes, GPUs of a node) of NODESxGPUS or of a single number of GPUs in one node."""
-    found = re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})", gpus.strip().lower())
-    if not found:
+    match = re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})", gpus.strip().lower())
+    if not match:
         raise UserError(f"--gpus {gpus}: expected NODESxGPUS, as in 2x8.")
-    return int(found[1] or 1), int(found[2])
+    return int(match[1] or 1), int(match[2])

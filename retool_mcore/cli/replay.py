@@ -1,6 +1,6 @@
 """`retool replay`: a recorded step again, through the trainer alone or through the rollout engine alone.
 
-Results lie in RUN/replay/step_NNNNNN/{trainer,rollout}/: nothing of the run itself is changed. No torch here.
+Results are in RUN/replay/step_NNNNNN/{trainer,rollout}/; the run itself is not changed. No torch here.
 """
 
 import json
@@ -72,7 +72,7 @@ def run(
 
 
 def replay_config(run_dir: Path, step: int, policy_step: int | None, overrides: Sequence[str] = ()) -> DictConfig:
-    """The run's own RL configuration, moved to where the run lies, with `replay` and `policy_path`."""
+    """The run's own RL configuration, moved to the run's folder, with `replay` and `policy_path`."""
     path = run_dir / "rl" / "config.yaml"
     files = step_files(run_dir / "rl" / "trajectories")
     if not path.is_file() or not files:
@@ -136,10 +136,10 @@ def override(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
-    """Print and write (metrics.json) the metrics of the replayed step beside those of the recorded one."""
+    """Print and write (metrics.json) the metrics of the replayed step next to the recorded ones."""
     replayed = read_steps(folder).get(step, {})
-    found = {"step": step, "recorded": recorded, "replayed": replayed}
-    write_atomically(folder / "metrics.json", json.dumps(found, indent=2))
+    content = {"step": step, "recorded": recorded, "replayed": replayed}
+    write_atomically(folder / "metrics.json", json.dumps(content, indent=2))
     numbers = (Column(name, justify="right") for name in ("recorded", "replayed", "difference"))
     table = Table("metric", *numbers, title=f"step {step} through the trainer alone")
     for name in SHOWN:
@@ -157,7 +157,7 @@ def report_trainer(folder: Path, step: int, recorded: dict[str, float]) -> None:
 
 
 def report_rollout(folder: Path, recorded: dict[str, float]) -> None:
-    """Print the rollout's result, speed beside the recorded step's."""
+    """Print the rollout's result, its speed next to the recorded step's."""
     result = json.loads((folder / RESULT).read_text())
     same, count = result["same"], result["trajectories"]
     print(f"{same} of {count} trajectories came out token for token as recorded; ", end="")

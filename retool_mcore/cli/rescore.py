@@ -40,14 +40,14 @@ def rescore(
     paid, where the two disagree, and what advantages and filters would have become. Changes nothing in the run."""
     from retool_mcore.analysis.rescore import rescore as score
 
-    found = score(
+    rescored = score(
         run, evaluation=evaluation, reward=reward, answer=answer, overrides=overrides or (), steps=numbers(steps)
     )
-    figures = summary(found)
+    figures = summary(rescored)
     if json_file is not None:
-        content = {"figures": figures, "recipe": found.recipe, "cases": [asdict(case) for case in found.cases]}
+        content = {"figures": figures, "recipe": rescored.recipe, "cases": [asdict(case) for case in rescored.cases]}
         write_atomically(json_file, json.dumps(content, indent=1) + "\n")
-    print("\n".join(lines(found, figures)))
+    print("\n".join(lines(rescored, figures)))
 
 
 def numbers(words: str | None) -> range | None:

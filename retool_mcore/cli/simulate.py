@@ -55,7 +55,7 @@ def simulate(
     table = Table(*numbers(*HEADINGS.split("|")), "bound by", padding=(0, 0))
     for count in map(int, (gpus or str(scale.gpus_of(config))).split(",")):
         sized = scale.resized(config, count, scale_batch=scale_batch)
-        problem, told = problem_of(sized, shape, card, lengths_of, mean_length)
+        problem, lengths = problem_of(sized, shape, card, lengths_of, mean_length)
         plan = run.present(sized, problem)
         if why := refusal(problem, plan):
             raise UserError(f"{count} GPUs do not hold this run: {why}; `retool plan` says what to change.")
@@ -66,7 +66,7 @@ def simulate(
     batch = "grow with the GPUs" if scale_batch else "stay as the run has them"
     of_tools = "turns and tools are that run's" if turns else f"{calls:g} calls of {tool_seconds:g} s on average"
     console = Console(width=WIDTH, highlight=False)
-    console.print(f"Batch and mini-batch {batch}; lengths: {told}; {of_tools}. Simulated, not measured.")
+    console.print(f"Batch and mini-batch {batch}; lengths: {lengths}; {of_tools}. Simulated, not measured.")
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps([asdict(row) | {"speed": row.speed / rows[0].speed} for row in rows], indent=1))
@@ -82,20 +82,20 @@ def simulate(
 
 def turns_of(record: dict) -> "Turns":
     """A trajectory as it was recorded: what each turn read in and sampled, and the seconds of its calls."""
-    given, spent = len(record["prompt_ids"]), defaultdict(float)
+    input_tokens, spent = len(record["prompt_ids"]), defaultdict(float)
     turns: list[tuple[float, float]] = []
     for span in record["spans"]:
         size = span["end"] - span["start"]
         if span["kind"] == "policy":
-            turns.append((given, size))
-        given = 0 if span["kind"] == "policy" else given + size
+            turns.append((input_tokens, size))
+        input_tokens = 0 if span["kind"] == "policy" else input_tokens + size
     for call in record["calls"] or ():
         spent[call["turn"]] += call["duration_s"]
     return turns, [spent[number] for number in range(len(turns) - 1)]
 
 
 def cells(row: "Row", first: "Row") -> list[str]:
-    found = [f"{row.gpus:,}", f"{row.sequences:,}", f"{row.step:,.1f}", f"{row.tokens:,.0f}"]
+    texts = [f"{row.gpus:,}", f"{row.sequences:,}", f"{row.step:,.1f}", f"{row.tokens:,.0f}"]
     names = ("generation", "tools", "training", "push", "save")
-    found += [f"{row.speed / first.speed:.1f}", *(f"{100 * row.parts[name] / row.step:.1f}" for name in names)]
-    return [*found, f"{100 * row.again:.1f}", f"{row.age[0]:.1f}, {row.age[1]}", f"{row.ettr:.3f}", row.bound]
+    texts += [f"{row.speed / first.speed:.1f}", *(f"{100 * row.parts[name] / row.step:.1f}" for name in names)]
+    return [*texts, f"{100 * row.again:.1f}", f"{row.age[0]:.1f}, {row.age[1]}", f"{row.ettr:.3f}", row.bound]

@@ -44,7 +44,7 @@ def rows(run: Path) -> tuple[list[str], list[list[str]]]:
         raise no_run(run)
     scores = {row.folder: _read_evals(run / "eval", row.folder) for row in ROWS}
     accuracies = {name: _accuracies(metrics) for name, metrics in scores.items()}
-    columns = sorted({column for found in accuracies.values() for column in found}) or ["accuracy"]
+    columns = sorted({column for figures in accuracies.values() for column in figures}) or ["accuracy"]
     cells = []
     for row in ROWS:
         name, stage = row.folder, row.stage
@@ -77,36 +77,36 @@ def print_table(run: Path, console: Console | None = None) -> None:
     for stage in status.rows(run):
         if stage.state == "running":
             console.print(f"{stage.stage}: step {stage.step}, {stage.now}")
-    if said := alarms.count(run / "rl"):
-        console.print(f"rl: {said}")
+    if counts := alarms.count(run / "rl"):
+        console.print(f"rl: {counts}")
 
 
 def print_evaluation(folder: Path, console: Console | None = None) -> None:
     """Prints one evaluation, a line a data source: accuracies, share with code, tokens. Raises UserError as `rows`."""
-    found = _read_eval(folder / "metrics.json")
-    names = list(dict.fromkeys(name for scores in found["accuracy"].values() for name in scores))
+    evaluation = _read_eval(folder / "metrics.json")
+    names = list(dict.fromkeys(name for scores in evaluation["accuracy"].values() for name in scores))
     figures_of = (Column(title, justify="right") for title in (*names, "code ratio", "response tokens"))
     table = Table("data source", *figures_of, title=str(folder))
-    for source, scores in found["accuracy"].items():
-        figures = found["behaviour"].get(source, {})
+    for source, scores in evaluation["accuracy"].items():
+        figures = evaluation["behaviour"].get(source, {})
         length = figures.get("response_length")
         cells = [*(_percent(scores.get(name)) for name in names), _percent(figures.get("code_ratio"))]
         table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
     console = console or Console()
-    if "policy" in found:
-        console.print(f"policy: step {found['step']}, {found['policy']}", soft_wrap=True)
+    if "policy" in evaluation:
+        console.print(f"policy: step {evaluation['step']}, {evaluation['policy']}", soft_wrap=True)
     console.print(table)
 
 
 def _read_evals(folder: Path, policy: str) -> dict:
     """Metrics of a policy's evaluation, joined with those of problems that it read itself (labels POLICY-FILES)."""
-    found: dict[str, dict] = {}
+    evaluations: dict[str, dict] = {}
     for path in [*sorted(folder.glob(f"{policy}-*/config.yaml")), folder / policy / "config.yaml"]:
         if path.parent.name == policy or yaml.safe_load(path.read_text()).get("policy") == policy:
             for part, values in _read_eval(path.with_name("metrics.json")).items():
                 if isinstance(values, dict):
-                    found[part] = found.get(part, {}) | values
-    return found
+                    evaluations[part] = evaluations.get(part, {}) | values
+    return evaluations
 
 
 def _read_eval(path: Path) -> dict:

@@ -22,9 +22,9 @@ def try_reward(
     and which filter would leave it out."""
     from retool_mcore.preflight.reward import Trial, texts  # reads data: not for --help
 
-    given = texts(text)
+    responses = texts(text)
     trial = Trial(place, keys or ())
-    tried = [trial.judge(one, row if own is None else own) for one, own in given]
+    tried = [trial.judge(one, row if own is None else own) for one, own in responses]
     for one in tried:
         question, truth = one.row["extra_info"]["question"], one.row["reward_model"]["ground_truth"]
         print(f"row {one.number}: {_short(question)}" + (f"  (answer {_short(truth)})" if truth else ""))

@@ -1,3 +1,4 @@
-"""What surrounds a stage on a Slurm cluster: sites, submission, the job on its nodes, Ray across them, retries, status.
+"""Stages on a Slurm cluster: sites, submission, the job on its nodes, Ray across them, retries, status.
 
-No stage knows that Slurm exists."""
+No stage knows that Slurm exists.
+"""

@@ -15,7 +15,7 @@ from retool_mcore.recipes.pipeline import beside, check_slurm
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm gave to the job."""
+    """The resources that Slurm gave to the job."""
 
     job_id: int
     restart: int
@@ -56,22 +56,22 @@ def configure(stage: str, overrides: Sequence[str], allocation: Allocation) -> D
     """The stage's configuration, with as many nodes and GPUs a node as the job has.
 
     Raises:
-        UserError: the user asked for others, or the job has none left beside rollout engines', or as `compose`.
+        UserError: the user asked for others, or the job has none left besides the rollout engines', or as `compose`.
     """
     config = compose(stage, overrides)
-    given = {"parallel.nodes": len(allocation.nodes) - beside(config)}
-    if given["parallel.nodes"] < 1:
+    layout = {"parallel.nodes": len(allocation.nodes) - beside(config)}
+    if layout["parallel.nodes"] < 1:
         raise UserError(
-            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts beside the trainer's, but the "
+            f"pipeline={config.pipeline.name} has {beside(config)} node(s) for rollouts besides the trainer's, but the "
             f"job has {len(allocation.nodes)} in all: submit it with more --nodes, or take pipeline=sync."
         )
     if config.parallel.device == "cuda":
         if allocation.gpus_per_node is None:
             raise UserError("parallel.device=cuda, but the job's node has no GPUs: submit it with --gpus-per-node.")
-        given["parallel.gpus_per_node"] = allocation.gpus_per_node
+        layout["parallel.gpus_per_node"] = allocation.gpus_per_node
     if stage == "eval" and len(allocation.nodes) > 1:
         raise UserError(f"{stage} runs on one node, but the job has {len(allocation.nodes)}: submit it with --nodes=1.")
-    differ = {key: value for key, value in given.items() if OmegaConf.select(config, key) != value}
+    differ = {key: value for key, value in layout.items() if OmegaConf.select(config, key) != value}
     for key, value in differ.items():
         if any(override.lstrip("+").startswith(f"{key}=") for override in overrides):
             asked = OmegaConf.select(config, key)

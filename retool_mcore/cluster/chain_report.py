@@ -44,7 +44,7 @@ def cells(number: int, start: Start, now_s: float) -> tuple[str, ...]:
 
 
 def sentence(found: Chain, now_s: float) -> str:
-    """What the chain is so far, and what comes next where the stage runs."""
+    """Say what the chain has done so far, and what comes next where the stage runs."""
     jobs = list(dict.fromkeys(start.job for start in found.starts if start.job))
     of = f" of job{'s' * (len(jobs) > 1)} {', '.join(jobs)}" if jobs else ""
     parts = [f"{len(found.starts)} start{'s' * (len(found.starts) > 1)}{of}"]

@@ -1,4 +1,4 @@
-"""Notices a start of a job that ended without a word: with the job's first node all goes that could have said why.
+"""Detect a start of a job that ended without a message: whatever could have reported why went with its first node.
 
 RUN/<stage>/running.json names the start that is at work, and keeps other jobs out of the stage. A process of that start
 removes it; a later start replaces it when that job is not at work any more.
@@ -34,14 +34,14 @@ def begin(folder: Path, mark: str, node: str) -> str | None:
                 os.link(part, folder / FILE)
                 return None
             except FileExistsError:
-                found = _read(folder).get("mark", "")
+                earlier = _read(folder).get("mark", "")
             except OSError:  # a file system without hard links keeps nobody out
                 os.replace(part, folder / FILE)
                 return None
-            other = _job(found)
+            other = _job(earlier)
             if other not in ("", _job(mark)) and slurm.at_work(other):
                 return other
-            _remove(folder, found)
+            _remove(folder, earlier)
     finally:
         part.unlink(missing_ok=True)
 
@@ -60,11 +60,11 @@ def end(folder: Path, mark: str) -> bool:
 
 def unreported_crash(folder: Path, job: str) -> tuple[str, str] | None:
     """A start of this job that ended without a word: its mark and a sentence about it; None when there is none."""
-    found = _read(folder)
-    mark = found.get("mark", "")
+    marker = _read(folder)
+    mark = marker.get("mark", "")
     if _job(mark) != job:
         return None
-    node, start = found["node"], mark.partition("-")[2]
+    node, start = marker["node"], mark.partition("-")[2]
     return mark, (
         f"start {int(start) + 1} of this job ended without a word, because its first node, {node}, was lost or "
         f"restarted, or all of the job was killed: 'scontrol show node {node}' and slurmctld's log tell more"

@@ -1,4 +1,4 @@
-"""What is known of a job before it is queued: its time limit, how many jobs the stage takes, disk and memory."""
+"""A forecast of a job before it is queued: its time limit, how many jobs the stage takes, disk and memory."""
 
 import math
 import os
@@ -38,17 +38,17 @@ def seconds(text: str) -> float | None:
     """Seconds of a time in Slurm's notation (man sbatch, --time); None for what is none, as "NONE"."""
     if text.upper() in UNLIMITED:
         return math.inf
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
-    parts = [int(part) for part in found["rest"].split(":")]
-    if found["days"] is not None:  # DAYS-HOURS[:MINUTES[:SECONDS]]
+    parts = [int(part) for part in match["rest"].split(":")]
+    if match["days"] is not None:  # DAYS-HOURS[:MINUTES[:SECONDS]]
         hours, minutes, rest = [*parts, 0, 0][:3]
     elif len(parts) == 3:
         hours, minutes, rest = parts
     else:  # MINUTES[:SECONDS]
         hours, (minutes, rest) = 0, [*parts, 0][:2]
-    return ((24 * int(found["days"] or 0) + hours) * 60 + minutes) * 60.0 + rest
+    return ((24 * int(match["days"] or 0) + hours) * 60 + minutes) * 60.0 + rest
 
 
 def limit(site: Site, env: Mapping[str, str] = os.environ) -> Limit:
@@ -112,13 +112,13 @@ def jobs(found: run.Course, steps: int, limit_s: float) -> int:
 
 
 def lines(stage: str, config: DictConfig, limit: Limit) -> Iterator[str]:
-    """What a dry run says of a stage: how long it takes in how many jobs, disk, memory of a node."""
+    """Yield a dry run's lines about a stage: how long it takes in how many jobs, disk, memory of a node."""
     if (known := course(config)) is not None:
-        found, steps = known
-        took = f"{found.step:,.0f} s a step"
-        if found.hours is not None and steps:
-            took = f"{verdict.length(found.hours)} in all, {took}"
-            took += counted(found, steps, limit)
+        prediction, steps = known
+        took = f"{prediction.step:,.0f} s a step"
+        if prediction.hours is not None and steps:
+            took = f"{verdict.length(prediction.hours)} in all, {took}"
+            took += counted(prediction, steps, limit)
         yield f"takes: {took} (predicted; lengths: a third of the limit)"
     yield from (f"{name}: {text}" for name, text in disk.room(stage, config))
 
@@ -133,16 +133,16 @@ def counted(found: run.Course, steps: int, limit: Limit) -> str:
 
 
 def warning(stage: str, config: DictConfig, site: Site, limit: Limit) -> str:
-    """What is wrong with the time limit of a stage's job; "" where nothing is known to be."""
+    """Return what is wrong with the time limit of a stage's job; "" where nothing is known to be wrong."""
     where = f"set time in configs/site/{site.name}.yaml, as in 1-00:00:00"
     known = course(config)
     if known is not None and limit.seconds is not None:
-        found = known[0]
-        least = START_S + found.step + found.save + END_S
+        prediction = known[0]
+        least = START_S + prediction.step + prediction.save + END_S
         if limit.seconds < least:
-            parts = f"a start ({START_S / 60:.0f} minutes), a step ({found.step / 60:.0f}) and a save"
+            parts = f"a start ({START_S / 60:.0f} minutes), a step ({prediction.step / 60:.0f}) and a save"
             return (
-                f"{stage}: the time limit is {limit.words}, and {parts} ({found.save / 60:.0f}) take "
+                f"{stage}: the time limit is {limit.words}, and {parts} ({prediction.save / 60:.0f}) take "
                 f"{least / 60:.0f} minutes: {where}."
             )
     if not limit.asked and limit.seconds != math.inf:

@@ -32,7 +32,7 @@ KILLED = "the job's own process was killed, often for lack of memory"
 def guarded(
     srun: Callable[[Sequence[str], Sequence[str]], list[str]], *, pid: int, node: str, **given: object
 ) -> Iterator[None]:
-    """Runs the guard of process `pid` beside the body. Without one (srun fails) the body runs all the same.
+    """Run the guard of process `pid` during the body. Without one (srun fails) the body runs all the same.
 
     given: what else `main` takes.
     """
@@ -91,12 +91,12 @@ def main(given: str) -> int:
         return 0
     chain.end(options.folder, options.mark, chain.FAULT, KILLED)
     decision = judge(options.folder, KILLED, options.max_attempts)
-    said = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
+    message = f"retool: {KILLED}\n{options.stage}: {decision.why.removesuffix('.')}"
     if decision.requeue:
         refusal = slurm.requeue(options.job)
-        said += f"; job {options.job} is back in the queue" if refusal is None else f"; {refusal}"
+        message += f"; job {options.job} is back in the queue" if refusal is None else f"; {refusal}"
     with suppress(OSError), open(options.log, "a") as log:
-        log.write(f"{said}.\n")
+        log.write(f"{message}.\n")
     return 0
 
 

@@ -23,7 +23,7 @@ def check(stage: str, config: DictConfig, site: Site, earlier: Collection[str] =
 
     Args:
         earlier: stages that come to their end before the job starts; what they write need not be there yet.
-        unknown: it also waits for a job of which only the number is known, which may write into the run's folder.
+        unknown: it also waits for a job known only by its number, which may write into the run's folder.
 
     Returns:
         What could not be looked at from here, in words; "" for nothing.
@@ -75,7 +75,7 @@ def _files(stage: str, config: DictConfig) -> Iterator[tuple[str, Any, Callable[
         for key in ("sft_train_files", "sft_validation_files"):
             yield f"data.{key}", config.data[key], check_sft
     elif stage == "rl":
-        for key in ("data.train_files", *(found.key for found in validation_sets(config))):
+        for key in ("data.train_files", *(validation_set.key for validation_set in validation_sets(config))):
             yield key, config.data[key.removeprefix("data.")], check_rl
     elif stage == "eval" and not config.get("prepare"):  # else made when the stage begins
         yield "data.validation_files", config.data.validation_files, check_rl

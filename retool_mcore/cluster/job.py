@@ -118,7 +118,7 @@ def run(stage: str, overrides: Sequence[str]) -> int:
 def run_attempt_on_nodes(
     stage: str, config: DictConfig, allocation: Allocation, site: Site, signals: Signals, folder: Path
 ) -> int:
-    """One attempt and what its outcome asks for; the exit code. Raises UserError as `run` does."""
+    """Run one attempt and act on its outcome; returns the exit code. Raises UserError as `run` does."""
     recorded, job = recorded_bytes(folder), allocation.slurm_id
     back = partial(back_to_queue, allocation, signals)
     preempted = partial(slurm.preempted, job, allocation.restart, allocation.nodes)
@@ -232,13 +232,13 @@ def choose_port(allocation: Allocation, places: Sequence[int]) -> int:
 
     places: of Ray's nodes (network.places); empty for a stage without Ray.
     """
-    given = os.environ.get("RETOOL_RAY_PORT") if places else None
-    if given is None:
+    requested = os.environ.get("RETOOL_RAY_PORT") if places else None
+    if requested is None:
         count = ports_needed(places) if places else 1
         return network.free_base_port(allocation.job_id + allocation.restart, count)
-    if network.busy_ports([int(given)]):
-        raise UserError(f"port {given} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
-    return int(given)
+    if network.busy_ports([int(requested)]):
+        raise UserError(f"port {requested} (RETOOL_RAY_PORT) is in use on {network.host()}: give another, or none.")
+    return int(requested)
 
 
 def step(site: Site, options: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What Slurm says to a job by signals, and the end of Slurm's own process above it."""
+"""Slurm's signals to a job, and the end of Slurm's own process above it."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from retool_mcore.state import stop
 
 LAST_CALL_S = 90.0  # before the end of the job's time: a step that has not ended by then will not be waited for
 ASK_S = 120.0  # between two looks at the job's end: a limit can be extended, or shortened before a maintenance
-PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and go on by themselves
+PAUSABLE = ("sft", "rl")  # these look for STOP between two steps; the others are stopped, and resume on their own
 
 
 class Signals:
@@ -29,7 +29,7 @@ class Signals:
         self.stage, self.folder, self.mark = stage, folder, mark
         self.asked = self.running = self.late_term = False
         self.armed = True
-        self.judges = False  # it was this process that said how the start ended, not the guard
+        self.judges = False  # this process, not the guard, reported how the start ended
         signal.signal(signal.SIGUSR1, self._time_is_near)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._end)
@@ -65,7 +65,7 @@ class Signals:
         processes.signal_at_parents_death(signal.SIGHUP)
 
     def ignore(self) -> None:
-        """From here on the job is ending anyway."""
+        """Ignore signals from here on: the job is ending anyway."""
         self.armed = False
 
     def cancelled(self, job: str, restart: int) -> bool:

@@ -48,11 +48,11 @@ def nccl_command(config: Mapping[str, Any], *, address: str, port: int, deadline
     Exit code 0: sums right, and `parallel.min_bus_bandwidth_gbs` reached where it is set.
     """
     layout = config["parallel"]
-    given = {"device": layout["device"], "deadline_s": deadline_s, "floor_gbs": layout.get("min_bus_bandwidth_gbs")}
+    arguments = {"device": layout["device"], "deadline_s": deadline_s, "floor_gbs": layout.get("min_bus_bandwidth_gbs")}
     command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={layout['nodes']}"]
     command += [f"--nproc_per_node={layout['gpus_per_node']}", "--rdzv_backend=c10d", "--rdzv_id=nccl_check"]
     command += [f"--rdzv_endpoint={address}:{port}", f"--rdzv_conf=join_timeout={JOIN_TIMEOUT_S}"]
-    return [*command, "-m", "retool_mcore.cluster.nccl_check", json.dumps(given)]
+    return [*command, "-m", "retool_mcore.cluster.nccl_check", json.dumps(arguments)]
 
 
 def unfit_nodes(
@@ -102,19 +102,20 @@ def phases(nodes: Sequence[str], per_node: int) -> list[tuple[str, list[int]]]:
 
     Neighbours exchange through the first rank of each node; even pairs before odd ones, so that they overlap.
     """
-    found = []
+    groups = []
     if per_node > 1:
-        found = [(f"inside {node}", list(range(i * per_node, (i + 1) * per_node))) for i, node in enumerate(nodes)]
+        groups = [(f"inside {node}", list(range(i * per_node, (i + 1) * per_node))) for i, node in enumerate(nodes)]
     pairs = [(i, i + 1) for i in range(len(nodes) - 1)]
     for i, j in pairs[::2] + pairs[1::2]:
-        found.append((f"between {nodes[i]} and {nodes[j]}", [i * per_node, j * per_node]))
+        groups.append((f"between {nodes[i]} and {nodes[j]}", [i * per_node, j * per_node]))
     if len(nodes) > 1 or per_node > 1:
-        found.append((OVERALL, list(range(len(nodes) * per_node))))
-    return found
+        groups.append((OVERALL, list(range(len(nodes) * per_node))))
+    return groups
 
 
 def verdict(measured: Mapping[str, float], floor_gbs: float | None) -> str:
-    """What is wrong with the bandwidths (GB/s by phase), "" when nothing is. The floor is for all nodes together."""
+    """Return what is wrong with the bandwidths (GB/s by phase), "" when nothing is. The floor is for all nodes
+    together."""
     overall = measured.get(OVERALL, math.inf)
     if floor_gbs is None or overall >= floor_gbs:
         return ""
@@ -124,7 +125,7 @@ def verdict(measured: Mapping[str, float], floor_gbs: float | None) -> str:
     return (
         f"all-reduce over all nodes runs at {overall:.2f} GB/s, below parallel.min_bus_bandwidth_gbs={floor_gbs:g} "
         f"({slowest}): have the link looked at, exclude a node, or give a lower one with "
-        "parallel.min_bus_bandwidth_gbs=GBS (null: told only)."
+        "parallel.min_bus_bandwidth_gbs=GBS (null: report only)."
     )
 
 
@@ -151,7 +152,7 @@ def measure(group: "dist.ProcessGroup", ranks: int, device: str) -> float:
 
 
 def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
-    """One rank's part. Rank 0 prints the bandwidths; 1 when they are below the floor."""
+    """Run one rank's part. Rank 0 prints the bandwidths; 1 when they are below the floor."""
     import torch
     import torch.distributed as dist
 
@@ -174,7 +175,7 @@ def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
     timeout = timedelta(seconds=2 * deadline_s)
     dist.init_process_group(BACKEND[device], timeout=timeout)
     at.append((0, "is stuck setting up groups"))
-    # What is told goes by the store: the first all-reduces must be those that name a link.
+    # The report goes through the store: the first all-reduces must be those that name a link.
     store = dist.PrefixStore("nccl_check", dist.TCPStore(address, port, is_master=False, timeout=timeout))
     store.set(f"name/{rank}", name)
     plan = phases([store.get(f"name/{first}").decode() for first in range(0, world, per_node)], per_node)
@@ -185,8 +186,8 @@ def run(device: str, deadline_s: float, floor_gbs: float | None) -> int:
             try:
                 speed = measure(group, len(ranks), device)
             except (ValueError, RuntimeError) as error:  # a wrong sum, or the other end is gone
-                said = str(error).partition("\n")[0]
-                say(f"nccl_check: {words}: {said} on rank {rank} ({name}): exclude the node, or have it looked at")
+                reason = str(error).partition("\n")[0]
+                say(f"nccl_check: {words}: {reason} on rank {rank} ({name}): exclude the node, or have it looked at")
                 return 1
             if rank == ranks[0]:
                 store.set(words, repr(speed))

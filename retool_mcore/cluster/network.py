@@ -52,14 +52,14 @@ def named_interface() -> tuple[str, str] | None:
     names = [name.strip() for name in os.environ.get("RETOOL_INTERFACE", "").split(",")]
     if not any(names):
         return None
-    found = {name: [a.address for a in own if a.family == socket.AF_INET] for name, own in interfaces().items()}
-    chosen = next((name for name in names if found.get(name)), None)
+    addresses = {name: [a.address for a in own if a.family == socket.AF_INET] for name, own in interfaces().items()}
+    chosen = next((name for name in names if addresses.get(name)), None)
     if chosen is None:
-        there = ", ".join(name for name in found if found[name])
+        there = ", ".join(name for name in addresses if addresses[name])
         raise UserError(
             f"RETOOL_INTERFACE={','.join(names)}: {host()} has none with an IPv4 address of that name, but {there}."
         )
-    return chosen, found[chosen][0]
+    return chosen, addresses[chosen][0]
 
 
 def main_address() -> str:
@@ -79,18 +79,19 @@ def resolve(node: str) -> str:
 
 
 def places(nodes: Sequence[str]) -> list[int]:
-    """Of each node, how many of those before it are on the same machine: 0 on a real cluster. The first is this host.
+    """Return for each node how many of those before it are on the same machine: 0 on a real cluster. The first is this
+    host.
 
-    With RETOOL_INTERFACE, names need not resolve (NodeName may be in no DNS): one that does not is a machine of its
-    own. Raises UserError when a name does not resolve otherwise.
+    With RETOOL_INTERFACE, names need not resolve (NodeName may be in no DNS): a name that does not is a machine of its
+    own. Raises UserError when a name does not resolve and RETOOL_INTERFACE is not set.
     """
-    own = {found.address for addresses in interfaces().values() for found in addresses}
-    seen, found = Counter(own=1), [0]
+    own = {one.address for addresses in interfaces().values() for one in addresses}
+    seen, earlier = Counter(own=1), [0]
     for address in map(_machine, nodes[1:]):
         machine = "own" if address.startswith("127.") or address in own else address
-        found.append(seen[machine])
+        earlier.append(seen[machine])
         seen[machine] += 1
-    return found
+    return earlier
 
 
 def _machine(node: str) -> str:
@@ -106,16 +107,16 @@ def _machine(node: str) -> str:
 def interface_of(address: str) -> str | None:
     """The interface whose first IPv4 address this is."""
     for name, addresses in interfaces().items():
-        if next((found.address for found in addresses if found.family == socket.AF_INET), None) == address:
+        if next((one.address for one in addresses if one.family == socket.AF_INET), None) == address:
             return name
     return None
 
 
 def nccl_env(interface: str | None, infiniband: Path = _INFINIBAND) -> dict[str, str]:
-    """What NCCL and Gloo must be told about the network of this node; empty where they find it themselves.
+    """Return the variables that NCCL and Gloo need about this node's network; empty where they find it themselves.
 
-    Only InfiniBand adapters with an active port are named: NCCL else also opens those that are not cabled, and Ethernet
-    adapters that serve the storage.
+    Only InfiniBand adapters with an active port are named: otherwise NCCL also opens those that are not cabled, and
+    Ethernet adapters that serve the storage.
     """
     env = {}
     if interface is not None:
@@ -155,7 +156,7 @@ def free_base_port(job_id: int, count: int) -> int:
 
 
 def busy_ports(ports: Iterable[int]) -> list[int]:
-    """Those of `ports` on which this host cannot listen."""
+    """Return those of `ports` on which this host cannot listen."""
     busy = []
     for port in ports:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

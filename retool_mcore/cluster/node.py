@@ -1,4 +1,5 @@
-"""What srun starts on each node of a job: a part of the Ray cluster, or one node's share of a torchrun stage.
+"""The process that srun starts on each node of a job: a part of the Ray cluster, or one node's share of a torchrun
+stage.
 
 Both run under a supervisor that stays to the end and leaves nothing of its part on its node, however it ends: raylets
 and trainers start sessions of their own, which not every Slurm finds again. `sweep` is for a node whose supervisor was
@@ -41,7 +42,7 @@ SERVICES = (
 )
 HEAD_SERVICES = ("port", "ray-client-server-port", "dashboard-port")
 NODE_PORTS = len(SERVICES) + len(HEAD_SERVICES) + WORKER_PORTS
-# Slurm sets these beside CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
+# Slurm sets these in addition to CUDA_VISIBLE_DEVICES on any node with GPUs; verl's workers refuse both together.
 FOREIGN = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 LABEL = "slurm-node"  # Ray's own names are addresses
 MOST_LOG = 1 << 20  # bytes of one of Ray's files
@@ -64,7 +65,8 @@ def ray_folder(mark: str, index: int) -> Path:
 
 
 def spill_folder(mark: str, index: int) -> Path:
-    """Where a node's objects go for which memory has no room: a large local disk, which /tmp need not be."""
+    """Return the folder for objects that do not fit into the node's memory: a large local disk, which /tmp need not
+    be."""
     return Path(tempfile.gettempdir()) / f"ray-spilled-{node_mark(mark, index)}"
 
 
@@ -78,7 +80,7 @@ def ray_ports(base: int, index: int, place: int) -> dict[str, int]:
 
 
 def ray_service_ports(base: int, places: Sequence[int]) -> list[int]:
-    """What the nodes of these places listen on besides their worker processes."""
+    """Return the ports that the nodes of these places listen on, without those of their worker processes."""
     ports = {item for index, place in enumerate(places) for item in ray_ports(base, index, place).items()}
     return sorted({port for name, port in ports if not name.endswith("worker-port")})
 
@@ -108,8 +110,8 @@ def ray_command(
     options |= ray_ports(base, index, place)
     if head is None:
         options["include-dashboard"] = os.environ.get("RETOOL_RAY_DASHBOARD", "false")
-    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *given] + (
+    flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *flags] + (
         ["--head"] if head is None else []
     )
 
@@ -132,7 +134,7 @@ def supervise(
     """Runs `command` to its end, or until SIGTERM, SIGINT or the end of Slurm's process above; afterwards no process
     with `mark` is left here.
 
-    What was killed is said in a line for stage_log.py: `name` is what it calls the command; `log` takes it where nobody
+    A line for stage_log.py reports what was killed: `name` is what it calls the command; `log` takes it where nobody
     above is left to hand our output on. Returns the exit code as a shell would give it.
     """
     received: list[int] = []
@@ -260,8 +262,8 @@ def remove_abandoned(since: float, shared: Path = Path("/dev/shm")) -> list[Path
     removed = []
     for path in shared.glob("psm_*"):
         with suppress(OSError):
-            found = path.stat()
-            if found.st_uid == os.geteuid() and found.st_ctime >= since and str(path) not in used:
+            status = path.stat()
+            if status.st_uid == os.geteuid() and status.st_ctime >= since and str(path) not in used:
                 path.unlink()
                 removed.append(path)
     return removed
@@ -269,12 +271,12 @@ def remove_abandoned(since: float, shared: Path = Path("/dev/shm")) -> list[Path
 
 def _mapped(folder: Path) -> set[str]:
     """The files of a folder that processes have mapped or opened, as far as this user may see."""
-    found = set()
+    paths = set()
     for process in Path("/proc").glob("[0-9]*"):
-        found |= {line.split()[-1] for line in _read(process / "maps").splitlines() if str(folder) in line}
+        paths |= {line.split()[-1] for line in _read(process / "maps").splitlines() if str(folder) in line}
         with suppress(OSError):
-            found |= {os.readlink(link) for link in (process / "fd").iterdir()}
-    return found
+            paths |= {os.readlink(link) for link in (process / "fd").iterdir()}
+    return paths
 
 
 def _read(path: Path) -> str:
@@ -287,12 +289,12 @@ def _read(path: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """`arguments`: one of the functions above, and what it takes, as JSON."""
     parts: dict[str, Callable[..., int]] = {"ray": ray, "stage": stage, "stacks": stacks, "sweep": sweep}
-    part, given = arguments
+    part, payload = arguments
     try:
         private_files()
         allow_open_files()
         os.environ.update(temporary.variables() | python_path.variables())
-        return parts[part](**json.loads(given))
+        return parts[part](**json.loads(payload))
     except UserError as error:
         print(f"retool: {error}", file=sys.stderr, flush=True)
         return 2

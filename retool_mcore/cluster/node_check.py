@@ -77,17 +77,17 @@ def check_nodes(
         NodesBroken: the same, where other nodes pass the check, or all nodes' failures may pass, or `proven`.
     """
     console = console or Console()
-    found = _look(nodes, config, config_path, srun, ports, sandbox)
-    if message := refusal(found):
-        console.print(table(found, nodes))
-        bad = [verdict for verdict in found if not verdict.ok]
+    results = _look(nodes, config, config_path, srun, ports, sandbox)
+    if message := refusal(results):
+        console.print(table(results, nodes))
+        bad = [verdict for verdict in results if not verdict.ok]
         unfit = list({verdict.node: verdict for verdict in bad})
         everywhere = {check for check in {v.check for v in bad} if sum(v.check == check for v in bad) == len(nodes)}
         nodes_fault = proven or everywhere <= PASSING
         raise NodesBroken(message, unfit) if nodes_fault else UserError(message)
-    checks = len({verdict.check for verdict in found})
+    checks = len({verdict.check for verdict in results})
     console.print(f"nodes: {', '.join(nodes)}: {checks} checks, all fine.")
-    for note in notes(found):
+    for note in notes(results):
         console.print(f"nodes: {note}", markup=False)
 
 
@@ -99,10 +99,10 @@ def faulty_nodes(
 ) -> list[str]:
     """The nodes whose hardware is unfit, as after a stage that failed on them. Arguments as of `check_nodes`."""
     try:
-        found = _look(nodes, config, config_path, srun, (), sandbox=False)
+        results = _look(nodes, config, config_path, srun, (), sandbox=False)
     except UserError:
         return []
-    return list({v.node: v for v in found if not v.ok and v.check in HARDWARE})
+    return list({v.node: v for v in results if not v.ok and v.check in HARDWARE})
 
 
 def _look(
@@ -116,8 +116,8 @@ def _look(
     deadline_s = DEADLINE_S + DEADLINE_S_A_NODE * len(nodes)
     token = secrets.token_hex(8)
     path = token_file(config.run_dir, token)
-    given = dict(config=str(config_path), token=token, ports=[*ports], sandbox=sandbox, deadline_s=deadline_s)
-    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(given)]
+    arguments = dict(config=str(config_path), token=token, ports=[*ports], sandbox=sandbox, deadline_s=deadline_s)
+    command = [sys.executable, "-m", "retool_mcore.cluster.node_check", json.dumps(arguments)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(token)
@@ -184,15 +184,15 @@ def _reports(
 ) -> list[dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     last_words: dict[int, str] = {}  # of each task
-    said: dict[int, str] = {}  # on standard output, by each task: srun breaks a long line, and labels every piece
+    output: dict[int, str] = {}  # on standard output, by each task: srun breaks a long line, and labels every piece
     errors: list[str] = []  # of srun itself
     for stream, received, line in lines:
         match = LABELLED.fullmatch(line)
         text = match[2] if match else line
         if stream == "stdout":
             task = int(match[1]) if match else -1
-            said[task] = said.get(task, "") + text
-            if answer := _answer_in(said[task]):
+            output[task] = output.get(task, "") + text
+            if answer := _answer_in(output[task]):
                 answers[answer["node"]] = answer | {"launched": launched, "received": received}
                 continue
         if match and text.strip():
@@ -209,7 +209,7 @@ def _reports(
 
 
 def _answer_in(text: str) -> dict[str, Any] | None:
-    """The report at the end of what a task has said so far, once it is whole."""
+    """The report at the end of a task's output so far, once it is whole."""
     start = text.find(REPORT)
     with suppress(json.JSONDecodeError):
         return json.loads(text[start:]) if start >= 0 else None
@@ -248,10 +248,13 @@ def main(config: str, deadline_s: float = DEADLINE_S, **given: Any) -> None:
     try:
         loaded = OmegaConf.load(config)
     except OSError as error:
-        found = {"node": network.host(), "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?"}
+        answer = {
+            "node": network.host(),
+            "no_answer": f"the configuration cannot be read ({error}): is run_dir shared?",
+        }
     else:
-        found = report(loaded, **given)
-    print(json.dumps(found | {"clock_started": started, "clock_ended": time.time()}), flush=True)
+        answer = report(loaded, **given)
+    print(json.dumps(answer | {"clock_started": started, "clock_ended": time.time()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What one node of the allocation has, as plain data. It only looks: what is wrong is decided in node_verdicts.py, on
-the first node, where the reports of all nodes lie side by side."""
+"""A report of what one node of the allocation has, as plain data. It only looks: node_verdicts.py decides what is
+wrong, on the first node, which has the reports of all nodes."""
 
 import ctypes
 import hashlib
@@ -31,7 +31,7 @@ LOCKABLE = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE")
 
 
 def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sandbox: bool = True) -> dict[str, Any]:
-    """This node's report, JSON-able. Takes no GPU, imports no torch; seconds, of which the sandbox takes most.
+    """This node's report, JSON-able. Takes no GPU, imports no torch; seconds, most of them for the sandbox.
 
     A look that fails leaves its reason in `errors` under its own name and its value out.
 
@@ -70,23 +70,24 @@ def report(config: DictConfig, *, token: str = "", ports: Sequence[int] = (), sa
         }
     if sandbox:
         looks["sandbox"] = lambda: timed(lambda: machine.check_sandbox(config.sandbox))
-    found: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
+    facts: dict[str, Any] = {"node": network.host(), "hostname": socket.gethostname(), "errors": {}}
     for name, look in looks.items():
         try:
-            found[name] = look()
+            facts[name] = look()
         except (OSError, UserError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
-            found["errors"][name] = str(error) or type(error).__name__
-    return found
+            facts["errors"][name] = str(error) or type(error).__name__
+    return facts
 
 
 def packages(extra: str) -> dict[str, str]:
     """Installed version by name of every requirement of this package that applies to `extra`, "absent" without one."""
-    found = machine.installed(metadata.requires(DISTRIBUTION) or [], extra)
-    return {requirement.name: version or "absent" for requirement, version in found}
+    versions = machine.installed(metadata.requires(DISTRIBUTION) or [], extra)
+    return {requirement.name: version or "absent" for requirement, version in versions}
 
 
 def code_hash(folder: Path = Path(retool_mcore.__file__).parent) -> str:
-    """Of every Python file of the package: a commit misses uncommitted changes, and an installed package has none."""
+    """Return a digest of every Python file of the package: a commit misses uncommitted changes, and an installed
+    package has none."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
@@ -180,13 +181,13 @@ def gpu_faults() -> list[str]:
         "memory rows that wait for a reset": ("--query-remapped-rows", "remapped_rows.pending"),
         "memory rows that could not be replaced": ("--query-remapped-rows", "remapped_rows.failure"),
     }
-    found = []
+    faults = []
     for words, (option, field) in questions.items():
         answers = machine.nvidia_smi(f"{option}={field}", "--format=csv,noheader,nounits").split("\n")
         for index, answer in enumerate(filter(None, map(str.strip, answers))):
             if answer == "Yes" or (answer.isdigit() and int(answer) > 0):
-                found.append(f"GPU {index}: {'' if answer == 'Yes' else f'{answer} '}{words}")
-    return found
+                faults.append(f"GPU {index}: {'' if answer == 'Yes' else f'{answer} '}{words}")
+    return faults
 
 
 def infiniband_ports(root: Path = Path("/sys/class/infiniband")) -> int:

@@ -89,12 +89,12 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     """
     usual = _usual([report for report in reports if "no_answer" not in report])
     shared = Counter(report["interface"][1] for report in reports if report.get("interface"))
-    found = []
+    judged = []
     for report in reports:
         node = report["node"]
         if "no_answer" in report:
             advice = f"look at it with `scontrol show node {node}`, or exclude it"
-            found.append(Verdict(node, "answer", False, report["no_answer"], advice))
+            judged.append(Verdict(node, "answer", False, report["no_answer"], advice))
             continue
         rows = [
             ("answer", True, "answered", ""),
@@ -102,12 +102,12 @@ def verdicts(reports: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
             *_equal(report, usual),
             *_joined(report, shared),
         ]
-        found += [Verdict(node, *row) for row in rows]
-    return found
+        judged += [Verdict(node, *row) for row in rows]
+    return judged
 
 
 def fitness(report: Mapping[str, Any], config: Mapping[str, Any]) -> list[Row]:
-    """What one node says by itself: looks that failed, room, limits, sandbox and devices."""
+    """Judge one node alone: looks that failed, room, limits, sandbox and devices."""
     advice = FAILED | {"interface": INTERFACE}
     failed = [(name, False, reason, advice.get(name, FAILED["other"])) for name, reason in report["errors"].items()]
     devices = _devices(report, config) if config["parallel"]["device"] == "cuda" else ()
@@ -123,7 +123,7 @@ def _interface(report: Mapping, config: Mapping) -> Iterator[Row]:
 
 
 def _traits(report: Mapping) -> dict[str, tuple[str, str]]:
-    """What must be equal: check -> (value, advice)."""
+    """Return the traits that must be equal: check -> (value, advice)."""
     traits = {name: (str(report[name]), advice) for name, advice in EQUAL.items() if name in report}
     for name, version in report.get("packages", {}).items():
         traits[f"package {name}"] = (version, EQUAL["package"])
@@ -153,7 +153,8 @@ def _equal(report: Mapping, usual: Mapping[str, tuple[str, str]]) -> Iterator[Ro
 
 
 def _joined(report: Mapping, addresses: Mapping[str, int]) -> Iterator[Row]:
-    """What matters where several nodes work together. addresses: how many nodes have it on the interface named."""
+    """Judge what matters where several nodes work together. addresses: how many nodes have it on the interface
+    named."""
     if report.get("interface") and addresses[report["interface"][1]] > 1:  # as a bridge of containers
         yield "interface", False, f"{', '.join(report['interface'])}, the address of another node as well", INTERFACE
     if "token_seen" in report:
@@ -173,7 +174,8 @@ def _joined(report: Mapping, addresses: Mapping[str, int]) -> Iterator[Row]:
 
 
 def _needs(config: Mapping) -> memory.Needs:
-    """Of one node, by the policy that the first node sees; without one, what any run needs."""
+    """Return the memory needs of one node, by the policy that the first node sees; without a policy, the needs of any
+    run."""
     config, folder = OmegaConf.create(config), None
     with suppress(UserError):
         folder = find_folder(model_name(config), key="model", advice="") if "train" in config else None
@@ -227,7 +229,7 @@ def _devices(report: Mapping, config: Mapping) -> Iterator[Row]:
         pairs = ", ".join(report["peers"])
         yield "peer access", True, f"missing: {pairs}" if pairs else "all pairs", FOUND["peer access"] if pairs else ""
     if "numa" in report:
-        # verl binds each rank to the CPUs beside its GPU, and leaves it unbound with a warning where it cannot.
+        # verl binds each rank to the CPUs next to its GPU, and leaves it unbound with a warning where it cannot.
         count, library = report["numa"]["nodes"], report["numa"]["library"]
         detail = f"{count} NUMA nodes, {'libnuma.so' if library else 'no libnuma.so'}"
         yield "CPU binding", True, detail, "" if library or count < 2 else FOUND["CPU binding"]
@@ -245,7 +247,7 @@ def _driver(gpus: Sequence[Mapping], cuda: int) -> Iterator[Row]:
 
 
 def notes(found: Sequence[Verdict]) -> list[str]:
-    """What costs speed and is no reason to refuse a job, a line for each check."""
+    """Return what costs speed and is no reason to refuse a job, one line a check."""
     lines = {}
     for verdict in found:
         if verdict.check in TOLD and verdict.advice:
@@ -262,13 +264,13 @@ def table(found: Sequence[Verdict], nodes: Sequence[str]) -> Table:
     columns = Table("check", *shown, "what to do", title=f"checks of the nodes that failed: {len(bad)}")
     for check, advice in bad.items():
         row = [cells.get((check, node), Verdict(node, check, True, "-")) for node in shown]
-        told = [escape(v.detail) if v.ok else f"[bold red]{escape(v.detail)}[/bold red]" for v in row]
-        columns.add_row(check, *told, escape(advice))
+        details = [escape(v.detail) if v.ok else f"[bold red]{escape(v.detail)}[/bold red]" for v in row]
+        columns.add_row(check, *details, escape(advice))
     return columns
 
 
 def refusal(found: Sequence[Verdict]) -> str:
-    """One sentence about the first verdict that is not ok; "" when all are."""
+    """Return one sentence about the first verdict that is not ok; "" when all are."""
     bad = [verdict for verdict in found if not verdict.ok]
     if not bad:
         return ""

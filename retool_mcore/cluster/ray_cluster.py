@@ -41,11 +41,11 @@ class RayCluster:
     parts: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     def stage_env(self) -> dict[str, str]:
-        """What a stage's environment needs to join."""
+        """Return the variables that a stage needs to join the cluster."""
         return {"RAY_ADDRESS": self.address, **self.secret}
 
     def fault(self) -> str | None:
-        """What broke, as a sentence, when a part of the cluster has ended; None while all run."""
+        """Return what broke, as a sentence, when a part of the cluster has ended; None while all run."""
         for name, process in self.parts.items():
             if (code := process.poll()) is not None:
                 how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
@@ -54,9 +54,9 @@ class RayCluster:
 
     def _last_words(self) -> str:
         text = ANSI.sub("", self.log.read_text(errors="replace")) if self.log.exists() else ""
-        said = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
-        if said:
-            return f": {said[-1]}"
+        messages = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
+        if messages:
+            return f": {messages[-1]}"
         # What `ray start --block` says of the processes that it looks after; SIGTERM is how it ends them itself.
         for name, code in re.findall(r"(\w++)\S* \[exit code=(-\d+)\]", text):
             if -int(code) != signal.SIGTERM:
@@ -87,14 +87,14 @@ def ray_cluster(
     """A Ray cluster over `nodes`, the first being this one; gone from every node afterwards.
 
     Args:
-        resources: gpus, cpus and object_store_bytes that Ray is told to have on every node; None: what it finds.
+        resources: gpus, cpus and object_store_bytes that Ray gets on every node; None: what it finds.
         head_address: this node's address on the interface that all nodes share.
         base_port: first of `ports_needed` free ports.
         places: network.places of all nodes.
         srun: (options of a step, command) -> the command line.
         env: environment of Ray on every node.
         mark: unique word of the job, with which its processes and folders are found again.
-        log: takes what Ray says while it starts and stops; the folder beside it, without its suffix, what its parts and
+        log: takes Ray's output while it starts and stops; the folder next to it, without its suffix, what its parts and
             workers wrote on each node.
 
     Raises:
@@ -130,7 +130,7 @@ def ray_cluster(
 
 
 class Probe:
-    """A driver beside us, which writes the cluster's nodes into a file whenever they change."""
+    """A driver next to this process, which writes the cluster's nodes into a file whenever they change."""
 
     def __init__(self, address: str, env: Mapping[str, str]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="retool-nodes-", dir=env.get("TMPDIR"))
@@ -140,7 +140,7 @@ class Probe:
         self.process = subprocess.Popen(command, env=dict(env), stdin=nowhere, stdout=nowhere, stderr=nowhere)
 
     def nodes(self) -> list[dict]:
-        """The living nodes, as last told: name and gpus of each."""
+        """The living nodes, as last reported: name and gpus of each."""
         return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def close(self) -> None:
@@ -159,10 +159,10 @@ def await_nodes(cluster: RayCluster, probe: Probe, count: int, gpus: float, dead
         if time.monotonic() > deadline:
             there = {node["name"] for node in living}
             late = [node for node in cluster.nodes if node not in there] or list(cluster.nodes)
-            found = sum(node["gpus"] for node in living)
+            present = sum(node["gpus"] for node in living)
             raise ClusterFailed(
                 f"Ray was not complete after {deadline_s:.0f} s: {len(living)} of {len(cluster.nodes)} nodes with "
-                f"{found:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
+                f"{present:g} GPUs are in, missing: {', '.join(late)}; its log: {cluster.log}"
             )
         time.sleep(0.3)
         living = probe.nodes()
@@ -172,7 +172,7 @@ def report_nodes(address: str, path: Path) -> None:
     """The probe's process: writes the living nodes whenever they change, as long as its parent lives."""
     import ray
 
-    parent, said = os.getppid(), None
+    parent, reported = os.getppid(), None
     host, _, port = address.rpartition(":")
     while os.getppid() == parent:
         try:
@@ -185,9 +185,9 @@ def report_nodes(address: str, path: Path) -> None:
             living = []
         nodes = [{"name": node["Labels"].get(LABEL, ""), "gpus": node["Resources"].get("GPU", 0)} for node in living]
         nodes.sort(key=lambda node: node["name"])
-        if nodes != said:
+        if nodes != reported:
             write_atomically(path, json.dumps(nodes))
-            said = nodes
+            reported = nodes
         time.sleep(0.3)
 
 

@@ -66,7 +66,7 @@ def record_failure(
 
     Args:
         step: the last step that the stage ended, 0 when none.
-        message: what StageFailed or UserError said; its first line holds the error.
+        message: of StageFailed or UserError; its first line holds the error.
         nodes: those at fault, if nodes are. The fingerprint has no numbers, so it makes n17 and n23 one name.
         max_attempts: failures of one Slurm job (a requeued job keeps its number); a new sbatch counts anew.
     """

@@ -1,7 +1,7 @@
-"""What one cluster wants: configs/site/NAME.yaml, chosen by --site or RETOOL_SITE.
+"""The settings of one cluster: configs/site/NAME.yaml, chosen by --site or RETOOL_SITE.
 
-slurm/site.sh reads the same files with awk, because nothing of Python is there before it has run: hence the plain
-YAML (one value or item a line), and hence the refusal here of what awk would read differently.
+slurm/site.sh reads the same files with awk, because Python is not available before it has run. Hence the plain YAML
+(one value or item a line), and hence the refusal here of what awk would read differently.
 """
 
 # Without its packages mypy does not know pydantic's dataclasses.

@@ -1,7 +1,8 @@
-"""What Slurm says: of jobs, squeue for those it still holds, sacct for ended ones where accounting is on; of itself.
+"""Queries to Slurm: jobs (squeue for those it still holds, sacct for ended ones where accounting is on), and Slurm
+itself.
 
-A controller that restarts or is busy gives no answer for a while. That is not an answer of "no": whoever decides on it
-asks again (`timed_out`, `requeue`).
+A controller that restarts or is busy gives no answer for a while. That is not a "no": a caller that decides on the
+answer asks again (`timed_out`, `requeue`).
 """
 
 import functools
@@ -76,12 +77,12 @@ def states(jobs: Sequence[str]) -> dict[str, JobState]:
     is no Slurm."""
     if not jobs:
         return {}
-    found: dict[str, JobState] = {}
+    by_job: dict[str, JobState] = {}
     for line in _lines(["sacct", "-n", "-P", "-X", f"--jobs={','.join(jobs)}", "--format=JobID,State"]):
         number, _, state = line.partition("|")
         if number in jobs and state:
-            found[number] = JobState(state.split()[0])  # "CANCELLED by 1000"
-    return found | _queued(jobs, _lines(_squeue(jobs)))
+            by_job[number] = JobState(state.split()[0])  # "CANCELLED by 1000"
+    return by_job | _queued(jobs, _lines(_squeue(jobs)))
 
 
 def _squeue(jobs: Sequence[str]) -> list[str]:
@@ -89,13 +90,13 @@ def _squeue(jobs: Sequence[str]) -> list[str]:
 
 
 def _queued(jobs: Sequence[str], lines: Sequence[str]) -> dict[str, JobState]:
-    found = {}
+    by_job = {}
     for line in lines:
         number, _, rest = line.partition("|")
         state, _, reason = rest.partition("|")
         if number in jobs and state:
-            found[number] = JobState(state, "" if reason == "None" else reason)
-    return found
+            by_job[number] = JobState(state, "" if reason == "None" else reason)
+    return by_job
 
 
 def state(job: str, patience_s: float = ANSWER_S) -> JobState | None:
@@ -115,10 +116,10 @@ def state(job: str, patience_s: float = ANSWER_S) -> JobState | None:
 def at_work(job: str, patience_s: float = REQUEUE_S) -> bool:
     """Whether Slurm has given nodes to the job; True as well where the controller does not answer for `patience_s`."""
     try:
-        found = state(job, patience_s)
+        job_state = state(job, patience_s)
     except NoAnswer:
         return True
-    return found is not None and found.state in AT_WORK
+    return job_state is not None and job_state.state in AT_WORK
 
 
 def end_time(job: str) -> float | None:
@@ -136,10 +137,10 @@ def timed_out(job: str, patience_s: float = ANSWER_S) -> bool:
     """Whether Slurm ends the job at its time limit, or has put it back into the queue since. scancel's SIGTERM is the
     same signal, but leaves no reason. Without an answer the clock decides."""
     try:
-        found = state(job, patience_s)
+        job_state = state(job, patience_s)
     except NoAnswer:
         return time.time() >= stop.job_end() - LIMIT_MARGIN_S
-    return found is not None and (found.reason == "TimeLimit" or found.state == "PENDING")
+    return job_state is not None and (job_state.reason == "TimeLimit" or job_state.state == "PENDING")
 
 
 def preempted(job: str, restart: int, nodes: Sequence[str]) -> bool:
@@ -210,13 +211,13 @@ def start_after(job: str, other: str) -> bool:
 
 
 def partitions(names: str | None) -> list[dict[str, str]]:
-    """What `scontrol show partition` says of each of `names` (by commas), None: of the default one, as name -> value;
+    """Return `scontrol show partition` for each of `names` (comma-separated; None: the default one), as name -> value;
     [] where there is no Slurm."""
     lines = _lines(["scontrol", "--oneliner", "show", "partition"])
-    found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
+    listed = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
     if names is None:
-        return [facts for facts in found if facts.get("Default") == "YES"]
-    return [facts for facts in found if facts.get("PartitionName") in names.split(",")]
+        return [facts for facts in listed if facts.get("Default") == "YES"]
+    return [facts for facts in listed if facts.get("PartitionName") in names.split(",")]
 
 
 @functools.cache
@@ -227,7 +228,7 @@ def binds_cpus() -> bool:
 
 
 def _facts(job: str) -> dict[str, str]:
-    """What `scontrol show job` says, as name -> value."""
+    """Return `scontrol show job` as name -> value."""
     lines = _lines(["scontrol", "show", "job", job])
     return dict(word.partition("=")[::2] for line in lines for word in line.split())
 

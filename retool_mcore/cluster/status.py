@@ -54,23 +54,23 @@ def print_table(run: Path, console: Console | None = None) -> None:
     for title in TITLES:
         right = title in ("step", "s/step", "tokens/s")
         table.add_column(title, justify="right" if right else "left", no_wrap=title in ("stage", "state"))
-    for row in (found := rows(run)):
+    for row in (stages := rows(run)):
         table.add_row(*row)
     console.print(table)
-    for row in found:
+    for row in stages:
         own = [f"{row.stage}/{name}" for name in ("log.txt", "ranks", "stacks/*")]
         jobs = [f"slurm/*-{name}" for name in (f"{row.stage}.out", "ray.log", "ray")[: 3 if row.stage == "rl" else 1]]
         paths = [str(path) for pattern in own + jobs for path in sorted(run.glob(pattern))]
         if paths and row.state != "complete":
             console.print(f"{row.stage}: read {', '.join(paths)}", markup=False, soft_wrap=True)
-    for row in found:
+    for row in stages:
         print_chain(
             row.stage, _quietly(partial(chain.read, run / row.stage, total_steps(run / row.stage)), NO_CHAIN), console
         )
-    if said := _quietly(lambda: alarms.count(run / "rl"), ""):
-        console.print(f"rl: {said}")
-    if said := _explained(run):
-        console.print(f"explain: {said}", markup=False, soft_wrap=True)
+    if line := _quietly(lambda: alarms.count(run / "rl"), ""):
+        console.print(f"rl: {line}")
+    if line := _explained(run):
+        console.print(f"explain: {line}", markup=False, soft_wrap=True)
 
 
 def _explained(run: Path) -> str:
@@ -114,12 +114,12 @@ def stop(run: Path) -> str:
     Raises:
         UserError: none of its stages is at a step now.
     """
-    found = {row.stage: row for row in rows(run) if row.stage in PAUSABLE}
-    for stage, row in found.items():
+    stages = {row.stage: row for row in rows(run) if row.stage in PAUSABLE}
+    for stage, row in stages.items():
         if row.state in ("running", "stopping"):
             stop_request.request(run / stage, stop_request.REQUEST)
             return stage
-    states = ", ".join(f"{stage} is {row.state}" for stage, row in found.items()) or "it has neither sft nor rl"
+    states = ", ".join(f"{stage} is {row.state}" for stage, row in stages.items()) or "it has neither sft nor rl"
     raise UserError(f"nothing of {run} trains now ({states}): `scancel JOB` takes a job out of the queue.")
 
 
@@ -196,14 +196,14 @@ def _waiting(state: slurm.JobState, job: dict) -> tuple[str, str]:
 
 def _doing(folder: Path, steps: dict, now_s: float) -> str:
     """The step that runs now, since when (verl writes a line as each step ends), and its phase."""
-    said = _quietly(lambda: phase_line(folder, now_s), "")
-    if said.startswith(heartbeat.EVALUATION):  # it has no steps
-        return said
+    phase = _quietly(lambda: phase_line(folder, now_s), "")
+    if phase.startswith(heartbeat.EVALUATION):  # it has no steps
+        return phase
     newest = next(reversed(attempt_files(folder).values()), None)
     began = newest is not None and _quietly(lambda: newest.stat().st_size, 0) > 0
     doing = f"step {max(steps, default=0) + 1}" if began else "starting"
     since = duration(now_s - (_changed(newest, now_s) if newest else now_s))
-    return f"{doing} since {since}" + (said and f": {said}")
+    return f"{doing} since {since}" + (phase and f": {phase}")
 
 
 def _last(steps: dict[int, dict[str, float]]) -> str:
@@ -221,7 +221,7 @@ def _step_s(data: dict[str, float]) -> float | None:
 
 
 def _tokens_per_s(data: dict[str, float]) -> float | None:
-    """Of the whole job: verl's own perf/throughput is a GPU's share."""
+    """Return the whole job's tokens a second: verl's own perf/throughput is a GPU's share."""
     tokens, seconds = metric(data, "perf/total_num_tokens"), metric(data, "perf/time_per_step")
     return tokens / seconds if tokens and seconds else metric(data, "tokens_per_second")
 
@@ -243,7 +243,7 @@ def _checkpoint(root: Path, now_s: float) -> str:
 
 
 def _quietly(read: Callable[[], Any], otherwise: Any) -> Any:
-    """What `read` gives; `otherwise` when a file is not there, or no longer."""
+    """Return the value of `read`; `otherwise` when a file is missing or has just been removed."""
     try:
         return read()
     except OSError:

@@ -28,7 +28,7 @@ from retool_mcore.runner.launch import stage_dir
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "rl", "eval", "export")
-SERVICES = ("tensorboard", "sandbox")  # jobs beside a run; no stage of it
+SERVICES = ("tensorboard", "sandbox")  # jobs next to a run; no stage of it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Job:
         return script if self.site.gpu_gres or self.stage not in STAGES else self.log.with_name(script.name)
 
     def environment(self) -> dict[str, str]:
-        """What the batch script needs and cannot find out; sbatch hands its whole environment on to the job."""
+        """Return the variables that the batch script needs and cannot find out; sbatch passes its whole environment to
+        the job."""
         return {"RETOOL_ROOT": str(ROOT), "RETOOL_SITE": self.site.name, "SBATCH_EXPORT": "ALL"}
 
 
@@ -127,7 +128,7 @@ def submit(
 def look(
     stage: str, config: DictConfig, site: Site, earlier: Sequence[str], unknown: bool, dry_run: bool = False
 ) -> str:
-    """What `inputs_there.check` found, in words; a dry run says what a submission refuses."""
+    """Say what `inputs_there.check` found; a dry run reports what a submission refuses."""
     try:
         hidden = inputs_there.check(stage, config, site, earlier, unknown)
     except UserError as error:
@@ -163,7 +164,7 @@ def check_stages(stages: Sequence[str]) -> None:
     if len(set(stages)) < len(stages):
         raise UserError("each stage can be named once in a chain.")
     if len(stages) > 1 and (services := [stage for stage in stages if stage in SERVICES]):
-        raise UserError(f"{services[0]} runs until it is cancelled, so nothing can wait for it: submit it by itself.")
+        raise UserError(f"{services[0]} runs until it is cancelled, so nothing can wait for it: submit it alone.")
 
 
 def asked_nodes(stage: str, config: DictConfig) -> int:
@@ -185,10 +186,10 @@ def check_size(stage: str, config: DictConfig, site: Site) -> None:
     """
     asked = {"nodes": asked_nodes(stage, config), "gpus_per_node": asked_gpus(config, site)}
     for key, count in asked.items():
-        given = getattr(site, key)
-        if given is not None and given != count and (key, stage) != ("nodes", "eval"):
+        site_value = getattr(site, key)
+        if site_value is not None and site_value != count and (key, stage) != ("nodes", "eval"):
             raise UserError(
-                f"{stage}: parallel.{key}={count}, but the site {site.name} gives {key}: {given}; "
+                f"{stage}: parallel.{key}={count}, but the site {site.name} gives {key}: {site_value}; "
                 "choose another parallel=, or another site."
             )
 
@@ -210,7 +211,7 @@ def _compose(stage: str, overrides: Sequence[str], site: Site) -> DictConfig:
 
 
 def summary(job: Job, limit: forecast.Limit, inputs: str) -> str:
-    """What the job is, in a few lines of YAML comments. inputs: what `look` found."""
+    """Describe the job in a few lines of YAML comments. inputs: what `look` found."""
     config = job.config
     lines = [f"# {job.stage}: {job.run_dir}", f"# site: {job.site.name}, time limit: {limit.words}"]
     if job.stage in STAGES:
@@ -283,7 +284,7 @@ def send(job: Job) -> str:
 
 
 def record(stage: str, config: DictConfig, number: str, log: str, **more: str | None) -> None:
-    """Appends a job to the run's jobs.jsonl, unless it stands there already.
+    """Append a job to the run's jobs.jsonl, unless it is listed already.
 
     cluster/job.py calls it too, for a job that sbatch was given by hand.
     """

@@ -39,8 +39,8 @@ class CallCache:
 
     def get(self, key: str) -> tuple[str, str] | None:
         """(text, finish reason), None for a request that has no reply."""
-        found = self._db.execute("SELECT text, finish FROM calls WHERE key = ?", (key,)).fetchone()
-        return None if found is None else (json.loads(found[0]), found[1])
+        row = self._db.execute("SELECT text, finish FROM calls WHERE key = ?", (key,)).fetchone()
+        return None if row is None else (json.loads(row[0]), row[1])
 
     def put(self, key: str, purpose: str, text: str, finish: str, *figures: float) -> None:
         """`figures`: retries, tokens in, tokens out, cost."""
@@ -52,7 +52,9 @@ class CallCache:
         """{purpose: {calls, retries, tokens_in, tokens_out, cost}} of every call ever paid for."""
         sums = ("retries", "tokens_in", "tokens_out", "cost")
         query = f"SELECT purpose, COUNT(*), {', '.join(f'SUM({name})' for name in sums)} FROM calls GROUP BY purpose"
-        return {purpose: dict(zip(("calls", *sums), found, strict=True)) for purpose, *found in self._db.execute(query)}
+        return {
+            purpose: dict(zip(("calls", *sums), values, strict=True)) for purpose, *values in self._db.execute(query)
+        }
 
     def close(self) -> None:
         self._db.close()
@@ -110,9 +112,9 @@ class Client:
         settings = self.model.model_dump(include={"temperature", "top_p", "max_tokens"})
         request = {"model": self.model.name, "messages": messages, **settings, "seed": self.model.seed + sample}
         key = content_key(self.purpose, request, schema)
-        if (found := self.cache.get(key)) is not None:
+        if (cached := self.cache.get(key)) is not None:
             self.cached += 1
-            return Reply(*found, cached=True)
+            return Reply(*cached, cached=True)
         async with self._limit:
             body, retries = await self._readable(request, schema)
         choice, usage = body["choices"][0], body.get("usage") or {}
@@ -166,8 +168,8 @@ class Client:
             if variable is None:
                 setting = f"{self.purpose}.model.api_key_env"
                 return UserError(f"{where} wants a key ({reason}): name its variable in {setting}.")
-            given = "that it got from" if self._key() else "because none is in"
-            return UserError(f"{where} refuses the key {given} ${variable} ({reason}): set it, and start again.")
+            origin = "that it got from" if self._key() else "because none is in"
+            return UserError(f"{where} refuses the key {origin} ${variable} ({reason}): set it, and start again.")
         return UserError(
             f"{where} does not answer ({reason}): start it (see `retool coldstart serve`) or correct the address, "
             "http://HOST:PORT/v1, and start again; finished calls are kept."

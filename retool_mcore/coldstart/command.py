@@ -1,4 +1,4 @@
-"""What `retool coldstart` does with its arguments: the run, and the server of its models on this machine."""
+"""The command `retool coldstart`: the run, and the server of its models on this machine."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from retool_mcore.coldstart import pipeline
 from retool_mcore.coldstart.config import Config, load
 from retool_mcore.errors import UserError
 
-# Unless told its cache's size, vLLM on a CPU asks for nearly all memory. On a GPU nothing reads the last two.
+# Without a cache size, vLLM on a CPU asks for nearly all memory. On a GPU nothing reads the last two.
 _SETTINGS = ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 
 

@@ -38,7 +38,7 @@ Rows = Callable[[], Iterable[Row]]
 
 @dataclass
 class _Problem:
-    """What is known of one problem; `first` is the index of its first row."""
+    """The known facts about one problem; `first` is the index of its first row."""
 
     first: int
     answers: list[str] = field(default_factory=list)
@@ -119,8 +119,8 @@ def numbers(text: str) -> tuple[str, ...]:
 
 def shingles(text: str, size: int) -> np.ndarray:
     """Sorted distinct hashes of all runs of `size` words: (shingles,) uint32, at least one."""
-    found = words(text)
-    runs = {" ".join(found[i : i + size]) for i in range(max(1, len(found) - size + 1))}
+    tokens = words(text)
+    runs = {" ".join(tokens[i : i + size]) for i in range(max(1, len(tokens) - size + 1))}
     return np.unique(np.fromiter((zlib.crc32(run.encode()) for run in runs), np.uint32, len(runs)))
 
 
@@ -144,12 +144,12 @@ def candidates(signatures: Sequence[np.ndarray], groups: Sequence[Hashable]) -> 
     seen: list[dict[tuple, int]] = [{} for _ in range(BANDS)]
     rows = PERMUTATIONS // BANDS
     for number, (values, group) in enumerate(zip(signatures, groups, strict=True)):
-        found = set()
+        matches = set()
         for band, buckets in enumerate(seen):
             first = buckets.setdefault((group, values[band * rows : (band + 1) * rows].tobytes()), number)
             if first != number:
-                found.add(first)
-        yield from ((first, number) for first in sorted(found))
+                matches.add(first)
+        yield from ((first, number) for first in sorted(matches))
 
 
 @dataclass
@@ -170,21 +170,21 @@ class Decontaminate:
             for number, raw in enumerate(raw_rows(file.path)):
                 where = f"{file.path}, row {number}"
                 try:
-                    found = words(bare_problem(text(at(raw, file.problem), "problem")))
+                    tokens = words(bare_problem(text(at(raw, file.problem), "problem")))
                 except Drop as drop:
                     raise UserError(
                         f"{where} of decontaminate.files has no problem ({drop}): set `problem` there to its column."
                     ) from None
-                self._whole[" ".join(found)] = where
-                self._runs.update((run, where) for run in self._runs_of(found))
+                self._whole[" ".join(tokens)] = where
+                self._runs.update((run, where) for run in self._runs_of(tokens))
         self._ready = True
 
     def __call__(self, row: Row) -> Row:
         self.prepare()
-        found = words(row.problem)
-        if where := self._whole.get(" ".join(found)):
+        tokens = words(row.problem)
+        if where := self._whole.get(" ".join(tokens)):
             raise Drop("in an evaluation set", where)
-        for run in self._runs_of(found):
+        for run in self._runs_of(tokens):
             if run in self._runs:
                 raise Drop("shares words with an evaluation set", f"{self.ngram} in a row, {self._runs[run]}")
         return row

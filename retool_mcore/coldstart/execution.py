@@ -142,8 +142,8 @@ def same_number(claimed: str, real: str) -> bool:
 
 def numbers(text: str) -> set[str]:
     """The numbers in a text without signs, and also without separators of thousands (`12,345` or `12{,}345`)."""
-    found = [*_TOKEN.finditer(text), *_TOKEN.finditer(_THOUSANDS.sub("", text))]
-    return {match[0].lstrip("+-").rstrip(".") for match in found if match.lastgroup == "number"}
+    matches = [*_TOKEN.finditer(text), *_TOKEN.finditer(_THOUSANDS.sub("", text))]
+    return {match[0].lstrip("+-").rstrip(".") for match in matches if match.lastgroup == "number"}
 
 
 def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[str]:
@@ -158,9 +158,9 @@ def stale(claimed: str, real: str, before: Sequence[str], after: str) -> list[st
 
 
 def _flipped(claimed: str, real: str, before: Sequence[str], after: str) -> set[str]:
-    said, true, used = (set(_SIGNED.findall(text)) for text in (claimed, real, after))
+    claims, true, used = (set(_SIGNED.findall(text)) for text in (claimed, real, after))
     known = true.union(*map(_SIGNED.findall, before))
-    wrong = {number for number in said - known if _negative(number) in true}
+    wrong = {number for number in claims - known if _negative(number) in true}
     return {number for number in wrong & used if _negative(number) not in used}
 
 

@@ -1,4 +1,4 @@
-"""The checks of a row by itself. Before the rewrite: text in one form, wrappers of the public data sets off, and rows
+"""The checks of a row alone. Before the rewrite: text in one form, wrappers of the public data sets off, and rows
 that cannot become a trace out. After it: tags balanced and in order, every program parses, one boxed answer at the end.
 """
 
@@ -46,8 +46,8 @@ def normalise(row: Row) -> Row:
         raise Drop("no final answer", row.answer)
     row.problem = bare_problem(row.problem)
     for name, text in (("problem", row.problem), ("reasoning", row.reasoning)):
-        if found := _OURS.search(text):
-            raise Drop("holds tool tags already", f"{found[0]} in the {name}")
+        if match := _OURS.search(text):
+            raise Drop("holds tool tags already", f"{match[0]} in the {name}")
     return row
 
 
@@ -73,8 +73,8 @@ def check_form(row: Row) -> Row:
     for segment in trace.segments:
         if segment.kind == "code":
             _check_parses(segment.text)
-        elif segment.kind == "text" and (found := _STRAY.search(segment.text)):
-            raise Drop("program or tool call outside of <code>", found[0])
+        elif segment.kind == "text" and (match := _STRAY.search(segment.text)):
+            raise Drop("program or tool call outside of <code>", match[0])
     row.segments = [{"kind": segment.kind, "text": segment.text} for segment in trace.segments]
     row.claimed = [segment.text for segment in trace.segments if segment.kind == "observation"]
     return row

@@ -165,7 +165,7 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
                 file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
     write_atomically(folder / "report.html", report(config, counts, calls, stats, rows))
     if not rows:
-        files = f"{folder / 'report.html'} and dropped.jsonl beside it"
+        files = f"{folder / 'report.html'} and dropped.jsonl next to it"
         raise UserError(f"no row is left ({_why_none(stores, counts)}): see {files}.")
     splits = _split(config, rows)
     for name, template in TEMPLATES.items():

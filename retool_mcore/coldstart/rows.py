@@ -1,8 +1,8 @@
-"""What travels through the stages, and what becomes of it: on disk one JSON line a row, appended, so that a kill at any
+"""Rows that travel through the stages, and their outcomes. On disk a row is one JSON line, appended: a kill at any
 moment costs the last batch.
 
-Of a stage's file the first line names the work (a fingerprint of the stage's settings and of all stages before it), the
-last says that the stage ended. A file of other work is begun anew; a line that a kill cut short is taken off.
+The first line of a stage's file names the work (a fingerprint of the stage's settings and of all stages before it); the
+last says that the stage ended. A file of other work is started anew; a line that a kill cut short is removed.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage made of one row: `row`, or None with the reason.
+    """The outcome of a stage for one row: `row`, or None with the reason.
 
-    `reason` is one of few phrases, to be counted; `detail` is about this row.
+    `reason` is one of a few phrases that are counted; `detail` is about this row.
     """
 
     key: str

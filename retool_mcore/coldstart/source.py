@@ -14,11 +14,11 @@ from retool_mcore.data.sources import files_of, raw_rows
 
 
 def identity(location: str) -> list:
-    """What changes when the data do: names, sizes and times of the files, or the hub's name."""
+    """Return values that change when the data do: names, sizes and times of the files, or the hub's name."""
     files = files_of(location)
     if files is None:
         return [location]
-    return [[str(file), found.st_size, found.st_mtime_ns] for file in files for found in [file.stat()]]
+    return [[str(file), status.st_size, status.st_mtime_ns] for file in files for status in [file.stat()]]
 
 
 def read(source: Source) -> Iterator[Outcome]:
@@ -49,8 +49,8 @@ def at(row: Any, path: str) -> Any:
 
 def _row(raw: Any, source: Source, index: int) -> Row:
     for path, wanted in (source.where or {}).items():
-        if (found := at(raw, path)) != wanted:
-            raise Drop("not in source.where", f"{path} is {found!r}, not {wanted!r}"[:200])
+        if (value := at(raw, path)) != wanted:
+            raise Drop("not in source.where", f"{path} is {value!r}, not {wanted!r}"[:200])
     columns = source.columns
     problem = text(at(raw, columns.problem), "problem")
     paths = [columns.reasoning] if isinstance(columns.reasoning, str) else columns.reasoning or ()

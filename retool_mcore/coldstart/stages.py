@@ -37,7 +37,7 @@ class Stage:
 
 
 class Services:
-    """What the stages use beyond their row; nothing starts before it is asked for."""
+    """Services that the stages use in addition to their row; none starts before it is requested."""
 
     def __init__(self, config: Config, cache: CallCache):
         self.rewriter = Client(config.rewrite.model, "rewrite", cache)

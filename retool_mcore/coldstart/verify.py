@@ -25,13 +25,13 @@ def check_rule(row: Row) -> Row:
     """Raises Drop unless the reasoning's own final answer is equivalent to the truth."""
     if not row.reasoning:
         return row
-    found = extract(row.reasoning)
-    if found is None:
-        found = extract(row.reasoning, "final_line")
-    if not found:
+    answer = extract(row.reasoning)
+    if answer is None:
+        answer = extract(row.reasoning, "final_line")
+    if not answer:
         raise Drop("reasoning has no final answer")
-    if not equivalent(found, row.answer):
-        raise Drop("reasoning is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+    if not equivalent(answer, row.answer):
+        raise Drop("reasoning is wrong", f"{answer[:100]!r}, the truth is {row.answer[:100]!r}")
     return row
 
 
@@ -73,11 +73,11 @@ def judged_answer(text: str) -> str | None:
 
 def check_answer(row: Row) -> Row:
     """Raises Drop unless the trace's own prose, without programs and outputs, ends in the right answer."""
-    found = extract(row.prose())
-    if not found:
+    answer = extract(row.prose())
+    if not answer:
         raise Drop("several final answers, or none", row.prose()[-200:])
-    if not equivalent(found, row.answer):
-        raise Drop("final answer is wrong", f"{found[:100]!r}, the truth is {row.answer[:100]!r}")
+    if not equivalent(answer, row.answer):
+        raise Drop("final answer is wrong", f"{answer[:100]!r}, the truth is {row.answer[:100]!r}")
     return row
 
 

@@ -80,7 +80,7 @@ class Values:
         self._open: list[str] = []
 
     def raw(self, key: str) -> Any:
-        """What stands at a dotted key, or MISSING."""
+        """Return the raw value at a dotted key, or MISSING."""
         node: Any = self.tree
         for part in key.split("."):
             if not isinstance(node, Mapping) or part not in node:
@@ -152,12 +152,12 @@ class Values:
 
 def references(value: Any) -> list[str]:
     """The keys that a text names as `${a.b}`."""
-    found = _REFERENCE.findall(value) if isinstance(value, str) else []
-    return [key for key in found if not key.startswith(_ENVIRONMENT)]
+    matches = _REFERENCE.findall(value) if isinstance(value, str) else []
+    return [key for key in matches if not key.startswith(_ENVIRONMENT)]
 
 
 def _unworkable(key: str, reason: object) -> UserError:
-    said = str(reason).splitlines()[0].removesuffix(".")
-    if said.startswith("the value of "):  # of a key that this one follows
-        return UserError(f"{said}.")
-    return UserError(f"the value of {key} cannot be worked out: {said}.")
+    message = str(reason).splitlines()[0].removesuffix(".")
+    if message.startswith("the value of "):  # of a key that this one follows
+        return UserError(f"{message}.")
+    return UserError(f"the value of {key} cannot be worked out: {message}.")

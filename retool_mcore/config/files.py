@@ -1,4 +1,4 @@
-"""Where our presets lie, and paths as the configuration has them."""
+"""The places of our presets, and paths as the configuration has them."""
 
 import os
 from pathlib import Path

@@ -95,7 +95,7 @@ def check(stage: str, plain: Mapping[str, Any]) -> None:
 
 
 def config_hash(config: DictConfig) -> str:
-    """sha256 (hex) of the resolved configuration, independent of the order of keys and of where our modules lie."""
+    """sha256 (hex) of the resolved configuration, independent of the order of keys and of the place of our modules."""
     return hashlib.sha256(OmegaConf.to_yaml(config, sort_keys=True).encode()).hexdigest()
 
 

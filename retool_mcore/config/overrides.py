@@ -1,7 +1,7 @@
 """Command-line overrides: read with Hydra's grammar, checked against the configuration they change, then applied.
 
 Hydra accepts a misspelt key under `+` and reports the rest in its own words. Here every key must exist already, every
-value must have the type of the one it replaces, and what is wrong is said in one sentence with the nearest valid key.
+value must have the type of the one it replaces, and an error is one sentence with the nearest valid key.
 """
 
 import difflib
@@ -128,7 +128,7 @@ def _readable(word: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a text of Hydra's grammar, where a backslash counts only before a quote."""
+    """Quote a text for Hydra's grammar, where a backslash counts only before a quote."""
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = re.sub(rf"(\\*){mark}", rf"\1\1\\{mark}", text)
     return mark + re.sub(r"(\\+)$", r"\1\1", escaped) + mark
@@ -168,7 +168,7 @@ def nearest(key: str, valid: Iterable[str]) -> str | None:
 
 
 def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], prefix: str = "") -> Any:
-    """Checks one leaf against `reference`, whose keys and types are valid, and returns the value that stands there.
+    """Checks one leaf against `reference`, whose keys and types are valid, and returns the value to store.
 
     `prefix` stands before the key in messages (`verl.`). A key whose reference value is null, missing or cannot be
     worked out (an override may be what mends it) takes anything, and any key takes null, which in many places means
@@ -185,7 +185,11 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
             return None
         if not isinstance(node, DictConfig) or part not in node.keys():  # noqa: SIM118, `in` leaves out missing values
             known = [name for name, _ in leaves(OmegaConf.to_container(reference)) if not name.startswith("verl.")]
-            near = f"the nearest valid key is {prefix}{found}" if (found := nearest(key, known)) else "none is near it"
+            near = (
+                f"the nearest valid key is {prefix}{nearest_key}"
+                if (nearest_key := nearest(key, known))
+                else "none is near it"
+            )
             raise Unknown(f"unknown key {prefix}{key}; {near}.", prefix + key)
         try:
             node = None if OmegaConf.is_missing(node, part) else node[part]
@@ -197,7 +201,7 @@ def check(key: str, value: Any, reference: DictConfig, free: Iterable[str], pref
 
 
 def _mismatch(reference: Any, value: Any) -> str | None:
-    """What `value` should have been, or None when it fits."""
+    """Return what `value` should have been, or None when it fits."""
     if reference is None or value is None or (isinstance(value, str) and "${" in value):
         return None
     if isinstance(reference, DictConfig):
@@ -238,7 +242,7 @@ def refuse_forced(item: Value, free: Iterable[str], prefix: str = "") -> None:
 
 
 def store(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Sets one dotted key, replacing what stood there. Raises UserError when the key lies in a section that follows
+    """Sets one dotted key, replacing its old value. Raises UserError when the key is in a section that follows
     another one, all of which would be replaced."""
     *sections, last = key.split(".")
     for part in sections:

@@ -15,7 +15,7 @@ def own_words(stage: str, overrides: Sequence[str], stages: Sequence[str]) -> li
 
 
 def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
-    """Those whose key or group the stage has not, as far as it can be composed."""
+    """Return the overrides whose key or group the stage does not have, as far as it can be composed."""
     keys = {word: word.lstrip("+").split("=")[0] for word in overrides}
     while True:
         try:
@@ -25,5 +25,5 @@ def _unknown(stage: str, overrides: Sequence[str]) -> set[str]:
             # The longest: data=file stands before data.file.x=1, and a section's word before its keys.
             del keys[max((word for word in keys if error.key.startswith(keys[word])), key=lambda word: len(keys[word]))]
         except UserError:
-            break  # what else is wrong is told when it is composed
+            break  # other errors are reported when it is composed
     return set(overrides) - set(keys)

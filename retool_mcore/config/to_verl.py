@@ -218,7 +218,7 @@ def rl(c: Rl) -> dict[str, Any]:
 
 
 def constant_rate(c: Rl) -> dict[str, Any]:
-    """What the policy's optimizer and the critic's have in common."""
+    """Return the settings that the policy's and the critic's optimizers have in common."""
     return {
         "lr_decay_style": "constant",
         "lr_warmup_steps": c.train.warmup_steps,

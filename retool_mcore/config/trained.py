@@ -1,6 +1,6 @@
-"""What an evaluation takes over from the run whose policy it evaluates, so that a policy is measured as it was trained.
+"""Settings that an evaluation takes over from the run of its policy, which is thus measured as it was trained.
 
-RL's configuration of the run counts, before RL began that of SFT. Whatever the command line sets stays as it is set.
+RL's configuration of the run counts; before RL began, that of SFT. A value set on the command line stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,9 +47,9 @@ def take_over(tree: dict[str, Any], asked: Iterable[str], choices: Mapping[str, 
         run_dir, policy = known.value("run_dir"), known.value("policy")
     except UserError:
         return  # what is wrong is reported where the configuration is resolved
-    if (found := _trained(run_dir, policy)) is None:
+    if (run_and_config := _trained(run_dir, policy)) is None:
         return
-    trained = found[1]
+    trained = run_and_config[1]
     groups = [group for group in GROUPS if group in choices and choices[group] != _at(trained, f"{group}.name")]
     keys = [*asked, *groups]
     for key in TAKEN_OVER:
@@ -64,12 +64,12 @@ def take_over(tree: dict[str, Any], asked: Iterable[str], choices: Mapping[str, 
 def report(config: DictConfig) -> str:
     """One line: whose settings a resolved evaluation has, and which of them it changes; "" where there is no run's."""
     try:
-        found = _trained(config.run_dir, config.policy)
+        source = _trained(config.run_dir, config.policy)
     except OmegaConfBaseException:  # a variable of the environment that is not set
-        found = None
-    if found is None:
+        source = None
+    if source is None:
         return ""
-    path, trained = found
+    path, trained = source
     answers = [value for key in ("data.answer", "recipe.answer") if (value := _at(trained, key)) is not MISSING]
     pairs = {key: (_at(trained, key), key) for key in TAKEN_OVER}
     pairs["recipe.answer"] = (answers[0] if answers else MISSING, "answer")

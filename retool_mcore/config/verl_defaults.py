@@ -85,13 +85,13 @@ def check_override(stage: str, item: ov.Value) -> list[tuple[str, Any]]:
     ov.refuse_forced(ov.Value(key, item.value, item.text, item.forced), VERL_FREE, "verl.")
     if not key and not isinstance(item.value, Mapping):
         raise UserError("verl is a section: set its keys one by one, as in verl.trainer.save_freq=5.")
-    found = list(ov.leaves(item.value, key))
-    for leaf, value in found:
+    leaves = list(ov.leaves(item.value, key))
+    for leaf, value in leaves:
         ov.check(leaf, value, verl_defaults(stage), VERL_FREE, "verl.")
         for section, ours in FOLLOWING.items():
             if fnmatchcase(leaf, f"{section}.*"):
                 raise UserError(f"verl.{leaf} lies in a section that follows ${{{ours}}}: set it there.")
-    return found
+    return leaves
 
 
 def over_defaults(stage: str, ours: dict[str, Any]) -> DictConfig:
@@ -122,7 +122,7 @@ def check_verl(verl: Mapping[str, Any], loggers: list[str] | None) -> None:
 
 
 def _check_optimizer(place: str, optimizer: Mapping[str, Any]) -> None:
-    """What Megatron's schedule of the learning rate asserts (core/optimizer_param_scheduler.py)."""
+    """Check what Megatron's schedule of the learning rate asserts (core/optimizer_param_scheduler.py)."""
     if not {"lr_decay_style", "lr_wsd_decay_steps"} <= optimizer.keys():  # before verl's defaults are there
         return
     check_floor(place, optimizer["lr"], optimizer["min_lr"])

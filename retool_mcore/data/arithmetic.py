@@ -116,7 +116,7 @@ def _expression(rng: random.Random, terms: int, digits: tuple[int, int]) -> str:
 
 
 def number(rng: random.Random, digits: int) -> int:
-    """Of so many decimal digits."""
+    """Draw a number of `digits` decimal digits."""
     return rng.randint(10 ** (digits - 1), 10**digits - 1)
 
 
@@ -144,10 +144,10 @@ def solve(problems_: list[Problem], seed: int, tool_share: float, failed_share: 
 
 
 def observations(programs: Sequence[str]) -> list[str]:
-    """What the policy would read of each program, all run in a sandbox on this machine.
+    """Return what the policy would read of each program, all run in a sandbox on this machine.
 
-    It is the local sandbox whatever the run's is: data is prepared where no service stands yet. Raises UserError for a
-    program that does not end in an error of its own.
+    It is always the local sandbox, whatever the run uses: data is prepared where no service runs yet. Raises UserError
+    for a program that does not end in an error of its own.
     """
 
     async def run() -> list[str]:

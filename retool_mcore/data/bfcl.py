@@ -48,8 +48,8 @@ def package_folder(location: str) -> Path | None:
     """
     if location != PACKAGE or Path(location).exists():
         return None
-    found = importlib.util.find_spec("bfcl_eval")
-    folders = list(found.submodule_search_locations or []) if found else []
+    spec = importlib.util.find_spec("bfcl_eval")
+    folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders:
         raise UserError(
             f"the package {PACKAGE}, which ships the leaderboard's data, is not installed: "
@@ -195,19 +195,19 @@ def _in_literals(functions: list, language: str) -> list:
     for function in functions:
         parameters = field(function, "parameters", "a function")
         properties = {key: _literal(part, name) for key, part in (parameters.get("properties") or {}).items()}
-        said = f"{function.get('description') or ''} The function is {name} code.".strip()
+        description = f"{function.get('description') or ''} The function is {name} code.".strip()
         described.append(
-            {**function, "description": said, "parameters": {**parameters, "properties": properties}},
+            {**function, "description": description, "parameters": {**parameters, "properties": properties}},
         )
     return described
 
 
 def _literal(described: dict, language: str) -> dict:
     kind = described.get("type")
-    said = f"{described.get('description') or ''} Write {language} code for a value"
-    said += "." if kind == "any" else f" of the type {kind}."
+    description = f"{described.get('description') or ''} Write {language} code for a value"
+    description += "." if kind == "any" else f" of the type {kind}."
     if isinstance(items := described.get("items"), dict) and "type" in items:
-        said += f" Its items are of the type {items['type']}."
+        description += f" Its items are of the type {items['type']}."
     if isinstance(described.get("properties"), dict):
-        said += f" Its entries: {json.dumps(described['properties'])}"
-    return {"type": "string", "description": said.strip()}
+        description += f" Its entries: {json.dumps(described['properties'])}"
+    return {"type": "string", "description": description.strip()}

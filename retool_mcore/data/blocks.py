@@ -102,7 +102,7 @@ def code_block(text: str) -> Block | None:
     else:
         behind = _FENCE_CLOSED.search(text, fenced.end())
         outside = next((tag for tag in _FENCED_END.finditer(text, fenced.end()) if tag["end"]), None)
-        ends = [found.end() for found in (behind, outside) if found]
+        ends = [match.end() for match in (behind, outside) if match]
         if not ends:
             return None
         end = min(ends) - len(CODE_END)
@@ -133,8 +133,8 @@ def prose(text: str) -> str:
     for block in call_blocks(text):
         kept, position = kept + text[position : block.start], block.end
     text, kept = kept + text[position:], ""
-    while (found := code_block(text)) is not None:
-        kept, text = kept + text[: found.start if found.closed else found.end], text[found.end :]
+    while (code := code_block(text)) is not None:
+        kept, text = kept + text[: code.start if code.closed else code.end], text[code.end :]
     text = _CLOSED_OUTPUT.sub("", kept + text)
     for tag in _TAG.finditer(text):
         if tag["name"] != "tool_call" and _opens(tag["name"], text, tag.start(), tag.end()):

@@ -13,7 +13,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     empty box counts and gives "". One pass, linear in the text's length.
     """
     open_braces: list[tuple[int, int] | None] = []  # where a box and its content start; None for a plain brace
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
         if token["box"]:
             open_braces.append((token.start(), token.end()))
@@ -22,9 +22,9 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
         elif token["close"] and open_braces:
             box = open_braces.pop()
             # A box around another one closes after it and opened before it.
-            if box is not None and not (found and found[-1][0] > box[0]):
-                found.append((box[0], token.end(), text[box[1] : token.start()].strip()))
-    return found
+            if box is not None and not (spans and spans[-1][0] > box[0]):
+                spans.append((box[0], token.end(), text[box[1] : token.start()].strip()))
+    return spans
 
 
 def last_boxed(text: str) -> str | None:
@@ -33,5 +33,5 @@ def last_boxed(text: str) -> str | None:
     "Last" is the box that opens last: of `\boxed{x = \boxed{5}}` it is `5`. Whether others contradict it is
     `rewards/answer.py::extract`'s question.
     """
-    found = boxes(text)
-    return found[-1][2] if found else None
+    spans = boxes(text)
+    return spans[-1][2] if spans else None

@@ -17,7 +17,7 @@ _FENCES = ("```", "```json", "```JSON")
 
 
 class CallParts(NamedTuple):
-    """What was read of one call: None for a name or arguments that are missing or of another type, and why."""
+    """The parts of one call: None for a name or arguments that are missing or of another type, and why."""
 
     name: str | None
     arguments: dict | None
@@ -75,13 +75,13 @@ def block_values(body: str, lines: bool = True) -> list:
     """
     body = without_fence(body)
     try:
-        found = read_json(body)
+        values = read_json(body)
     except ValueError:
-        found = json_or_none(body, lines=True) if lines else None
-        if not found:
+        values = json_or_none(body, lines=True) if lines else None
+        if not values:
             raise
-        return found
-    return found if isinstance(found, list) else [found]
+        return values
+    return values if isinstance(values, list) else [values]
 
 
 def read_calls(values: Iterable) -> list[dict]:

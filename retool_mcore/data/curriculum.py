@@ -33,7 +33,7 @@ class Curriculum:
     ):  # fmt: skip
         self.by, self.units = by, frozenset(unit_of(problem, by) for problem in problems)
         self.weights, self.retire, self.seed, self.problems = weights, retire, seed, frozenset(problems)
-        self.rates = dict(rates or {})  # of its groups, of which the last counts SHARE
+        self.rates = dict(rates or {})  # of its groups; the last counts SHARE
         self.solved: dict[str, int] = {}  # groups in a row that were all right
         self.retired: set[str] = set()
         self.offered = self.passed_over = 0
@@ -114,6 +114,6 @@ def _measured(path: Path, names: list[str], truths: list[str]) -> dict[str, floa
                     raise ValueError(f"number {record['index']} has another answer")
                 verdicts[names[record["index"]]].append(record["acc"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        told = f"expected the trajectories.jsonl of `retool eval` on data.train_files ({error})"
-        raise UserError(f"data.curriculum.pass_rates={path}: {told}.") from error
+        message = f"expected the trajectories.jsonl of `retool eval` on data.train_files ({error})"
+        raise UserError(f"data.curriculum.pass_rates={path}: {message}.") from error
     return {name: sum(own) / len(own) for name, own in verdicts.items()}

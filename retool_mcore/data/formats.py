@@ -229,13 +229,13 @@ class TextFormat(Format):
     observation_open = "<interpreter>"
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
-        found = code_block(turn_text)
-        if found is None:
+        block = code_block(turn_text)
+        if block is None:
             return []
-        if not found.closed:
+        if not block.closed:
             error = "Error: </code> without <code>. Write the program between <code> and </code>."
-            return [ToolCall(None, error, found.start)]
-        return [_call(unfenced(found.body), found.start)]
+            return [ToolCall(None, error, block.start)]
+        return [_call(unfenced(block.body), block.start)]
 
     def goes_on(self, turn_text: str) -> bool:
         return open_program(turn_text)
@@ -267,7 +267,7 @@ class HermesFormat(Format):
         self.observation_open = whole[len(self._base) : whole.index("OUTPUT-0")].rstrip().rpartition("\n")[2]
 
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
-        """As `Format.parse`. Where `tools` are given a block may also hold several calls, as Tool-N1 (a JSON list) and
+        """Parse like `Format.parse`. With `tools`, a block may also hold several calls, as Tool-N1 (a JSON list) and
         ToolRL (one object a line) write them."""
         listed = self.tools if tools is None else tools
         parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in listed}
@@ -317,12 +317,12 @@ def _call(code: str, start: int) -> ToolCall:
 
 def _read_block(body: str, start: int, parameters: Mapping[str, dict], several: bool) -> list[ToolCall]:
     try:
-        found = block_values(body, lines=several)
+        values = block_values(body, lines=several)
     except ValueError as error:
         return [ToolCall(None, f"Error: the tool call is not valid JSON: {error}.", start, None)]
-    if len(found) != 1 and not several:
+    if len(values) != 1 and not several:
         return [ToolCall(None, "Error: write one call, a JSON object, in each <tool_call>.", start, None)]
-    return [_check_call(call, start, parameters) for call in found]
+    return [_check_call(call, start, parameters) for call in values]
 
 
 def _check_call(call: Any, start: int, parameters: Mapping[str, dict]) -> ToolCall:

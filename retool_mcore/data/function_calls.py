@@ -1,7 +1,7 @@
 """Function-calling data sets: a row becomes conversations that the policy must answer with the right calls.
 
 A row is dropped when its calls name a tool that it does not describe, or do not fit that tool's JSON schema: the
-policy would be told that the right call is wrong. A row without any call is one whose right answer is no call. ToolACE
+right call would be graded wrong. A row without any call is one whose right answer is no call. ToolACE
 writes calls as Python text (`read_calls`).
 """
 
@@ -53,10 +53,10 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
     turns = field(row, "conversations", "row")
     if not isinstance(turns, list) or not 0 < len(turns) <= TURNS:
         raise MalformedRow(f"conversations is no list of 1 to {TURNS} turns")
-    said = [(field(t, "from", "a turn"), text_field(field(t, "value", "a turn"), "a turn's value")) for t in turns]
+    chat = [(field(t, "from", "a turn"), text_field(field(t, "value", "a turn"), "a turn's value")) for t in turns]
     messages: list[tuple[str, str]] = []
     problems, without_call = [], []
-    for number, (role, text) in enumerate(said):
+    for number, (role, text) in enumerate(chat):
         if role not in ("user", "assistant", "tool"):
             raise MalformedRow("a turn is from another than user, assistant or tool")
         if role == "assistant" and messages and messages[-1][0] == "user":
@@ -65,7 +65,7 @@ def toolace_problems(row: dict, data_source: str, index: int) -> list[CallProble
             messages.append((role, text.strip()))
             continue
         calls = _calls(read_calls(text), "a turn", schemas)
-        replies = _replies(calls, said[number + 1] if number + 1 < len(said) else None)
+        replies = _replies(calls, chat[number + 1] if number + 1 < len(chat) else None)
         problems.append(conversation_problem(data_source, index * TURNS + number, messages, schemas, calls, replies))
         messages.append((role, "\n".join(map(_written, calls))))
     if not problems and not without_call:
@@ -87,13 +87,13 @@ def own_call_problems(
             raise MalformedRow(f"the row has no column {messages!r}, and data.file.answer is null")
         xlam = {"query": at(row, question), "tools": at(row, tools), "answers": at(row, answer)}
         return [xlam_problem(xlam, data_source, index)]
-    schemas, said = _chat(row, messages, tools)
+    schemas, chat = _chat(row, messages, tools)
     made = [
         conversation_problem(
-            data_source, index * TURNS + n, _shown(said[:n]), schemas, calls, _own_replies(calls, said[n + 1 :])
+            data_source, index * TURNS + n, _shown(chat[:n]), schemas, calls, _own_replies(calls, chat[n + 1 :])
         )
-        for n, (role, _, calls) in enumerate(said)
-        if calls or (role == "assistant" and said[n - 1][0] == "user")
+        for n, (role, _, calls) in enumerate(chat)
+        if calls or (role == "assistant" and chat[n - 1][0] == "user")
     ]
     problems = [problem for problem in made if problem.answer != NO_CALL] or made
     if not problems:
@@ -102,13 +102,14 @@ def own_call_problems(
 
 
 def own_call_traces(row: dict, data_source: str, index: int, *, messages: str, tools: str) -> list[Trace]:
-    """As `own_call_problems` of a chat: a trace for each assistant message, what it says and calls, on those before."""
-    schemas, said = _chat(row, messages, tools)
-    shown, listed = _shown(said), json.dumps(schemas, ensure_ascii=False)
+    """Return a chat's traces, read like `own_call_problems`: one for each assistant message, its text and calls, given
+    the messages before."""
+    schemas, chat = _chat(row, messages, tools)
+    shown, listed = _shown(chat), json.dumps(schemas, ensure_ascii=False)
     question = next((text for role, text in shown if role == "user"), "")
     traces = [
         Trace(data_source, question, (Segment("text", shown[n][1]),), index * TURNS + n, listed, tuple(shown[:n]))
-        for n, (role, _, _) in enumerate(said)
+        for n, (role, _, _) in enumerate(chat)
         if role == "assistant"
     ]
     if not traces:
@@ -141,12 +142,12 @@ def _chat(row: dict, messages: str, tools: str) -> tuple[list[dict], list[_Said]
             raise MalformedRow("nothing is asked before the assistant's first message")
         read.append((role, text, made, where))
     schemas = tool_schemas(listed, tools, may_be_empty=not any(made for _, _, made, _ in read))
-    said: list[_Said] = []
+    chat: list[_Said] = []
     for role, text, made, where in read:
         calls = _calls(made, where, schemas) if made else []
         written = calls if CALL not in text else []
-        said.append((role, "\n".join([*([text] if text else []), *map(_written, written)]), calls))
-    return schemas, said
+        chat.append((role, "\n".join([*([text] if text else []), *map(_written, written)]), calls))
+    return schemas, chat
 
 
 def _calls_in_text(text: str, where: str) -> tuple[str, list]:
@@ -199,7 +200,7 @@ def _own_replies(calls: Sequence[dict], after: Sequence[_Said]) -> list[dict]:
 
 
 def _replied(calls: Sequence[dict], texts: Sequence[str]) -> list[dict]:
-    """The calls with their replies; none when they cannot be told apart."""
+    """The calls with their replies; none when they cannot be matched."""
     return [call | {"reply": text} for call, text in zip(calls, texts, strict=True)] if len(texts) == len(calls) else []
 
 
@@ -237,7 +238,7 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
     if not isinstance(calls, list) or not calls:
         raise MalformedRow(f"{where} holds no call")
     parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
-    found = []
+    checked = []
     for call in calls:
         try:
             known = read_call(call)
@@ -247,12 +248,12 @@ def _calls(calls: Any, where: str, schemas: Sequence[Mapping]) -> list[dict]:
             raise MalformedRow(f"a call of {where} names a function that the row does not describe")
         if argument_error(parameters[known["name"]], known["arguments"]):
             raise MalformedRow(f"a call of {where} does not fit the function's own description")
-        found.append(known)
+        checked.append(known)
     try:
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(checked, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError):
         raise MalformedRow(f"a call of {where} holds what JSON cannot") from None
-    return found
+    return checked
 
 
 def _replies(calls: Sequence[dict], after: tuple[str, str] | None) -> list[dict]:
@@ -320,13 +321,13 @@ def read_calls(text: str) -> list[dict]:
 def _closing(text: str, opening: int) -> int:
     """Where the bracket at `opening` closes, brackets inside strings left out of the count."""
     expected: list[str] = []
-    for found in _BRACKET.finditer(text, opening):
-        if found[0] in _CLOSING:
-            expected.append(_CLOSING[found[0]])
-        elif expected and found[0] == expected[-1]:
+    for bracket in _BRACKET.finditer(text, opening):
+        if bracket[0] in _CLOSING:
+            expected.append(_CLOSING[bracket[0]])
+        elif expected and bracket[0] == expected[-1]:
             expected.pop()
             if not expected:
-                return found.start()
+                return bracket.start()
     raise MalformedRow("a call has a bracket that is never closed")
 
 
@@ -336,7 +337,7 @@ def _arguments(text: str) -> dict[str, Any]:
         if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
             return {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
-        pass  # told below, as what is no call is
+        pass  # reported below, like what is no call
     raise MalformedRow("a call's arguments are not Python literals by name")
 
 

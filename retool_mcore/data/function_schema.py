@@ -40,9 +40,7 @@ def check_schema(schema: dict) -> None:
         raise UserError(f"a tool's schema must be {{type, function: {{name, parameters}}}}, got {str(schema)[:120]!r}.")
     parameters = function.get("parameters")
     if "unevaluatedProperties" in (text := json.dumps(parameters)) and "patternProperties" in text:
-        raise UserError(
-            f"the parameters of tool {name!r} use unevaluatedProperties beside patternProperties: drop one."
-        )
+        raise UserError(f"the parameters of tool {name!r} use unevaluatedProperties with patternProperties: drop one.")
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise UserError(f"the parameters of tool {name!r} must be a JSON schema of type object.")
     try:
@@ -194,12 +192,12 @@ def tool_schema(function: Any, where: str) -> dict:
     if isinstance(function, dict) and isinstance(function.get("function"), dict):
         function = function["function"]
     name = field(function, "name", f"a function of {where}")
-    found = function.get("parameters") or {}
-    if not isinstance(found, dict):
+    declared = function.get("parameters") or {}
+    if not isinstance(declared, dict):
         raise MalformedRow(f"the parameters of a function of {where} are no object")
     # A parameter of xLAM's may be called "type" or "properties"; then it is described by an object, or is no object.
-    is_schema = isinstance(found.get("type"), str) and isinstance(found.get("properties", {}), dict)
-    parameters = _object(found) if is_schema else _flat(found)
+    is_schema = isinstance(declared.get("type"), str) and isinstance(declared.get("properties", {}), dict)
+    parameters = _object(declared) if is_schema else _flat(declared)
     schema = function_schema(str(name), str(function.get("description") or ""), parameters)
     try:
         check_schema(schema)

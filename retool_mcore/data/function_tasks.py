@@ -3,8 +3,8 @@
 `data=functions`: a row lists two of five functions and asks for one or two calls. It is written as a file and read back
 by xLAM's own loader.
 
-`data=calls`: 400 functions, of which no evaluation shares one with training. A row asks for one to three calls and
-lists three functions too many, mostly with a word of the right ones. A request says words and values otherwise than a
+`data=calls`: 400 functions; evaluation and training share none. A row asks for one to three calls and
+lists three functions too many, mostly with a word of the right ones. A request words its values differently from a
 call (reserve for book, 3 pm for 15), values in any order, and some of the optional ones are not asked for.
 
 A cold-start trace thinks of a function and calls it, with arguments that are right in about `right_share` of the
@@ -32,8 +32,8 @@ _DRAWS_PER_ROW = 20
 @dataclass(frozen=True)
 class _Parameter:
     type: str  # xLAM's
-    values: tuple[tuple[Any, Any], ...]  # (as it is said, as it is called with)
-    phrases: Sequence[str]  # the said value in braces
+    values: tuple[tuple[Any, Any], ...]  # (as the request says it, as the call passes it)
+    phrases: Sequence[str]  # the request's value in braces
     left_out: float = 0.0  # the share of requests without it
 
     def optional(self) -> "_Parameter":
@@ -51,22 +51,22 @@ class Function:
 
     @property
     def described(self) -> dict:
-        """As xLAM lists it."""
-        said = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
+        """Return the function as xLAM lists it."""
+        phrases = [self.asks[0], *(p.phrases[0].format(name) for name, p in self.parameters.items())]
         listed = {name: {"description": name, "type": p.type} for name, p in self.parameters.items()}
-        return {"name": self.name, "description": " ".join(said), "parameters": listed}
+        return {"name": self.name, "description": " ".join(phrases), "parameters": listed}
 
     def request(self, rng: random.Random) -> tuple[str, dict]:
         """(what is asked, the arguments of the call that it asks for)."""
-        said, given, order = [_one(self.asks, rng)], {}, list(self.parameters)
+        parts, arguments, order = [_one(self.asks, rng)], {}, list(self.parameters)
         if self.any_order:
             rng.shuffle(order)
         for name in order:
             parameter = self.parameters[name]
             if not parameter.left_out or rng.random() >= parameter.left_out:
-                value, given[name] = rng.choice(parameter.values)
-                said.append(_one(parameter.phrases, rng).format(value))
-        return " ".join(said), {name: given[name] for name in self.parameters if name in given}
+                value, arguments[name] = rng.choice(parameter.values)
+                parts.append(_one(parameter.phrases, rng).format(value))
+        return " ".join(parts), {name: arguments[name] for name in self.parameters if name in arguments}
 
     def other(self, name: str, value: Any, rng: random.Random) -> Any:
         """A wrong value of the same type."""
@@ -80,7 +80,7 @@ def _one(options: Sequence[str], rng: random.Random) -> str:
 
 
 def _parameter(kind: str, values: Mapping | Sequence, *phrases: str) -> _Parameter:
-    """Return a parameter of xLAM's type `kind`; a mapping of values is {as it is said: as it is called with}."""
+    """Return a parameter of xLAM's type `kind`; a mapping of values is {value in the request: value in the call}."""
     pairs = values.items() if isinstance(values, Mapping) else zip(values, values, strict=True)
     return _Parameter(kind, tuple(pairs), phrases)
 
@@ -222,8 +222,8 @@ def rows(n: int, seed: int) -> list[dict]:
 
 
 def call_rows(n: int, seed, split: str, mix: Mapping[str, float], near: float, signatures: str = "") -> list[dict]:
-    """As `rows`, of data=calls. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls; `near`: share of
-    the distractors that have a word of a right function; `signatures`: `call_functions`'."""
+    """Draw rows of data=calls like `rows`. `mix`: weights of calls_1 to calls_3, rows that ask for so many calls;
+    `near`: share of the distractors that have a word of a right function; `signatures`: passed to `call_functions`."""
     functions, rng = [call_functions(signatures)[p] for p in SPLITS[split]], random.Random(f"calls-{split}-{seed}")
 
     def draw() -> dict:
@@ -241,8 +241,8 @@ def call_rows(n: int, seed, split: str, mix: Mapping[str, float], near: float, s
 
 def _row(called: list[Function], listed: list[Function], rng: random.Random) -> dict:
     asked = [function.request(rng) for function in called]
-    query = " and ".join(said for said, _ in asked)
-    calls = [{"name": f.name, "arguments": given} for f, (_, given) in zip(called, asked, strict=True)]
+    query = " and ".join(text for text, _ in asked)
+    calls = [{"name": f.name, "arguments": arguments} for f, (_, arguments) in zip(called, asked, strict=True)]
     rng.shuffle(listed)
     return {"query": query, "tools": json.dumps([f.described for f in listed]), "answers": json.dumps(calls)}
 
@@ -275,8 +275,8 @@ def traces(made: list[dict], seed: int, style: str, right_share: float, task: st
 def _trace(problem: CallProblem, rng: random.Random, style: str, right: bool, known: Mapping[str, Function]) -> Trace:
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in json.loads(problem.answer)]
     for call in [] if right else calls:
-        given, function = call["arguments"], known[call["name"]]
-        call["arguments"] = {name: function.other(name, value, rng) for name, value in given.items()}
+        arguments, function = call["arguments"], known[call["name"]]
+        call["arguments"] = {name: function.other(name, value, rng) for name, value in arguments.items()}
     written = json.dumps(calls) if style == "list" else "\n".join(map(json.dumps, calls))
     text = f"<think>{calls[0]['name']}</think><tool_call>{written}</tool_call>"
     return Trace(problem.data_source, problem.question, (Segment("text", text),), problem.index, tools=problem.tools)

@@ -25,16 +25,16 @@ class Kept:
         """Return the row's values, None where it lacks the column. Raises MalformedRow for what JSON cannot hold."""
         if self.missing:
             self.columns |= dict.fromkeys(row)
-        found = {}
+        values = {}
         for name in self.names:
             try:
                 value = at(row, name)
             except MalformedRow:
-                found[name] = None
+                values[name] = None
                 continue
             self.missing.discard(name)
-            found[name] = _plain(value, name)
-        return found
+            values[name] = _plain(value, name)
+        return values
 
     def check(self, source: str) -> None:
         """Refuse a column that no row had. Raises UserError."""
@@ -49,8 +49,8 @@ class Kept:
 def nearest_column(name: str, columns: Iterable[str]) -> str:
     """Return "did you mean 'X'? " for the column that `name` most likely means, "" where none is near."""
     by_lower = {str(column).lower(): column for column in columns}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[found[0]]!r}? " if found else ""
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[matches[0]]!r}? " if matches else ""
 
 
 def kept_json(extra: Mapping[str, Any]) -> str:
@@ -67,12 +67,12 @@ def read_kept(extra_info: Mapping[str, Any]) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (TypeError, ValueError) as error:
         raise UserError(f"extra_info.{COLUMN} is not JSON ({error}): prepare the data again.") from error
-    if not isinstance(found, dict):
-        raise UserError(f"extra_info.{COLUMN} is {type(found).__name__}, expected an object: prepare the data again.")
-    return found
+    if not isinstance(content, dict):
+        raise UserError(f"extra_info.{COLUMN} is {type(content).__name__}, expected an object: prepare the data again.")
+    return content
 
 
 def _plain(value: Any, name: str) -> Any:

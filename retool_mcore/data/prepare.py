@@ -1,4 +1,4 @@
-"""From a public data set to our parquet: what `retool prepare` runs.
+"""Convert a public data set to our parquet: the work of `retool prepare`.
 
 Nothing vanishes: every source row is written, counted as a duplicate, or listed in report.json with the reason.
 """
@@ -29,7 +29,7 @@ _SHOWN_SOURCES = 20
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written;
+    """The outcome of the rows: rows == kept + duplicates + len(malformed). `files`: rows of each file written;
     `sources`: rows kept of each data source; `unanswered`: rows kept that have no answer; `left_out`: lines on files
     that were not read; `no_call`: rows kept whose right answer is no call."""
 

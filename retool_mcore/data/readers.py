@@ -103,7 +103,7 @@ def _csv_rows(file: Path) -> Iterator[Any]:
 
 
 class _Lines:
-    """The lines of a file, of which those of a row can be given back, but for its first."""
+    """The lines of a file; those of a row can be given back, except its first."""
 
     def __init__(self, stream: Iterable[str]):
         self.stream, self.number = iter(stream), 0
@@ -147,11 +147,11 @@ def _array_rows(text: str, name: str) -> Iterator[Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
         raise ValueError(f"an object has the key {twice!r} twice")
-    return found
+    return fields
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_distinct)

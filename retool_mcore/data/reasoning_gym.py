@@ -41,7 +41,7 @@ class Family(BaseModel):
 
 @dataclass(frozen=True)
 class Source:
-    """What rows of one data source are drawn from."""
+    """A source that rows of one data source are drawn from."""
 
     name: str
     family: str
@@ -68,7 +68,7 @@ def sources(value: Any) -> list[Source]:
     known = REASONING_GYM.ask("families", MAKE_S)
     if known is None:
         raise RuntimeError("reasoning-gym did not list its families")
-    found = []
+    listed = []
     for entry in families:
         if entry.family not in known:
             raise UserError(f"{KEY}: reasoning-gym has no family {entry.family!r}: {_nearest(entry.family, known)}.")
@@ -80,11 +80,11 @@ def sources(value: Any) -> list[Source]:
                     there = _nearest(name, known[entry.family])
                     raise UserError(f"{KEY}: {entry.family} has no parameter {name!r}: {there}.")
             name = (entry.name or entry.family) + (f"_{number}" if entry.levels else "")
-            found.append(Source(name, entry.family, parameters, entry.weight / len(levels)))
-    names = [source.name for source in found]
+            listed.append(Source(name, entry.family, parameters, entry.weight / len(levels)))
+    names = [source.name for source in listed]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{KEY} has two data sources of the name {twice[0]}: give one of them a name of its own.")
-    return found
+    return listed
 
 
 def _read(entry: Any) -> Family:
@@ -139,19 +139,19 @@ def _shares(drawn_from: Sequence[Source], total: int) -> list[int]:
 
 def _distinct(source: Source, begin: int, count: int, seen: set[str], unfair: dict[str, int]) -> list[dict]:
     """`count` rows whose questions are not in `seen`, which they are added to."""
-    found: list[dict] = []
+    rows: list[dict] = []
     for row in _rows(source, begin, count, unfair) if count else ():
         if (key := normalise_question(row["question"])) not in seen:
             seen.add(key)
-            found.append(row)
-            if len(found) == count:
-                return found
+            rows.append(row)
+            if len(rows) == count:
+                return rows
     if count:
         raise UserError(
-            f"{KEY}: {source.family} with the parameters of {source.name} has only {len(found)} of {count} further "
+            f"{KEY}: {source.family} with the parameters of {source.name} has only {len(rows)} of {count} further "
             "different questions: ask for fewer problems, or for harder ones."
         )
-    return found
+    return rows
 
 
 def _rows(source: Source, begin: int, count: int, unfair: dict[str, int]) -> Iterator[dict]:

@@ -1,6 +1,6 @@
-"""What a row of a data set can become: a problem (RL), a trace (SFT) or a reported reason why it is neither.
+"""The outcomes of a data set's row: a problem (RL), a trace (SFT) or a reported reason why it is neither.
 
-Every loader speaks in these records, so that the parquet schema and the public data sets' many shapes never meet.
+Every loader returns these records, which keeps the parquet schema independent of the public data sets' many shapes.
 """
 
 import json
@@ -175,15 +175,15 @@ def at(row: Any, path: str) -> Any:
 def draw_distinct(n: int, draws: int, draw: Callable, key: Callable, refusal: str) -> list:
     """`n` of what `draw(index)` returns that differ in `key`, None passed over. Raises UserError, `refusal`, when
     n * draws draws hold no `n`."""
-    found: dict = {}
+    distinct: dict = {}
     for _ in range(draws * n):
-        if len(found) == n:
+        if len(distinct) == n:
             break
-        if (made := draw(len(found))) is not None:
-            found.setdefault(key(made), made)
-    if len(found) < n:
+        if (made := draw(len(distinct))) is not None:
+            distinct.setdefault(key(made), made)
+    if len(distinct) < n:
         raise UserError(refusal)
-    return list(found.values())
+    return list(distinct.values())
 
 
 def normalise_question(question: str) -> str:

@@ -69,14 +69,14 @@ def rl_row(source: str, prompt: list[dict], ability: str, ground_truth: str, **e
 
 
 def write_rows(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
-    """As write_parquet, with those of the further texts that any of the rows has."""
+    """Write rows like write_parquet, with those of the further texts that any of the rows has."""
     rows = list(rows)
     further = [name for name in _FURTHER if any(name in row["extra_info"] for row in rows)]
     write_parquet(rows, with_texts(schema, further) if further else schema, path)
 
 
 def write_parquet(rows: Iterable[dict], schema: pa.Schema, path: Path) -> None:
-    """Write rows in the schema; the file appears whole or not at all (written beside its place, then renamed)."""
+    """Write rows in the schema; the file appears whole or not at all (written next to its place, then renamed)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), part, row_group_size=_ROW_GROUP_ROWS)
@@ -136,7 +136,8 @@ def _check(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _type_mismatch(actual: pa.DataType, wanted: pa.DataType, name: str) -> str | None:
-    """What is wrong with a type, or None. Other widths of the same kind pass, and so do further struct fields."""
+    """Return what is wrong with a type, or None. Other widths of the same kind pass, and so do further struct
+    fields."""
     types = pa.types
     if types.is_struct(wanted) and types.is_struct(actual):
         there = {actual.field(i).name: actual.field(i).type for i in range(actual.num_fields)}

@@ -57,7 +57,7 @@ def render_segments(
 def _turn(fmt: Format, text: str, code: str | None) -> str:
     turn = fmt.turn_text(text, code)
     expected = [] if code is None else [code]
-    found = [call.code for call in fmt.parse(turn)]
-    if found != expected:
-        raise UserError(f"A turn would be read as the calls {found!r}, not {expected!r}; it begins {turn[:200]!r}.")
+    codes = [call.code for call in fmt.parse(turn)]
+    if codes != expected:
+        raise UserError(f"A turn would be read as the calls {codes!r}, not {expected!r}; it begins {turn[:200]!r}.")
     return turn

@@ -61,8 +61,8 @@ def source_value(language: str, kind: str, items: str | None, text: Any) -> tupl
 
 
 def _number(language: str, text: str, kind: str) -> Any:
-    found = re.fullmatch(_NUMBERS[language][kind], text, re.ASCII)
-    return text if found is None else float(found[1]) if kind in ("float", "double") else int(found[1])
+    match = re.fullmatch(_NUMBERS[language][kind], text, re.ASCII)
+    return text if match is None else float(match[1]) if kind in ("float", "double") else int(match[1])
 
 
 def _java(text: str, kind: str, items: str | None = None) -> Any:
@@ -73,24 +73,24 @@ def _java(text: str, kind: str, items: str | None = None) -> Any:
     if kind == "ArrayList":
         return _java_list(text, items)
     if kind == "Array":
-        found = _JAVA_ARRAY.fullmatch(text)
-        parts = [part.strip() for part in found[1].split(",") if part.strip()] if found else []
-        return [_java(part, items or "any") for part in parts] if found else text
+        match = _JAVA_ARRAY.fullmatch(text)
+        parts = [part.strip() for part in match[1].split(",") if part.strip()] if match else []
+        return [_java(part, items or "any") for part in parts] if match else text
     if kind == "HashMap":
-        found = _JAVA_MAP.fullmatch(text)
+        match = _JAVA_MAP.fullmatch(text)
         return (
-            {key: _plain(value.strip(), '"', _JAVA_PLAIN) for key, value in _PUT.findall(found[1] or "")}
-            if found
+            {key: _plain(value.strip(), '"', _JAVA_PLAIN) for key, value in _PUT.findall(match[1] or "")}
+            if match
             else text
         )
     return text
 
 
 def _java_list(text: str, items: str | None) -> Any:
-    if (found := _JAVA_LIST.fullmatch(text)) is not None:
-        parts = found[1].split(",")
-    elif (found := _JAVA_ADDED.fullmatch(text)) is not None:
-        parts = _ADDED.findall(found[1])
+    if (match := _JAVA_LIST.fullmatch(text)) is not None:
+        parts = match[1].split(",")
+    elif (match := _JAVA_ADDED.fullmatch(text)) is not None:
+        parts = _ADDED.findall(match[1])
     else:
         return [] if _JAVA_NO_ITEM.fullmatch(text) else text
     stripped = [part.strip() for part in parts]
@@ -107,8 +107,8 @@ def _plain(text: str, quotes: str, suffixed: tuple = ()) -> Any:
     if any(text.startswith(quote) and text.endswith(quote) for quote in quotes):
         return text[1:-1]
     for kind, pattern in suffixed:
-        if found := re.fullmatch(pattern, text, re.ASCII):
-            return int(found[1]) if kind == "long" else float(found[1])
+        if match := re.fullmatch(pattern, text, re.ASCII):
+            return int(match[1]) if kind == "long" else float(match[1])
     readers: tuple[Callable, ...] = (int, float)
     for read in readers:
         try:
@@ -129,8 +129,8 @@ def _javascript(text: str, kind: str, items: str | None = None) -> Any:
     if kind == "array":
         return _js_list(text, items)
     if kind == "dict":
-        found = _JS_OBJECT.fullmatch(text.strip())
-        return text if found is None else dict(map(_js_pair, _JS_PAIR.findall(found[1])))
+        match = _JS_OBJECT.fullmatch(text.strip())
+        return text if match is None else dict(map(_js_pair, _JS_PAIR.findall(match[1])))
     return text
 
 
@@ -139,10 +139,10 @@ def _js_list(text: str, items: str | None) -> Any:
         return [
             [_plain(part.strip(), "'\"") for part in row.split(",")] for row in re.findall(r"\[([^\[\]]*+)\]", text)
         ]
-    found = _JS_LIST.fullmatch(text.strip())
-    if found is None:
+    match = _JS_LIST.fullmatch(text.strip())
+    if match is None:
         return text
-    inside = (found[1] if found[1] is not None else found[2]).strip()
+    inside = (match[1] if match[1] is not None else match[2]).strip()
     parts = [part.strip() for part in inside.split(",")] if inside else []
     return [_javascript(part, items) if items else _plain(part, "'\"") for part in parts]
 

@@ -43,7 +43,7 @@ from retool_mcore.data.traces import text_trace, tool_call_trace
 from retool_mcore.errors import UserError
 
 _SHOWN = 100  # characters of a malformed row
-# In a folder only the first kind found is read: hub snapshots keep metadata as .json beside the data.
+# In a folder only the first kind found is read: hub snapshots keep metadata as .json next to the data.
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -293,14 +293,14 @@ def files_of(location: str) -> list[Path] | None:
 
     Of the Berkeley leaderboard's files those are left out whose rows are not of one turn (`left_out`).
     """
-    found = _all_files(location)
-    return None if found is None else chosen_files(found)[0]
+    files = _all_files(location)
+    return None if files is None else chosen_files(files)[0]
 
 
 def left_out(location: str) -> list[str]:
     """Return a line for each kind of files of a location that are not read, with its count and the reason."""
-    found = _all_files(location)
-    return [] if found is None else chosen_files(found)[1]
+    files = _all_files(location)
+    return [] if files is None else chosen_files(files)[1]
 
 
 def of_leaderboard(location: str) -> bool:

@@ -18,6 +18,6 @@ class SpecialTokens:
 
     def broken_up(self, text: str) -> str:
         """Return `text` with a space behind the first character of each token."""
-        while (found := self._pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)) != text:
-            text = found
+        while (changed := self._pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)) != text:
+            text = changed
         return text

@@ -28,7 +28,7 @@ _FILES = yaml_beside(__file__)
 PIECES, _CONFIG = tuple(_FILES["pieces"]), _FILES["config"]
 PAD, TURN_START, EOS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
-# Every message is rendered by itself, so that the tokens of a conversation's beginning are the beginning of its tokens.
+# Each message is rendered alone: the tokens of a conversation's beginning are then the beginning of its tokens.
 # There is no default system prompt; tools are listed by signature, because a schema would be longer than the rest.
 CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text()
 
@@ -77,10 +77,10 @@ def _is_there(root: Path, seed: int) -> bool:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(f"{root} exists and is no tiny model; name an empty or new folder for the tiny model.")
         return False
-    found = json.loads(marker.read_text())
-    if found != {"seed": seed, "version": _VERSION}:
+    marked = json.loads(marker.read_text())
+    if marked != {"seed": seed, "version": _VERSION}:
         raise UserError(
-            f"{root} holds a tiny model of seed {found['seed']}, version {found['version']}; asked for was "
+            f"{root} holds a tiny model of seed {marked['seed']}, version {marked['version']}; asked for was "
             f"seed {seed}, version {_VERSION}. Name another folder or remove this one."
         )
     return True

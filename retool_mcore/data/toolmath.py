@@ -3,7 +3,7 @@ r"""Integer problems that text can solve too, in four families: what a trace sho
 `data=arithmetic` has a text branch that cannot win, so that it shows whether RL finds the tool and not what the tool is
 worth. Here every problem has a worked scratchpad, whose steps a small model learns, and a program:
 
-- `chain`: definitions in a shuffled order, two of which nothing needs. Pasted as a program most of them end in a
+- `chain`: definitions in a shuffled order, two of them unused. Pasted as a program most of them end in a
   NameError; put in order they are right. Its level is the number of steps and of digits. `chainx` multiplies by
   numbers of so many digits, in one step of the scratchpad, where `chain` multiplies by one digit.
 - `search`: the smallest number with two remainders: a list of candidates, or a loop.
@@ -77,12 +77,13 @@ def items(n: int, seed: int | str, split: str, mix: Mapping[str, float]) -> list
 
 
 def bucket(structure: str) -> int:
-    """In 0 to 99, the same on every machine."""
+    """Return a number from 0 to 99, the same on every machine."""
     return int.from_bytes(hashlib.sha256(structure.encode()).digest()[:8], "big") % 100
 
 
 def problem(item: Item, index: int) -> Problem:
-    """As RL and evaluation read it; the data source is the family, so that metrics tell the families apart."""
+    """Return the problem that RL and evaluation read; the data source is the family: metrics tell the families
+    apart."""
     return Problem(item.family, item.question, item.answer, index)
 
 
@@ -98,11 +99,11 @@ def traces(made: list[Item], seed: int, code_share: float, failed_share: float) 
         code and item.pasted != "" and not pasted_solves(item) and rng.random() < failed_share
         for item, code in zip(made, coded, strict=True)
     ]
-    said = iter(observations([item.pasted for item, failed in zip(made, fails, strict=True) if failed]))
+    outputs = iter(observations([item.pasted for item, failed in zip(made, fails, strict=True) if failed]))
     shown = []
     for index, (item, code, failed) in enumerate(zip(made, coded, fails, strict=True)):
         boxed = rf"\boxed{{{item.answer}}}"
-        segments = [Segment("code", item.pasted), Segment("observation", next(said))] if failed else []
+        segments = [Segment("code", item.pasted), Segment("observation", next(outputs))] if failed else []
         if code:
             segments += [Segment("code", item.program), Segment("observation", item.answer), Segment("text", boxed)]
         else:
@@ -150,9 +151,9 @@ def _chain(family: str, rng: random.Random, steps: int, digits: int) -> Item:
         f"{names[steps + 1]}={number(rng, digits)}",
         f"{names[steps + 2]}={rng.choice(names[:steps])}{rng.choice('+-')}{number(rng, digits)}",
     ]
-    given = list(enumerate(lines + others))
-    rng.shuffle(given)
-    order, definitions = zip(*given, strict=True)
+    statements = list(enumerate(lines + others))
+    rng.shuffle(statements)
+    order, definitions = zip(*statements, strict=True)
     return Item(
         family=family,
         question=f"{', '.join(definitions)}. {asked}?",

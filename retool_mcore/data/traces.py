@@ -17,7 +17,7 @@ from retool_mcore.data.boxed import boxes
 from retool_mcore.data.formats import TOOL_NAME
 from retool_mcore.data.records import MalformedRow, Segment, Trace, at, field, text_field
 
-# By the part of a solution, the tags that may end it, and the part that each begins; `gap` lies between </code> and
+# By the part of a solution, the tags that may end it, and the part that each begins; `gap` is between </code> and
 # <interpreter>.
 _STEPS = {
     "text": {"<code>": "code"},
@@ -142,7 +142,7 @@ def _messages(row: dict) -> list[tuple[str, dict]]:
 
 
 def _split_tags(text: str) -> list[Segment]:
-    """One assistant text -> segments, by a walk over its tags that knows which tag may come next."""
+    """Split one assistant text into segments, by a walk over its tags that knows which tag may come next."""
     segments: list[Segment] = []
     inside: Any = "text"  # or "code", "gap" (between </code> and <interpreter>), "observation"
     for piece in _TAG.split(text):

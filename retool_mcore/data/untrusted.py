@@ -61,7 +61,7 @@ def read_json(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # readers differ in which value counts, and a reward would take either for the call
+    fields = dict(pairs)
+    if len(fields) < len(pairs):  # readers differ in which value counts, and a reward would take either for the call
         raise ValueError("an object has a key twice")
-    return found
+    return fields

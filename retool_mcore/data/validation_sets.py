@@ -1,4 +1,4 @@
-"""What a validation inside the run samples: which problems, how often, and how."""
+"""The samples of a validation inside the run: which problems, how often, and how."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -89,8 +89,10 @@ def bugs(source: str) -> list[Bug]:
                 end = span(node)[1]
                 yield Bug(end - len(node.attr), end, _NAMES[node.attr], f"{node.attr} became {_NAMES[node.attr]}")
 
-    found = [bug for node in ast.walk(ast.parse(source)) for bug in of(node)]
-    return sorted((bug for bug in found if _parses(bug.apply(source))), key=lambda bug: (bug.start, bug.end, bug.text))
+    candidates = [bug for node in ast.walk(ast.parse(source)) for bug in of(node)]
+    return sorted(
+        (bug for bug in candidates if _parses(bug.apply(source))), key=lambda bug: (bug.start, bug.end, bug.text)
+    )
 
 
 def _parses(source: str) -> bool:

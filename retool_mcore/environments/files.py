@@ -1,4 +1,4 @@
-"""What a policy may do to a repository's files: look, search and edit. Pure functions of {path: text}."""
+"""Operations of a policy on a repository's files: look, search and edit. Pure functions of {path: text}."""
 
 from collections.abc import Mapping, MutableMapping
 
@@ -15,7 +15,7 @@ class RepositoryError(Exception):
 
 
 def list_files(files: Mapping[str, str]) -> str:
-    """One line a file: path and number of lines."""
+    """List one line a file: path and number of lines."""
     return "\n".join(f"{path} ({len(text.splitlines())} lines)" for path, text in sorted(files.items()))
 
 
@@ -34,16 +34,16 @@ def search(files: Mapping[str, str], text: str) -> str:
     """Every line that holds `text`, as path:number: line."""
     if not text:
         raise RepositoryError("the text to search for is empty.")
-    found = [
+    matches = [
         f"{path}:{number}: {line.strip()}"
         for path, whole in sorted(files.items())
         for number, line in enumerate(whole.splitlines(), 1)
         if text in line
     ]
-    if not found:
+    if not matches:
         return f"No line holds {text!r}."
-    more = [f"and {len(found) - _MAX_MATCHES} more"] if len(found) > _MAX_MATCHES else []
-    return "\n".join([*found[:_MAX_MATCHES], *more])
+    more = [f"and {len(matches) - _MAX_MATCHES} more"] if len(matches) > _MAX_MATCHES else []
+    return "\n".join([*matches[:_MAX_MATCHES], *more])
 
 
 def replace(files: MutableMapping[str, str], path: str, old: str, new: str) -> str:

@@ -1,8 +1,8 @@
 """A generated task set: small Python repositories with tests and one injected bug. No download.
 
-Every task is verified in the sandbox when it is made: its tests and its hidden checks fail as it is given, and the
-reference fix passes both. A function that gets a bug is either of the training or of the validation set; beside it,
-without a bug, any function may lie in a repository.
+Every task is verified in the sandbox when it is made: its tests and its hidden checks fail before the fix, and the
+reference fix passes both. A function that gets a bug is in the training or the validation set, never in both;
+any function may be in a repository without a bug.
 """
 
 import asyncio
@@ -86,29 +86,29 @@ async def _verified(rng: random.Random, functions: Sequence[Function], bug: Bug,
             text[f"{TESTS}/test_{module}.py"] = _test_file(package, module, own, tests)
         return text
 
-    given, reference = files(True), files(False)
+    faulty, reference = files(True), files(False)
     # The visible calls are checked, too: a program can forge what the tests report.
     setups = {name: f"from {package}.{home} import {name}" for name, home in homes.items()}
     checks = tuple(Check(setups[case.function], case.call, case.expected) for case in cases)
     path = f"{package}/{homes[functions[0].name]}.py"
     environment = RepositoryEnvironment(sandbox, TIMEOUT_S)
-    await environment.reset({"repository": RepositoryTask("", given, checks).to_json()})
+    await environment.reset({"repository": RepositoryTask("", faulty, checks).to_json()})
     pairs = zip(await environment.values(), cases, strict=False)
     wrong = [(value, case) for value, case in pairs if value != case.expected and case not in visible]
     # The issue names one; a table of it and of the visible tests' values must still fail.
     if len(wrong) < 3 or (await environment.step("run_tests", {})).status != Status.ERROR:
         return None
-    seen, told = min(wrong, key=lambda pair: len(pair[0] + pair[1].call))
-    issue = f"In {package}, {told.call} gives {seen}, expected {told.expected}. Fix the bug."
+    seen, check = min(wrong, key=lambda pair: len(pair[0] + pair[1].call))
+    issue = f"In {package}, {check.call} gives {seen}, expected {check.expected}. Fix the bug."
     environment.files[path] = reference[path]
     if await environment.score() != 1.0:
         return None
     await environment.close()
-    return RepoBug(RepositoryTask(issue, given, checks), path, reference[path], f"{functions[0].name}: {bug.name}")
+    return RepoBug(RepositoryTask(issue, faulty, checks), path, reference[path], f"{functions[0].name}: {bug.name}")
 
 
 def _cases(rng: random.Random, function: Function) -> list[_Case]:
-    """As many cases as a function has, visible and hidden, no call twice where the arguments allow it."""
+    """Return all the cases that a function has, visible and hidden, no call twice where the arguments allow it."""
     names: dict = {}
     exec(function.source, names)
     cases: dict[str, _Case] = {}

@@ -112,7 +112,7 @@ class Check:
 
 @dataclass(frozen=True)
 class RepositoryTask:
-    """`issue`: what the policy is told. `files`: the repository, {path: text}, its tests under tests/.
+    """`issue`: the task that the policy reads. `files`: the repository, {path: text}, its tests under tests/.
 
     A task with neither test files nor checks is refused: it could not be scored.
     """
@@ -132,12 +132,12 @@ class RepositoryTask:
     def from_json(cls, text: str) -> "RepositoryTask":
         """Raises UserError when `text` is no task."""
         try:
-            found = json.loads(text)
-            checks = tuple(Check(**check) for check in found["checks"])
-            return cls(found["issue"], {str(k): str(v) for k, v in found["files"].items()}, checks)
+            content = json.loads(text)
+            checks = tuple(Check(**check) for check in content["checks"])
+            return cls(content["issue"], {str(k): str(v) for k, v in content["files"].items()}, checks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            told = f"is no repository task ({error}): prepare the data again"
-            raise UserError(f"extra_info.repository {told}.") from error
+            message = f"is no repository task ({error}): prepare the data again"
+            raise UserError(f"extra_info.repository {message}.") from error
 
 
 @dataclass(eq=False)
@@ -200,16 +200,17 @@ class RepositoryEnvironment:
         return float((await self._run(_RUN_TESTS)).status is Status.SUCCESS)
 
     async def values(self) -> list[str]:
-        """What the hidden checks' calls give with the repository as it is; [] when the run did not end well."""
+        """Return the values of the hidden checks' calls on the repository as it is; [] when the run did not end
+        well."""
         mark = secrets.token_hex(16)
         calls = json.dumps([{"setup": check.setup, "call": check.call} for check in self.task.checks])
         result = await self._run(_run_checks(calls, mark))
         lines = [line for line in result.stdout.splitlines() if line.startswith(mark)]
         try:
-            found = read_json(lines[-1].removeprefix(mark)) if lines else []
+            reported = read_json(lines[-1].removeprefix(mark)) if lines else []
         except ValueError:
             return []
-        return found if isinstance(found, list) else []
+        return reported if isinstance(reported, list) else []
 
     async def close(self) -> None:
         """Drop the repository."""

@@ -54,8 +54,8 @@ class Game:
                 "averaged_perceptron_tagger_eng` on a machine with a network, and copy ~/nltk_data."
             ) from error
         except Exception as error:  # some games are written for Python 3.12, some need a key of a judge
-            said = f"{type(error).__name__}: {error}"
-            raise UserError(f"textarena's {game} cannot be made ({said}): take another game.") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"textarena's {game} cannot be made ({reason}): take another game.") from error
         self.name, self.inner, self.alone = game, self.game, textarena.SinglePlayerState
         self.player = textarena.ObservationType.PLAYER_ACTION
         while isinstance(self.inner, textarena.Wrapper):
@@ -103,7 +103,7 @@ class Game:
                 np.random.set_state(before[1])
 
     def _seen(self) -> str:
-        """What the game has said since the last call: the wrappers of textarena repeat all that was said before."""
+        """Return the game's text since the last call: the wrappers of textarena repeat all earlier text."""
         _, messages = self.inner.get_observation()
         return "\n".join(text for _, text, kind in messages or () if kind != self.player).strip()
 

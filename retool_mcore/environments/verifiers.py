@@ -27,13 +27,13 @@ from retool_mcore.tools.base import Episode, Reply, Tool
 @contextmanager
 def _no_signal_handlers() -> Iterator[None]:
     """An environment sets handlers of signals, which Python allows a main thread alone; an episode's is another."""
-    given = signal.signal
+    original = signal.signal
     if threading.current_thread() is not threading.main_thread():
         signal.signal = lambda number, handler: signal.getsignal(number)  # type: ignore[assignment]
     try:
         yield
     finally:
-        signal.signal = given
+        signal.signal = original
 
 
 @functools.cache
@@ -119,7 +119,7 @@ class _OldEnvironment:
             yield row["prompt"], json.dumps(dict(row))
 
     async def score(self, task: str, completion: list[dict[str, Any]]) -> float:
-        """What the rubric gives."""
+        """Return the rubric's reward."""
         state = await self.made.init_state({"task": self.name} | json.loads(task), None, "")
         state["completion"] = completion
         await self.made.rubric.score_rollout(state)
@@ -136,9 +136,10 @@ class _OldTool(Tool):
 
 
 def rubric(sample: Any, *, name: str, args: Mapping[str, Any] | None = None) -> float:
-    """What the environment's rewards give a `Sample` (rewards/sample.py) of one of its rows, as a reward.
+    """Return the environment's reward for a `Sample` (rewards/sample.py) of one of its rows.
 
-    They read each call and its reply as messages, then one message of all that the policy wrote outside of them.
+    Its reward functions read each call and its reply as messages, then one message of all that the policy wrote outside
+    of them.
     """
     if "task" not in sample.extra:
         raise UserError(f"a row of {sample.source} holds no task of verifiers: prepare its file again.")

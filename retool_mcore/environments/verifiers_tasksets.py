@@ -27,8 +27,8 @@ class TasksetEnvironment:
         try:
             self.taskset = vf.load_taskset(vf.taskset_config_type(name)(id=name, **args))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            said = " ".join(str(error).split())
-            raise UserError(f"the verifiers taskset {name} cannot be loaded ({said}): install it first.") from error
+            reason = " ".join(str(error).split())
+            raise UserError(f"the verifiers taskset {name} cannot be loaded ({reason}): install it first.") from error
         self.kind = type(self.taskset).task_type()
         self.config = self.taskset.config.task
         self._check()
@@ -65,7 +65,7 @@ class TasksetEnvironment:
     def tasks(self, numbers: range | None, split: str) -> Iterator[tuple[list[dict[str, str]], str]]:
         """(chat messages, the task's data as JSON) of the tasks of these numbers, None: of all, whatever the split.
 
-        Raises UserError for a taskset without end of which all are asked for, and a task that its user begins.
+        Raises UserError when all tasks of an endless taskset are requested, and for a task that its user begins.
         """
         if numbers is None and not self.taskset.bounded:
             raise UserError(f"the verifiers taskset {self.name} has no end: say how many tasks to take.")
@@ -73,10 +73,10 @@ class TasksetEnvironment:
             prompt = task.data.prompt
             if not prompt:
                 raise UserError(f"task {task.data.idx} of {self.name} has no prompt: its user begins the conversation.")
-            said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [_plain(m) for m in prompt]
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [_plain(m) for m in prompt]
             if task.data.system_prompt:
-                said.insert(0, {"role": "system", "content": task.data.system_prompt})
-            yield said, task.data.model_dump_json(exclude_defaults=True)
+                messages.insert(0, {"role": "system", "content": task.data.system_prompt})
+            yield messages, task.data.model_dump_json(exclude_defaults=True)
 
     def task(self, data: str) -> Any:
         """The task that `tasks` gave as JSON."""
@@ -87,8 +87,8 @@ class TasksetEnvironment:
         reward needs the machine that the agent worked on."""
         vf, task = self.vf, self.task(data)
         for function in task.hooks("reward"):
-            given = inspect.signature(function).parameters.get("runtime")
-            if given is not None and given.default is inspect.Parameter.empty:
+            runtime = inspect.signature(function).parameters.get("runtime")
+            if runtime is not None and runtime.default is inspect.Parameter.empty:
                 raise UserError(
                     f"the reward {function.__name__} of {self.name} needs the agent's machine: it has none."
                 )

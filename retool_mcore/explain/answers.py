@@ -74,7 +74,7 @@ def wrong_rule(p: Prepared) -> Finding | None:
 
 
 def format_(p: Prepared) -> Finding | None:
-    """No answer is found in most responses that were ended by the policy: since the start, or since a while."""
+    """Find that most responses that the policy ended have no answer: from the start, or only recently."""
     if p.key("recipe.answer", "boxed") not in READ_FROM_TEXT:
         return None
     ended = [row for row in p.late_rows if row.finish == "answer"]

@@ -34,9 +34,9 @@ class Finding:
 
 def ranked(findings: Iterable[Finding], most: int = MOST) -> list[Finding]:
     """The `most` severest findings; one that another found cause of its stage explains counts half."""
-    found = list(findings)
-    explained = {(one.stage, cause) for one in found for cause in one.explains}
+    listed = list(findings)
+    explained = {(one.stage, cause) for one in listed for cause in one.explains}
     weighed = [
-        replace(one, severity=one.severity * FOLLOWS) if (one.stage, one.cause) in explained else one for one in found
+        replace(one, severity=one.severity * FOLLOWS) if (one.stage, one.cause) in explained else one for one in listed
     ]
     return sorted(weighed, key=lambda one: (-one.severity, one.cause))[:most]

@@ -1,4 +1,4 @@
-"""What the causes read: a stage's metrics by step, its trajectories, its configuration and how it ended."""
+"""The data that the causes read: a stage's metrics by step, its trajectories, its configuration and how it ended."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,10 +119,10 @@ class Prepared:
     @cached_property
     def accuracy(self) -> float:
         """The training accuracy of the last part of the steps: by the metric, else of the late rows, else 0."""
-        found = self.late_mean("reward/accuracy")
-        if found is None:
-            found = mean([row.acc for row in self.late_rows])
-        return found
+        value = self.late_mean("reward/accuracy")
+        if value is None:
+            value = mean([row.acc for row in self.late_rows])
+        return value
 
 
 def prepare(run: Path, stage: str) -> Prepared | None:
@@ -130,24 +130,24 @@ def prepare(run: Path, stage: str) -> Prepared | None:
     folder = run / stage
     attempts = [own for own in read_json_lines(folder / "attempts.jsonl") if isinstance(own.get("attempt"), int)]
     outcome = str(max(attempts, key=lambda own: own["attempt"]).get("outcome", "")) if attempts else ""
-    found = Prepared(run, stage, config=_config(folder / "config.yaml"), steps=read_steps(folder), outcome=outcome)
+    prepared = Prepared(run, stage, config=_config(folder / "config.yaml"), steps=read_steps(folder), outcome=outcome)
     if outcome == "failed" and (folder / "log.txt").is_file():
-        found.error = last_error(folder / "log.txt")[0]
+        prepared.error = last_error(folder / "log.txt")[0]
     if stage == "rl":
         files = step_files(folder / "trajectories")
         chosen = _chosen(list(files))
-        found.rows = [row for step in chosen for row in _rows(step, files[step])]
-        found.early = _records(files, chosen[:FEW_FILES])
-        found.late = _records(files, chosen[-FEW_FILES:])
-    return found if found.steps or found.rows or found.error else None
+        prepared.rows = [row for step in chosen for row in _rows(step, files[step])]
+        prepared.early = _records(files, chosen[:FEW_FILES])
+        prepared.late = _records(files, chosen[-FEW_FILES:])
+    return prepared if prepared.steps or prepared.rows or prepared.error else None
 
 
 def _config(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.load(path.read_text(), Loader=_LOADER)
+        content = yaml.load(path.read_text(), Loader=_LOADER)
     except (OSError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _chosen(steps: Sequence[int]) -> list[int]:
@@ -173,14 +173,14 @@ _EMPTY = {name: "" for name in ("uid", "data_source", "pred", "ground_truth", "f
 
 def _records(files: Mapping[int, Path], steps: Sequence[int]) -> list[dict]:
     """Whole records of these steps, an equal number of each, with "step" and "row"."""
-    found: list[dict] = []
+    collected: list[dict] = []
     for step in steps:
         each = max(1, MOST_ROWS // max(1, len(steps)))
         total = read_columns(files[step], ["acc"]).num_rows
         rows = [place * total // each for place in range(each)] if total > each else list(range(total))
         records = read_step(files[step], rows=rows)
-        found += [record | {"step": step, "row": row} for row, record in zip(rows, records, strict=True)]
-    return found
+        collected += [record | {"step": step, "row": row} for row, record in zip(rows, records, strict=True)]
+    return collected
 
 
 def mean(values: Sequence[float]) -> float:
@@ -190,15 +190,15 @@ def mean(values: Sequence[float]) -> float:
 
 def span(steps: Mapping[int, Any] | Sequence[int]) -> str:
     """ "step 3" or "steps 1 to 30"."""
-    found = sorted(set(steps))
-    if not found:
+    ordered = sorted(set(steps))
+    if not ordered:
         return "no step"
-    return f"step {found[0]}" if len(found) == 1 else f"steps {found[0]} to {found[-1]}"
+    return f"step {ordered[0]}" if len(ordered) == 1 else f"steps {ordered[0]} to {ordered[-1]}"
 
 
 def two(records: Sequence[Any], wanted: Callable[[Any], bool]) -> tuple[tuple[int, int], ...]:
     """The places of the last record that is `wanted`, and of the last one of another problem before it."""
-    found: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []
     problems: list[Any] = []
     for record in reversed(records):
         if not wanted(record):
@@ -206,8 +206,8 @@ def two(records: Sequence[Any], wanted: Callable[[Any], bool]) -> tuple[tuple[in
         is_row = isinstance(record, Row)
         problem = record.index if is_row else record.get("index")
         if problem not in problems:
-            found.append(record.place if is_row else (record["step"], record["row"]))
+            places.append(record.place if is_row else (record["step"], record["row"]))
             problems.append(problem)
-        if len(found) == 2:
+        if len(places) == 2:
             break
-    return tuple(found)
+    return tuple(places)

@@ -51,15 +51,15 @@ def duplicated(p: Prepared) -> Finding | None:
 def _texts(p: Prepared, key: str, column: str) -> list[str]:
     """The question of each row of the files that `key` names, spaces apart; [] where they are not there."""
     named = p.key(key) or ()
-    found: list[str] = []
+    texts: list[str] = []
     for path in [named] if isinstance(named, str) else named:
-        if len(found) < MOST and Path(path).is_file():
+        if len(texts) < MOST and Path(path).is_file():
             try:
                 rows = parquet.read_table(path, columns=[column]).slice(0, MOST).column(column).to_pylist()
             except (pyarrow.ArrowException, OSError, KeyError):
                 continue
-            found += [_question(messages) for messages in rows]
-    return [text for text in found if text]
+            texts += [_question(messages) for messages in rows]
+    return [text for text in texts if text]
 
 
 def _question(messages: Sequence | None) -> str:

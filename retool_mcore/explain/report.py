@@ -29,16 +29,16 @@ def explain(run: Path) -> tuple[list[Prepared], list[Finding]]:
 
     Raises UserError for a folder in which neither SFT nor RL has ended a step or failed.
     """
-    found = [prepared for stage in CAUSES if (prepared := prepare(run, stage))]
-    if not found:
+    stages = [prepared for stage in CAUSES if (prepared := prepare(run, stage))]
+    if not stages:
         raise no_run(run)
     findings = [
         replace(finding, stage=prepared.stage)
-        for prepared in found
+        for prepared in stages
         for cause in CAUSES[prepared.stage]
         if (finding := cause(prepared))
     ]
-    return found, ranked(findings)
+    return stages, ranked(findings)
 
 
 def lines(run: Path) -> Iterator[str]:

@@ -139,10 +139,10 @@ _FLAT = ("entropy collapse", "learning rate too low")
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of each group of more than one sample."""
-    found: Mapping[tuple[int, str], list[Row]] = defaultdict(list)
+    groups: Mapping[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
-        found[row.step, row.uid].append(row)
-    return [own for own in found.values() if len(own) > 1]
+        groups[row.step, row.uid].append(row)
+    return [own for own in groups.values() if len(own) > 1]
 
 
 def _rise(values: Sequence[float]) -> tuple[float, float] | None:

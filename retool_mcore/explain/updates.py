@@ -107,12 +107,12 @@ def mismatch(p: Prepared) -> Finding | None:
 
 def _far_apart(p: Prepared) -> tuple[tuple[int, int], ...]:
     """The late trajectories whose log-probabilities differ most between engine and trainer."""
-    found = []
+    gaps = []
     for record in p.late:
         ours, theirs = record.get("old_log_probs"), record.get("logprobs")
         if ours is not None and theirs is not None and len(ours) == len(theirs) and len(ours):
-            found.append((float(abs(ours - theirs).max()), (record["step"], record["row"])))
-    return tuple(place for _, place in sorted(found, reverse=True)[:2])
+            gaps.append((float(abs(ours - theirs).max()), (record["step"], record["row"])))
+    return tuple(place for _, place in sorted(gaps, reverse=True)[:2])
 
 
 def stale(p: Prepared) -> Finding | None:

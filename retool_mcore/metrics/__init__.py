@@ -1,1 +1,1 @@
-"""What the policy does, as numbers and as files: behaviour, pass@k, trajectories, TensorBoard."""
+"""Measurements of the policy, as numbers and as files: behaviour, pass@k, trajectories, TensorBoard."""

@@ -19,10 +19,10 @@ INTERPRETER, POLICY, PREDICTED = 0, 1, 2  # PREDICTED: an observation that the r
 
 @dataclass(frozen=True)
 class Columns:
-    """What the update reads, rows of all trajectories one behind the other; `tokens` values each unless None.
+    """Columns that the update reads, rows of all trajectories one after the other; `tokens` values each unless None.
 
-    offsets (rows + 1,) int64: row i is [offsets[i], offsets[i + 1]). response_ids int; response_mask and loss_mask, of
-    which the latter is verl's token count in the loss, bool or int; advantages, is_weights, rollout_log_probs,
+    offsets (rows + 1,) int64: row i is [offsets[i], offsets[i + 1]). response_ids int; response_mask and loss_mask,
+    bool or int (loss_mask is verl's count of tokens in the loss); advantages, is_weights, rollout_log_probs,
     old_log_probs float32. trainer_log_probs float32: the trainer's own, where the loss takes the rollout engine's as
     old_log_probs (correction=bypass).
     """
@@ -106,7 +106,7 @@ def audit(
 
     spans: `span_mask` of the two, where the caller has it already.
 
-    A fault is anything of which training would be wrong: an interpreter token with a mask that is not 0 in the loss,
+    A fault is anything that makes training wrong: an interpreter token with a mask that is not 0 in the loss,
     or token ids or log-probabilities of the batch that are not those that the rollout recorded. A value that is not
     finite is no fault of the mask: `not_finite` names it. Metrics:
 
@@ -145,14 +145,14 @@ def audit(
         "not_finite_tokens": np.count_nonzero(np.any([bad for _, bad in _not_finite(columns, policy)], axis=0)),
         "misaligned_tokens": np.count_nonzero(other_token),
     }
-    found = [(leaked, "an interpreter token has weight in the loss"), (other_token, "a token is not the sampled one")]
+    faults = [(leaked, "an interpreter token has weight in the loss"), (other_token, "a token is not the sampled one")]
     mismatch = {}
     if columns.rollout_log_probs is not None and all(len(record["logprobs"]) for record in records if record["spans"]):
         recorded = np.concatenate([record["logprobs"] for record in records])
         here = columns.rollout_log_probs
         other = (here != recorded) & ~(np.isnan(here) & np.isnan(recorded))
         metrics["misaligned_log_probs"] = np.count_nonzero(other)
-        found.append((other, "a log-probability is not the one that the rollout engine gave"))
+        faults.append((other, "a log-probability is not the one that the rollout engine gave"))
         own = columns.old_log_probs if columns.trainer_log_probs is None else columns.trainer_log_probs
         with np.errstate(invalid="ignore"):  # infinity less infinity is counted as broken below
             difference = own[policy] - here[policy]
@@ -160,7 +160,7 @@ def audit(
         metrics["broken_log_probs"] = len(whole) - np.count_nonzero(whole)
         mismatch = _mismatch(difference[whole], turn[policy][whole])
     metrics = {f"audit/{name}": float(value) for name, value in metrics.items()} | mismatch
-    for bad, what in found:
+    for bad, what in faults:
         if bad.any():
             position = int(np.argmax(bad))
             row = int(np.searchsorted(columns.offsets, position, side="right")) - 1
@@ -195,8 +195,8 @@ def not_finite(columns: Columns, records: Sequence[Mapping], policy: np.ndarray)
 def _not_finite(columns: Columns, policy: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """(column, which tokens of the policy in the loss it breaks) of every column that the loss reads."""
     read = policy & (columns.response_mask != 0)
-    found = ((name, getattr(columns, name)) for name in LOOK_AT)
-    return [(name, read & ~np.isfinite(values)) for name, values in found if values is not None]
+    arrays = ((name, getattr(columns, name)) for name in LOOK_AT)
+    return [(name, read & ~np.isfinite(values)) for name, values in arrays if values is not None]
 
 
 def _mismatch(difference: np.ndarray, turn: np.ndarray) -> dict[str, float]:

@@ -17,7 +17,7 @@ HISTOGRAMS = ("response_length", "policy_tokens", "code_lines", "invocation_timi
 
 
 def samples(records: Sequence[Mapping]) -> dict[str, list[float]]:
-    """The values of which `behaviour` takes the means, by name; a list is empty where nothing was there to measure.
+    """The values by name, whose means `behaviour` takes; a list is empty where nothing was there to measure.
 
     records: `Trajectory.to_record()`, or what `metrics.records.read_step` returns, with "acc" (1.0 or 0.0) and "pred"
     ("" for no answer). A *run* is a call that reached its tool: not malformed and not lost to a failure of the sandbox
@@ -129,12 +129,12 @@ def policy_spans(record: Mapping) -> list[tuple[int, int]]:
 
 
 def void_turns(record: Mapping) -> list[bool]:
-    """Of each policy turn, whether it holds neither a complete program nor a boxed answer (arXiv 2509.02479)."""
+    """Return for each policy turn whether it holds neither a complete program nor a boxed answer (arXiv 2509.02479)."""
     return [turn["programs"] == 0 and not turn["boxed"] for turn in record["turn_notes"]]
 
 
 def queued_s(record: Mapping) -> list[float]:
-    """Of each turn's wait for tools the seconds in which none ran: it waited for a slot, and for processors."""
+    """Return for each turn's wait for tools the seconds in which none ran: it waited for a slot, and for processors."""
     ran: dict[int, float] = {}
     for call in record.get("calls", ()):
         ran[call["turn"]] = ran.get(call["turn"], 0.0) + (call["duration_s"] or 0.0)
@@ -155,7 +155,7 @@ def _corrected(runs: list[Mapping]) -> bool | None:
 
 
 def _what(run: Mapping) -> tuple:
-    """What was run: a program, or a tool and its arguments."""
+    """Return what was run: a program, or a tool and its arguments."""
     return (run["code"].strip(),) if run["code"] else (run.get("tool"), run.get("arguments"))
 
 

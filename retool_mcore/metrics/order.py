@@ -19,7 +19,9 @@ def order_correlation(numbers: Sequence[int], records: Sequence[Mapping]) -> dic
         "finished": [record["started"] + record["generate_s"] + record["tool_s"] for record in records],
     }
     apart = {name: values for name, values in columns.items() if len(set(values)) > 1}
-    found = dict.fromkeys(columns, 0.0) | {name: float(spearmanr(numbers, v).statistic) for name, v in apart.items()}
-    return {"batch/order_correlation": max(found.values(), key=abs)} | {
-        f"batch/order_correlation/{name}": value for name, value in found.items()
+    correlations = dict.fromkeys(columns, 0.0) | {
+        name: float(spearmanr(numbers, v).statistic) for name, v in apart.items()
+    }
+    return {"batch/order_correlation": max(correlations.values(), key=abs)} | {
+        f"batch/order_correlation/{name}": value for name, value in correlations.items()
     }

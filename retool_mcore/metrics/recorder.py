@@ -1,4 +1,4 @@
-"""What is kept of a step: behaviour metrics, trajectories on disk, the timeline, a few texts for TensorBoard."""
+"""The record of a step: behaviour metrics, trajectories on disk, the timeline, a few texts for TensorBoard."""
 
 import time
 from pathlib import Path

@@ -70,17 +70,17 @@ def read_step(path: Path | str, rows: Sequence[int] | None = None, columns: Sequ
     with _whole(path), parquet.ParquetFile(path) as file:
         if rows is None:
             return schema.from_table(file.read(columns=columns))
-        found, first = {}, 0
+        by_row, first = {}, 0
         for number in range(file.num_row_groups):
             end = first + file.metadata.row_group(number).num_rows
             wanted = sorted({row for row in rows if first <= row < end})
             if wanted:
                 group = file.read_row_group(number, columns=columns).take([row - first for row in wanted])
-                found |= dict(zip(wanted, schema.from_table(group), strict=True))
+                by_row |= dict(zip(wanted, schema.from_table(group), strict=True))
             first = end
-    if missing := [row for row in rows if row not in found]:
+    if missing := [row for row in rows if row not in by_row]:
         raise UserError(f"{path} holds {first} trajectories, there is no row {missing[0]} (rows count from 0).")
-    return [found[row] for row in rows]
+    return [by_row[row] for row in rows]
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> pyarrow.Table:
@@ -96,8 +96,8 @@ def _whole(path: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
-        told = f"{path} is not a whole trajectory file ({' '.join(str(error).split())}). Remove it."
-        raise UserError(told) from None
+        message = f"{path} is not a whole trajectory file ({' '.join(str(error).split())}). Remove it."
+        raise UserError(message) from None
 
 
 def _read_lines(path: Path) -> list[dict]:

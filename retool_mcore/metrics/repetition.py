@@ -11,7 +11,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd, so that no token's part of a 64-bit hash is l
 def repeated_share(ids: Sequence[int], spans: Iterable[tuple[int, int]], n: int = NGRAM) -> float | None:
     """1 - distinct n-grams / n-grams of `ids` (tokens,), counted inside each of `spans`, never across two of them.
 
-    None when no span holds n tokens. n must be a power of two. N-grams are told apart by a 64-bit hash.
+    None when no span holds n tokens. n must be a power of two. N-grams are compared by a 64-bit hash.
     """
     if n < 1 or n & (n - 1):
         raise ValueError(f"n must be a power of two, got {n}")

@@ -1,4 +1,4 @@
-"""A rollout beside the recorded one that it repeats, token by token."""
+"""Comparison of a rollout with the recorded one that it repeats, token by token."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ RESULT = "rollout.json"  # `compare`'s answer in the folder of a replay
 
 
 def compare(recorded: Sequence[Mapping], found: Sequence[Mapping], seconds: float) -> dict:
-    """What came out: counts, speed, and how much of it is token for token what was recorded.
+    """Compare a repeated rollout with the recorded one: counts, speed, and how much of it is token for token the same.
 
     `policy_tokens_per_second` counts sampled tokens over the whole rollout; `tool_s`, `generate_s` are means over the
     trajectories; `same_prefix` is the mean share of a recorded response before the first other token.

@@ -1,4 +1,4 @@
-"""What a trajectory file holds: one row a trajectory, and how a record becomes a row and comes back."""
+"""The schema of a trajectory file: one row a trajectory, and the conversion of a record to a row and back."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -44,9 +44,9 @@ def probability_differences(old: torch.Tensor, rollout: torch.Tensor, mask: torc
         return {"training/rollout_probs_diff_valid": 0} | none | correlation
     ours, theirs = torch.exp(old)[valid], torch.exp(rollout)[valid]
     difference = torch.abs(ours - theirs)
-    found = {f"training/rollout_probs_diff_{name}": getattr(difference, name)().item() for name in names}
+    metrics = {f"training/rollout_probs_diff_{name}": getattr(difference, name)().item() for name in names}
     correlation = torch.corrcoef(torch.stack([ours, theirs]))[0][1].item()
-    return {"training/rollout_probs_diff_valid": 1} | found | {
+    return {"training/rollout_probs_diff_valid": 1} | metrics | {
         "training/rollout_actor_probs_pearson_corr": correlation
     }  # fmt: skip
 
@@ -56,9 +56,9 @@ def sequence_balance(lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> 
     size = len(lengths) // len(parts)
     before = [sum(lengths[start : start + size]) for start in range(0, len(lengths), size)]
     after = [sum(lengths[row] for row in part) for part in parts]
-    found: dict[str, float] = {"min": min(before), "max": max(before), "minmax_diff": max(before) - min(before)}
-    found |= {"balanced_min": min(after), "balanced_max": max(after), "mean": sum(before) / len(parts)}
-    return {f"global_seqlen/{name}": value for name, value in found.items()}
+    metrics: dict[str, float] = {"min": min(before), "max": max(before), "minmax_diff": max(before) - min(before)}
+    metrics |= {"balanced_min": min(after), "balanced_max": max(after), "mean": sum(before) / len(parts)}
+    return {f"global_seqlen/{name}": value for name, value in metrics.items()}
 
 
 def data_metrics(
@@ -76,7 +76,7 @@ def data_metrics(
         name: torch.eq(lengths, lengths.max()).float().mean().item()
         for name, lengths in (("response_length", response_tokens), ("prompt_length", prompt_tokens))
     }
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, tensor in {
         "critic/score": rewards,
         "critic/rewards": rewards,
@@ -86,27 +86,29 @@ def data_metrics(
         "response_length_non_aborted": response_tokens,
         "prompt_length": prompt_tokens,
     }.items():
-        found |= _spread(name, tensor)
-    found |= {f"{name}/clip_ratio": value for name, value in clipped.items()}
-    found |= {"response_length_non_aborted/clip_ratio": clipped["response_length"], "response/aborted_ratio": 0.0}
+        metrics |= _spread(name, tensor)
+    metrics |= {f"{name}/clip_ratio": value for name, value in clipped.items()}
+    metrics |= {"response_length_non_aborted/clip_ratio": clipped["response_length"], "response/aborted_ratio": 0.0}
     if values is not None:
-        found |= _spread("critic/values", values[valid])
-        found["critic/vf_explained_var"] = float("nan")
+        metrics |= _spread("critic/values", values[valid])
+        metrics["critic/vf_explained_var"] = float("nan")
         if valid.sum() > 1:
             unexplained = torch.var(returns[valid] - values[valid]) / (torch.var(returns[valid]) + 1e-5)
-            found["critic/vf_explained_var"] = (1.0 - unexplained).item()
+            metrics["critic/vf_explained_var"] = (1.0 - unexplained).item()
     for prefix in ("", "training/"):
-        found |= {f"{prefix}num_turns/{name}": float(getattr(turns, name)()) for name in ("mean", "max", "min")}
-    return found
+        metrics |= {f"{prefix}num_turns/{name}": float(getattr(turns, name)()) for name in ("mean", "max", "min")}
+    return metrics
 
 
 def timing_metrics(timing: Mapping[str, float], prompts: int, responses: int, gpus: int) -> dict[str, float]:
     """Seconds by phase, milliseconds a token, throughput. prompts, responses: tokens of the step's batch."""
     total = prompts + responses
     tokens = dict.fromkeys(PER_TOKEN, total) | {"gen": responses}
-    found = {f"timing_s/{name}": seconds for name, seconds in timing.items()}
-    found |= {f"timing_per_token_ms/{name}": timing[name] * 1000 / tokens[name] for name in PER_TOKEN if name in timing}
-    return found | {
+    metrics = {f"timing_s/{name}": seconds for name, seconds in timing.items()}
+    metrics |= {
+        f"timing_per_token_ms/{name}": timing[name] * 1000 / tokens[name] for name in PER_TOKEN if name in timing
+    }
+    return metrics | {
         "perf/total_num_tokens": total,
         "perf/time_per_step": timing["step"],
         "perf/throughput": total / (timing["step"] * gpus),
@@ -131,8 +133,8 @@ def staleness_metrics(step: int, first: np.ndarray, last: np.ndarray) -> dict[st
 
 
 class Total:
-    """One step's metrics of those of its updates: by name the last, the highest, the lowest, the sum, else the mean
-    over the samples."""
+    """One step's metrics, made of those of its updates: by name the last, the highest, the lowest, the sum, else the
+    mean over the samples."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -142,10 +144,12 @@ class Total:
             self.parts[name].append((float(value), samples))
 
     def result(self) -> dict[str, float]:
-        found = {name: _total(name, [v for v, _ in parts], [n for _, n in parts]) for name, parts in self.parts.items()}
-        if {"global_seqlen/max", "global_seqlen/min"} <= found.keys():
-            found["global_seqlen/minmax_diff"] = found["global_seqlen/max"] - found["global_seqlen/min"]
-        return found
+        totals = {
+            name: _total(name, [v for v, _ in parts], [n for _, n in parts]) for name, parts in self.parts.items()
+        }
+        if {"global_seqlen/max", "global_seqlen/min"} <= totals.keys():
+            totals["global_seqlen/minmax_diff"] = totals["global_seqlen/max"] - totals["global_seqlen/min"]
+        return totals
 
 
 def _total(name: str, values: list[float], samples: list[int]) -> float:

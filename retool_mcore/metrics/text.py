@@ -16,7 +16,7 @@ def roles(record: Mapping) -> list[tuple[str, int, int]]:
 
     Roles: thought, code (from the first call's block to the end of its turn), observation, error (of a failed call).
     """
-    found: list[tuple[str, int, int]] = []
+    spans: list[tuple[str, int, int]] = []
     turn = -1
     for span in record["spans"]:
         start, end = span["start"], span["end"]
@@ -24,11 +24,11 @@ def roles(record: Mapping) -> list[tuple[str, int, int]]:
             turn += 1
             calls = [call for call in record["calls"] if call["turn"] == turn]
             code = min((call["start"] for call in calls), default=end)
-            found += [("thought", start, code), ("code", code, end)]
+            spans += [("thought", start, code), ("code", code, end)]
         else:
             failed = any(call["status"] not in GOOD for call in record["calls"] if call["turn"] == turn)
-            found.append(("error" if failed else "observation", start, end))
-    return [part for part in found if part[1] < part[2]]
+            spans.append(("error" if failed else "observation", start, end))
+    return [part for part in spans if part[1] < part[2]]
 
 
 def chosen(records: Sequence[Mapping], count: int) -> list[Mapping]:

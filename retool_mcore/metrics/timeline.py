@@ -1,10 +1,10 @@
 """Where a step's time went: shares for TensorBoard, and a timeline for chrome://tracing or ui.perfetto.dev.
 
 The trainer's phases are verl's timers, which give durations; they follow one another in the order of PHASES from the
-step's start, so their places on the timeline are exact but for what lies between them ("other"). Rollouts are placed by
+step's start, so their places on the timeline are exact but for what is between them ("other"). Rollouts are placed by
 their own clocks: the start of the episode and the seconds of every turn. Those that an earlier attempt at the step had
 finished took none of its time, and are left out. How long every GPU of the trainer idled is the driver's own measure,
-sampled beside the work in each of the trainer's processes, of which a GPU has one; where rollout and training share the
+sampled during the work in each of the trainer's processes (one a GPU); where rollout and training share the
 GPUs, generation counts as work as well, since the driver asks the device and not the process.
 """
 
@@ -39,16 +39,17 @@ _SHOWN = 200  # trajectories of a step on the timeline, the longest
 
 
 def shares(timing: Mapping[str, float], records: Sequence[Mapping]) -> dict[str, float]:
-    """What each part takes of the step, keys `timing_share/PART`; all but `engine_waits` and `no_gpu_work` add up to 1.
+    """Return each part's share of the step, keys `timing_share/PART`; all but `engine_waits` and `no_gpu_work` add up
+    to 1.
 
-    timing: verl's timers in seconds, "step" among them; "audit" runs inside "update_actor" and is taken out of it.
+    timing: verl's timers in seconds, including "step"; "audit" runs inside "update_actor" and is subtracted from it.
     The rollout is split by the trajectories' clocks: `generation` while at least one trajectory generates, `tools`
     while none generates and at least one runs a program, `rollout_rest` (rewards, starts, queues) the remainder.
     `engine_waits` is 1 - trajectories that generate / trajectories, averaged over the rollout: how empty the engine is
-    because of programs and of the longest trajectories. `no_gpu_work` is the time in which nothing is asked of any GPU:
-    no trajectory generates, and neither a forward nor a backward pass nor a weight push runs. Where rollout and
-    training share the GPUs, each of them idles for at least so long; how long exactly says gpu_idle/
-    (metrics/timeline.py), where there is a GPU. {} without a step.
+    because of programs and of the longest trajectories. `no_gpu_work` is the time in which no GPU has work: no
+    trajectory generates, and neither a forward nor a backward pass nor a weight push runs. Where rollout and training
+    share the GPUs, each GPU idles for at least that time; gpu_idle/ (metrics/timeline.py) reports how long exactly,
+    where there is a GPU. {} without a step.
     """
     step = timing.get("step", 0.0)
     if step <= 0:
@@ -97,8 +98,8 @@ def chrome_trace(
         details = {"uid": record["uid"], "sample": record["sample"], "finish": record["finish"], "acc": record["acc"]}
         for span in record.get("stages", ()):
             start, end = span["start"], span["end"]
-            told = details | {"waited_s": round(start - span["asked"], 3)}
-            events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **told))
+            args = details | {"waited_s": round(start - span["asked"], 3)}
+            events.append(_event(span["stage"], "stage", 2, lane, start - started, end - start, **args))
         waits = queued_s(record)
         for number, (kind, start, end) in enumerate(_phases(record)):
             details["turn"] = turn = number // 2
@@ -112,10 +113,10 @@ def chrome_trace(
 
 
 def stage_figures(records: Sequence[Mapping]) -> dict[str, float]:
-    """Of trajectories that pass through stages (environments/stages.py); {} without any.
+    """Return the figures of trajectories that pass through stages (environments/stages.py); {} without any.
 
-    stages/STAGE_s: mean seconds of a trajectory in it; stages/STAGE_wait_s: mean seconds that it waited to be let in.
-    stages/speed_up: the time in which every stage was in progress, added up, through the time in which any was: 1 is
+    stages/STAGE_s: mean seconds of a trajectory in it; stages/STAGE_wait_s: mean seconds that it waited to enter.
+    stages/speed_up: the time in which every stage was in progress, added up, divided by the time in which any was: 1 is
     one after the other, 3 is the most.
     """
     spans = [span for record in records for span in record.get("stages", ()) if span["end"] is not None]
@@ -156,12 +157,12 @@ def _phases(record: Mapping) -> list[tuple[str, float, float]]:
 
 def _intervals(records: Sequence[Mapping], kind: str) -> np.ndarray:
     """(start, end) of all phases of one kind, (phases, 2) float64."""
-    found = [(start, end) for record in records for name, start, end in _phases(record) if name == kind]
-    return np.array(found, np.float64).reshape(-1, 2)
+    intervals = [(start, end) for record in records for name, start, end in _phases(record) if name == kind]
+    return np.array(intervals, np.float64).reshape(-1, 2)
 
 
 def _union(intervals: np.ndarray) -> float:
-    """Seconds that lie in at least one interval."""
+    """Seconds covered by at least one interval."""
     if not len(intervals):
         return 0.0
     intervals = intervals[np.argsort(intervals[:, 0])]
@@ -220,7 +221,8 @@ class BusySampler:
 
 
 def device_reader() -> Callable[[], float] | None:
-    """What tells this process's current GPU's busy share (NVML: the time in which a kernel ran); None without CUDA."""
+    """Return a function that reads the busy share of this process's current GPU (NVML: the time in which a kernel ran);
+    None without CUDA."""
     import torch
 
     if not torch.cuda.is_available():
@@ -235,15 +237,15 @@ def idle_shares(ranks: Sequence[Samples], start: float, end: float) -> dict[str,
     Keys: gpu_idle/rank_N of the trainer's ranks that have a sample, gpu_idle/mean and gpu_idle/max over them; {}
     without any.
     """
-    found = {}
+    idle = {}
     for rank, samples in enumerate(ranks):
         within = [busy for moment, busy in samples if start <= moment <= end]
         if within:
-            found[f"gpu_idle/rank_{rank}"] = 1 - float(np.mean(within))
-    if found:
-        values = list(found.values())
-        found |= {"gpu_idle/mean": float(np.mean(values)), "gpu_idle/max": max(values)}
-    return found
+            idle[f"gpu_idle/rank_{rank}"] = 1 - float(np.mean(within))
+    if idle:
+        values = list(idle.values())
+        idle |= {"gpu_idle/mean": float(np.mean(values)), "gpu_idle/max": max(values)}
+    return idle
 
 
 def counters(ranks: Sequence[Samples], started: float, process: int) -> list[dict]:

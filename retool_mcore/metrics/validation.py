@@ -32,8 +32,10 @@ def validation_metrics(sources: Sequence[str], means: Sequence[float]) -> dict[s
     parts = {"": list(means)}
     for source, mean in zip(sources, means, strict=True):
         parts.setdefault(f"{source}/", []).append(mean)
-    found = {f"val/{part}accuracy": mean_and_error(values) for part, values in parts.items()}
-    return {name: mean for name, (mean, _) in found.items()} | {f"{name}_se": se for name, (_, se) in found.items()}
+    estimates = {f"val/{part}accuracy": mean_and_error(values) for part, values in parts.items()}
+    return {name: mean for name, (mean, _) in estimates.items()} | {
+        f"{name}_se": se for name, (_, se) in estimates.items()
+    }
 
 
 def set_metrics(
@@ -64,11 +66,11 @@ def set_metrics(
         for part in ("", f"{source}/"):
             for figure, value in values.items():
                 figures[f"val/{name}/{part}{figure}"].append(value)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for figure, each in figures.items():
-        found[figure], found[f"{figure}_se"] = mean_and_error(each)
+        metrics[figure], metrics[f"{figure}_se"] = mean_and_error(each)
     lost = sum(expected.values()) - sum(verdict is not None for verdict in verdicts)
-    return found | {f"val/{name}/failed": float(lost)}
+    return metrics | {f"val/{name}/failed": float(lost)}
 
 
 def worse_in_a_row(validations: Sequence[Sequence[float]]) -> int:

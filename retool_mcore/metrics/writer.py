@@ -1,4 +1,4 @@
-"""Writes trajectories beside the training step: compressing a batch takes seconds that no GPU has to wait for."""
+"""Writes trajectories during the training step: compressing a batch takes seconds that no GPU has to wait for."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What to change of a layout first: the search over its neighbours, which differ in one thing."""
+"""The first changes to make to a layout: the search over its neighbours, which differ in one thing."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from retool_mcore.planner.search import NEAR, Plan, Problem, candidates, planned
 from retool_mcore.planner.settings import overrides
 
 MOST = 3
-ALIKE = 1.005  # of two neighbours that are so near the one with fewer words is told
+ALIKE = 1.005  # of two neighbours this near, the one with fewer words is reported
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ def changes(problem: Problem, plan: Plan) -> list[Change]:
 
     Of a layout that does not fit the first makes it fit; where no neighbour does, it is the search's choice.
     """
-    found: list[Change] = []
-    while len(found) < MOST:
+    chosen: list[Change] = []
+    while len(chosen) < MOST:
         near = sorted(neighbours(problem, plan), key=lambda other: other.step)
         if refusal(problem, plan) is None:
             near = [other for other in near if other.step * NEAR < plan.step]
@@ -36,14 +36,14 @@ def changes(problem: Problem, plan: Plan) -> list[Change]:
             try:
                 near = [search(problem).chosen]
             except UserError:
-                return found
+                return chosen
         if not near:
-            return found
+            return chosen
         alike = [other for other in near if other.step <= near[0].step * ALIKE]
         best = min(alike, key=lambda other: (len(words(plan, other)), other.step))
-        found.append(Change(words(plan, best), plan, best))
+        chosen.append(Change(words(plan, best), plan, best))
         plan = best
-    return found
+    return chosen
 
 
 def neighbours(problem: Problem, plan: Plan) -> Iterator[Plan]:
@@ -84,11 +84,11 @@ def _engines(problem: Problem, plan: Plan, layout: Layout, left: float) -> Itera
 
 
 def words(before: Plan, after: Plan) -> list[str]:
-    """Of the command line, that make one of the other."""
-    found = overrides(before.layout, after.layout)
+    """Return the command-line overrides that turn plan `before` into `after`."""
+    parts = overrides(before.layout, after.layout)
     if before.rollout is not None and after.rollout is not None:
         keys = {"tp": "rollout_tp", "utilisation": "gpu_memory_utilization", "max_num_seqs": "max_num_seqs"}
         for field, key in keys.items():
             value = getattr(after.rollout, field)
-            found += [f"parallel.{key}={value}"] if value != getattr(before.rollout, field) else []
-    return found
+            parts += [f"parallel.{key}={value}"] if value != getattr(before.rollout, field) else []
+    return parts

@@ -1,4 +1,4 @@
-"""What follows from a run's size, where the configuration says null. A number there wins."""
+"""Values that follow from a run's size, where the configuration says null. A number there wins."""
 
 import math
 
@@ -32,7 +32,7 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
     left = cores - CORES_A_GPU * parallel.gpus_per_node * (parallel.device == "cuda")
     # A rollout worker gets whole groups; the workers share with the programs the cores that are left.
     most = max(1, min(train.batch, parallel.nodes * left // 2))
-    # One a node at least where there are more nodes: programs run beside them.
+    # One a node at least where there are more nodes: programs run next to them.
     agents = parallel.agent_workers or min(most, max(parallel.nodes, math.ceil(trajectories / EPISODES_A_WORKER)))
     return {
         "parallel.agent_workers": agents,
@@ -43,14 +43,14 @@ def sizes(config: DictConfig, cores: int) -> dict[str, int]:
 
 def fill(config: DictConfig, cores: int | None = None) -> None:
     """Put `sizes` in the places of `config` that are null, and say so. To be called on a node of the run."""
-    found = sizes(config, cores or processors())
-    told = []
+    derived = sizes(config, cores or processors())
+    report = []
     for key, place in PLACES.items():
         if key == "sandbox.workers" and config.sandbox.kind != "local":
             continue
         for path in filter(None, (key, place)):
             if OmegaConf.select(config, path) is None:
-                OmegaConf.update(config, path, found[key], force_add=True)
-                told += [f"{key}={found[key]}"] * (path == key)
-    if told:
-        print(f"Derived from the run's size: {', '.join(told)}")
+                OmegaConf.update(config, path, derived[key], force_add=True)
+                report += [f"{key}={derived[key]}"] * (path == key)
+    if report:
+        print(f"Derived from the run's size: {', '.join(report)}")

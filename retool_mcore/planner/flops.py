@@ -26,7 +26,7 @@ def attention_of_pairs(shape: Shape, pairs: int) -> float:
 
 
 def forward_flops(shape: Shape, lengths: Sequence[int]) -> float:
-    """One forward pass of the whole model over sequences of `lengths` tokens, output layer included."""
+    """FLOPs of one forward pass of the whole model over sequences of `lengths` tokens, output layer included."""
     return 2.0 * sum(lengths) * shape.matrices + attention_of_pairs(shape, attention_pairs(lengths))
 
 

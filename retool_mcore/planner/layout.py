@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The pipeline's stages of which one holds the most: the first, the last, and the first of those between."""
+        """The pipeline stages that may hold the most: the first, the last, and the first of those between."""
         return (*range(min(2, self.pp - 1)), self.pp - 1)
 
     @property
@@ -92,7 +92,7 @@ class Batch:
         return cls(tuple(max(1, round(longest * quantile**power)) for quantile in quantiles), longest)
 
     def sample(self, sequences: int) -> "Batch":
-        """So many lengths of the same distribution: its evenly spaced quantiles."""
+        """Return this many lengths of the same distribution: its evenly spaced quantiles."""
         ordered, step = sorted(self.lengths), len(self.lengths) / sequences
         return Batch(tuple(ordered[int((index + 0.5) * step)] for index in range(sequences)), self.longest)
 
@@ -101,7 +101,7 @@ class Batch:
         return {}
 
     def share(self, dp: int) -> "Share":
-        """Of the fullest of `dp` data-parallel ranks."""
+        """Return the share of the fullest of `dp` data-parallel ranks."""
         if dp > len(self.lengths):
             raise UserError(f"{len(self.lengths)} sequences are not enough for {dp} data-parallel ranks.")
         if dp not in self._shares:
@@ -124,7 +124,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Of one data-parallel rank; tokens are over all its context-parallel ranks."""
+    """Micro-batches of one data-parallel rank; tokens are over all its context-parallel ranks."""
 
     count: int
     largest: int  # tokens of the fullest
@@ -155,7 +155,7 @@ class Share:
         return self._cuts[limit, group, packed]
 
     def _pack(self, limit: int, group: int) -> MicroBatches:
-        """As backends/megatron/micro_batches.py does: as few as can be filled, and a multiple of `group`."""
+        """Pack like backends/megatron/micro_batches.py: as few as can be filled, and a multiple of `group`."""
         bins = pack(np.asarray(self.lengths), limit)
         count = -(-len(bins) // group) * group
         if count > len(self.lengths):
@@ -163,9 +163,10 @@ class Share:
         return MicroBatches(count, max(sum(self.lengths[index] for index in taken) for taken in bins))
 
     def _cut(self, limit: int, group: int) -> MicroBatches:
-        """As verl does: the fewest that hold the tokens, filled evenly by cost, and more until none is too full.
+        """Cut like verl: the fewest micro-batches that hold the tokens, filled evenly by cost, and more until none is
+        too full.
 
-        Evenly by the greedy rule instead of Karmarkar and Karp's, which differs little and takes seconds.
+        The greedy rule fills them evenly; Karmarkar and Karp's differs little and takes seconds.
         """
         if len(self.lengths) < group:
             raise UserError(f"{len(self.lengths)} sequences of a rank do not make {group} micro-batches.")

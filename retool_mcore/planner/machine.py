@@ -9,9 +9,9 @@ from retool_mcore.tables import yaml_beside
 
 @dataclass(frozen=True)
 class Constants:
-    """What is measured, not read off a data sheet.
+    """Measured constants, which are not read from a data sheet.
 
-    The first three are what benchmarks/planner/predictions.py fits, to three rows of 2 x H200.
+    benchmarks/planner/predictions.py fits the first three, to three rows of 2 x H200.
     """
 
     matmul: float = 0.649  # share of the peak that a large bf16 product reaches inside a training step
@@ -23,7 +23,7 @@ class Constants:
     # All-reduce bus bandwidth measured over nominal NVLink bandwidth on 4 x H200: 354 of 450 GB/s at 1 GiB.
     nvlink: float = 0.79
     network: float = 0.75  # the same of the network; not measured
-    latency_s: float = 20e-6  # of one collective; 31 us for 1 MiB measured on 4 x H200, of which 3 us are transfer
+    latency_s: float = 20e-6  # of one collective; 31 us for 1 MiB measured on 4 x H200, 3 us of them transfer
     layer_launch_s: float = 60e-6  # least time of a layer's forward: some 30 kernels of 2 us; not measured
     adam: float = 0.70  # share of the HBM bandwidth that the fused Adam reaches; not measured
 
@@ -60,9 +60,9 @@ def find_machine(gpu: str | None, memory: float) -> Machine:
     if not 1 <= memory <= 1024:
         raise UserError(f"--gpu-memory {memory:g}: expected GiB of one GPU, as in 80.")
     if gpu is None:
-        found = min(GPUS.values(), key=lambda machine: abs(machine.memory / GIB - memory))
+        card = min(GPUS.values(), key=lambda machine: abs(machine.memory / GIB - memory))
     elif gpu.upper() in GPUS:
-        found = GPUS[gpu.upper()]
+        card = GPUS[gpu.upper()]
     else:
         raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}.")
-    return replace(found, name=f"{found.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)
+    return replace(card, name=f"{card.name.partition('-')[0]} with {memory:g} GiB", memory=memory * GIB)

@@ -40,7 +40,7 @@ FRAGMENTATION = 0.03
 class Memory:
     """Bytes of one rank, that of the pipeline stage with the highest peak.
 
-    `parts` sum up to `peak`, which is what torch.cuda.max_memory_allocated reports after an update; `outside` lies
+    `parts` sum up to `peak`, which is what torch.cuda.max_memory_allocated reports after an update; `outside` is
     outside torch's allocator.
     """
 
@@ -54,7 +54,7 @@ class Memory:
 
     @property
     def gpu(self) -> float:
-        """All that must fit on the GPU: torch's reserve for the peak and what lies outside."""
+        """All that must fit on the GPU: torch's reserve for the peak and the memory outside it."""
         return self.peak * (1 + FRAGMENTATION) + self.outside
 
 
@@ -79,12 +79,13 @@ def stage_parameters(shape: Shape, layout: Layout, stage: int) -> float:
 
 
 def expert_parameters(shape: Shape, layout: Layout) -> float:
-    """Of them those of experts, which expert-parallel ranks share and tensor-parallel ranks do not."""
+    """Return the parameters of experts among a rank's, which expert-parallel ranks share and tensor-parallel ranks do
+    not."""
     return shape.layers / layout.pp * shape.experts / layout.ep * shape.mlp
 
 
 def trained_parameters(shape: Shape, layout: Layout, stage: int) -> float:
-    """Of a rank's parameters those with gradients: all, or with LoRA the adapters', which TP cuts each."""
+    """Return the parameters of a rank that have gradients: all, or with LoRA the adapters', each cut by TP."""
     adapters = shape.layers / layout.pp * shape.adapter_parameters / layout.tp
     return adapters if shape.lora else stage_parameters(shape, layout, stage)
 
@@ -119,7 +120,7 @@ def _models(shape: Shape, tp: int, pp: int, cp: int, dp: int, ep: int, stage: in
 
 
 def staying(parts: Mapping[str, float], layout: Layout) -> float:
-    """Of a model's bytes those that stay on the GPU while another one is at work."""
+    """Return the bytes of a model that stay on the GPU while another one is at work."""
     away = {"weights": layout.param_offload, "gradients": layout.param_offload, "optimizer": layout.optimizer_offload}
     return sum(size for part, size in parts.items() if not away[part])
 
@@ -144,7 +145,7 @@ def layer_activations(shape: Shape, layout: Layout, recompute: str = "") -> floa
         case "none":
             return attention + mlp
         case "selective":
-            # The checkpoint keeps its inputs, of which v is a view into the whole projection, which so stays alive.
+            # The checkpoint keeps its inputs; v is a view into the whole projection, which therefore stays alive.
             return attention - FP32 * shape.heads / tp + (q / tp + kv / kv_ranks) + mlp
         case "mlp":
             return attention + hidden / sharded
@@ -167,7 +168,7 @@ def layers_in_flight(shape: Shape, layout: Layout, stage: int, micro_batches: in
 
 
 def logits(shape: Shape, layout: Layout, tokens: float) -> float:
-    """Bytes that the last stage has beside its layers' activations when the loss's backward begins."""
+    """Bytes of the last stage in addition to its layers' activations when the loss's backward begins."""
     columns = shape.vocab / layout.tp
     hidden = BF16 * shape.hidden * tokens
     if layout.fused_log_probs == "in_place":
@@ -179,7 +180,7 @@ def logits(shape: Shape, layout: Layout, tokens: float) -> float:
 
 
 def layer_backward(shape: Shape, layout: Layout) -> float:
-    """Bytes a token that one layer's backward needs beside what was kept: recomputed activations and gradients."""
+    """Bytes a token that one layer's backward needs on top of what was kept: recomputed activations and gradients."""
     live = 2 * BF16 * shape.hidden + 3 * BF16 * shape.ffn * (shape.active or 1) / layout.tp
     if layout.recompute == "full":
         return live + layer_activations(shape, layout, "none")
@@ -189,7 +190,8 @@ def layer_backward(shape: Shape, layout: Layout) -> float:
 
 
 def memory(shape: Shape, layout: Layout, batch: Batch) -> Memory:
-    """What the fullest rank holds at the peak of an update (forward, backward, optimizer), all of it on the GPU.
+    """Compute the memory of the fullest rank at the peak of an update (forward, backward, optimizer), all of it on the
+    GPU.
 
     Raises UserError when the layout does not divide the model or a micro-batch cannot take the longest sequence.
     """

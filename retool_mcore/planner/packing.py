@@ -23,14 +23,14 @@ NEARLY = 0.001
 
 @dataclass(frozen=True)
 class Cost:
-    """What a sequence of l tokens costs: linear * l + quadratic * l^2, in any unit."""
+    """Cost of a sequence of l tokens: linear * l + quadratic * l^2, in any unit."""
 
     linear: float = 1.0
     quadratic: float = 0.0
 
     @classmethod
     def of(cls, shape: Shape) -> Self:
-        """Forward FLOPs: 2 a weight and token; 4 a query's width and pair, of which causal attention has l^2 / 2."""
+        """Forward FLOPs: 2 a weight and token; 4 a query's width and pair; causal attention has l^2 / 2 pairs."""
         return cls(linear=2.0 * shape.matrices, quadratic=2.0 * shape.layers * shape.q_width)
 
     def __call__(self, lengths: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ class _Left:
 
 def split(bins: list[list[int]], count: int, costs: np.ndarray) -> list[list[int]]:
     """`bins` cut until there are `count`: each cut halves the one with the most sequences. `costs`, (n,) float64, are
-    of the sequences, of which there must be `count` or more."""
+    of at least `count` sequences."""
     heap = [(-len(taken), number, taken) for number, taken in enumerate(bins)]
     heapq.heapify(heap)
     while len(heap) < count:

@@ -143,7 +143,7 @@ def check_lengths(*, max_prompt_tokens: int, max_response_tokens: int, max_posit
 
 
 def check_sft_length(*, max_length: int, max_positions: int) -> None:
-    """In tokens, prompt and answer together."""
+    """Check the SFT length, in tokens, prompt and answer together."""
     if max_length > max_positions:
         raise UserError(f"train.max_length={max_length} exceeds the model's {max_positions} positions: lower it.")
 

@@ -1,7 +1,7 @@
 """The rollout engine that shares the trainer's GPUs: its memory, and the time of generation and of the weight push.
 
 verl's colocated order of a step: vLLM generates with the trainer asleep, the trainer updates with vLLM asleep, then
-vLLM's weights come back beside the trainer's and are overwritten by the push.
+vLLM's weights come back next to the trainer's and are overwritten by the push.
 """
 
 import math
@@ -50,10 +50,10 @@ def cache_bytes_a_token(shape: Shape, tp: int) -> float:
 def resident(shape: Shape, layout: Layout, held: Memory, beside: Sequence[str] = ()) -> float:
     """Bytes of the trainer that stay on the GPU while vLLM generates: what is not offloaded, and its context.
 
-    beside: which other `memory.models` there are than the policy.
+    beside: the other `memory.models` next to the policy.
     """
     stages = (models(shape, layout, stage) for stage in layout.stages)
-    kept = max(sum(staying(found[name], layout) for name in ("policy", *beside)) for found in stages)
+    kept = max(sum(staying(parts[name], layout) for name in ("policy", *beside)) for parts in stages)
     return kept + held.outside
 
 
@@ -69,7 +69,7 @@ def fit(shape: Shape, machine: Machine, tp: int, there: float, max_num_seqs: int
 
 
 def lacks(shape: Shape, layout: Layout, machine: Machine, found: Rollout, there: float, longest: int) -> str | None:
-    """Why vLLM does not fit beside a trainer that has `there` bytes on the GPU, in words; None: it does."""
+    """Say why vLLM does not fit next to a trainer that has `there` bytes on the GPU; None: it does."""
     free = machine.memory * (1 - MARGIN) - there
     push = weight_bytes(shape, found.tp) + ENGINE_OVERHEAD + PUSH_BUCKET
     push += BF16 * max(stage_parameters(shape, layout, stage) for stage in layout.stages) * layout.param_offload
@@ -89,7 +89,7 @@ class Costs:
     weights: float  # to read them
     context: float  # to read a token of the cache
     token: float  # the products of a token
-    launch: float  # of a step, beside those
+    launch: float  # of a step, in addition to those
     pair: float  # of a query and a key, where many tokens are read in at once
 
     @classmethod

@@ -22,8 +22,8 @@ SAVING_SHARE = 0.05  # of the time, which saves by the clock take at most (state
 
 
 def shape_of(config: DictConfig) -> Shape | None:
-    """Of the folder model.path, or of a name of SHAPES; None where neither is there. Raises UserError for a folder of
-    another architecture."""
+    """Return the shape of the folder model.path, or of a name of SHAPES; None where there is neither. Raises UserError
+    for a folder of another architecture."""
     path = str(OmegaConf.select(config, "model.path"))
     return Shape.from_hf(path) if Path(path).is_dir() else SHAPES.get(str(config.model.name))
 
@@ -31,12 +31,13 @@ def shape_of(config: DictConfig) -> Shape | None:
 def machine_of(config: DictConfig, here: Sequence[str] = ()) -> Machine:
     """The GPU that is `here`, by its name, else the one that parallel.gpu names, else an H100."""
     known = [machine for line in here for name, machine in GPUS.items() if name in line]
-    found = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
-    return replace(found, gpus_per_node=config.parallel.gpus_per_node)
+    chosen = known[0] if known else MACHINES[config.parallel.gpu or "H100-80"]
+    return replace(chosen, gpus_per_node=config.parallel.gpus_per_node)
 
 
 def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None = None) -> Problem:
-    """What a stage `sft` or `rl` asks of the planner. `batch`: lengths that are known; None: spread to the limits."""
+    """Return the planner's problem for a stage `sft` or `rl`. `batch`: lengths that are known; None: spread to the
+    limits."""
     train, rl, shape = config.train, "n" in config.train, shape.adapted(config)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens if rl else train.max_length
     sequences = train.batch * (train.n if rl else 1)
@@ -45,12 +46,12 @@ def read(config: DictConfig, shape: Shape, machine: Machine, batch: Batch | None
     else:  # a response ends at the limit
         batch = Batch(tuple(min(length, longest) for length in batch.lengths), longest).sample(sequences)
     base = Layout(**switches(config.parallel.megatron))
-    given = shape, config.parallel.nodes, machine, batch, rl, base
+    common = shape, config.parallel.nodes, machine, batch, rl, base
     if not rl:
-        return Problem(*given)
+        return Problem(*common)
     others = {"critic": config.recipe.advantage == "gae", "reference": config.recipe.kl_loss}
     return Problem(
-        *given,
+        *common,
         updates=train.batch // train.mini_batch,
         beside=tuple(name for name, there in others.items() if there),
         own_gpus=0 if config.pipeline.hybrid else config.pipeline.rollout_nodes * config.pipeline.rollout_gpus,
@@ -129,7 +130,8 @@ def steps_between_saves(config: DictConfig, save: float, step: float) -> int:
 
 
 def save_seconds(problem: Problem, layout: Layout) -> float:
-    """Of the rank with most: its share of the optimizer, and the whole model's weights, which the first one gathers."""
+    """Return the seconds that a save takes on the rank with most to write: its share of the optimizer, and the whole
+    model's weights, which the first rank gathers."""
     parameters = max(trained_parameters(problem.shape, layout, stage) for stage in layout.stages)
     size = optimizer_bytes(problem.shape, layout, parameters) + BF16 * problem.shape.parameters
     return size * (1 + ("critic" in problem.beside)) / WRITTEN

@@ -63,7 +63,7 @@ def resized(config: DictConfig, gpus: int, *, scale_batch: bool = False) -> Dict
 
 
 def gpus_of(config: DictConfig) -> int:
-    """The trainer's, and those of engines beside them."""
+    """The trainer's, and those of separate engines."""
     own = config.pipeline.rollout_nodes * config.pipeline.rollout_gpus
     return config.parallel.nodes * config.parallel.gpus_per_node + own
 
@@ -103,18 +103,18 @@ def drawn(
 
     def made(length: int) -> Turns:
         count = min(config.rollout.max_turns, int(draw.expovariate(1 / calls))) if calls else 0
-        given = [PROMPT_TOKENS] + [OBSERVATION_TOKENS] * count
-        share = min(1.0, length / 2 / sum(given))  # a short one has short ones
-        sampled = (length - share * sum(given)) / len(given)
+        inputs = [PROMPT_TOKENS] + [OBSERVATION_TOKENS] * count
+        share = min(1.0, length / 2 / sum(inputs))  # a short one has short ones
+        sampled = (length - share * sum(inputs)) / len(inputs)
         waits = [draw.expovariate(1 / tool_s) if tool_s else 0.0 for _ in range(count)]
-        return [(share * tokens, sampled) for tokens in given], waits
+        return [(share * tokens, sampled) for tokens in inputs], waits
 
     while True:
         lengths = list(problem.batch.lengths)
         draw.shuffle(lengths)
-        found = [draw.choice(recorded) if recorded else made(length) for length in lengths]
-        for first in range(0, len(found), config.train.n):
-            yield [Trajectory(*turns) for turns in found[first : first + config.train.n]]
+        trajectories = [draw.choice(recorded) if recorded else made(length) for length in lengths]
+        for first in range(0, len(trajectories), config.train.n):
+            yield [Trajectory(*turns) for turns in trajectories[first : first + config.train.n]]
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ def row(
     """Plays so many steps, after those in which the trajectories ahead are not yet what they will be."""
     gpus, engines = problem.world + problem.own_gpus, problem.engine_gpus // plan.rollout.tp
     simulation = Simulation(problem, plan, order, engines, groups)
-    found = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
-    spent = {name: sum(step.spent[name] for step in found) for name in found[0].spent}
+    simulated = [simulation.step() for _ in range(steps + order.bound + (order.bound > 0))][-steps:]
+    spent = {name: sum(step.spent[name] for step in simulated) for name in simulated[0].spent}
     waited, step_s = (
-        sum(seconds) / steps for seconds in zip(*((step.waited, step.seconds) for step in found), strict=True)
+        sum(seconds) / steps for seconds in zip(*((step.waited, step.seconds) for step in simulated), strict=True)
     )
     save = run.save_seconds(problem, plan.layout)
     every = run.steps_between_saves(config, save, step_s)
     parts = {"generation": waited, "training": order.train_s, "push": order.push_s, "save": every and save / every}
     tools, again = spent["tools"] / engines / steps, spent["missed"] / max(spent["sent"], 1)
-    ages = [age for step in found for age in step.staleness]
+    ages = [age for step in simulated for age in step.staleness]
     bound = max(parts, key=lambda name: parts[name])
     if bound == "training":
         part = max(plan.update.parts, key=lambda name: plan.update.parts[name])
@@ -175,7 +175,7 @@ def row(
         sequences=len(problem.batch.lengths),
         step=step_s + parts["save"],
         parts=parts | {"tools": tools},
-        tokens=sum(step.tokens for step in found) / steps / (step_s + parts["save"]) / gpus,
+        tokens=sum(step.tokens for step in simulated) / steps / (step_s + parts["save"]) / gpus,
         again=again,
         age=(sum(ages) / len(ages), max(ages)),
         ettr=ettr(step_s, save, every, gpus, seed),
@@ -184,8 +184,8 @@ def row(
 
 
 def ettr(step_s: float, save: float, every: int, gpus: int, seed: int) -> float:
-    """Of the time with failures at random: the share of steps that are kept. A failure loses the steps since the last
-    save, and takes until it is seen, the processes are there again and the checkpoint is read."""
+    """Return the share of the time whose steps are kept, with failures at random. A failure loses the steps since the
+    last save, and takes until it is seen, the processes run again and the checkpoint is read."""
     draw, kept, wall = random.Random(seed), 0.0, 0.0
     for _ in range(FAILURES):
         ran = draw.expovariate(gpus / (3600 * MTBF_GPU_H))

@@ -33,7 +33,7 @@ ERROR = 0.03  # of the predicted memory: the largest of 41 measured rows was 2.4
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be planned. `rl`: vLLM shares the GPUs and a step is generation, log-probs, update and push."""
+    """A planning problem. `rl`: vLLM shares the GPUs and a step is generation, log-probs, update and push."""
 
     shape: Shape
     nodes: int
@@ -42,14 +42,14 @@ class Problem:
     rl: bool = True
     base: Layout = Layout(fused_swiglu=True, fused_rope=True)  # what every layout has, as its switches
     updates: int = 1  # optimizer steps, which share the batch
-    beside: tuple[str, ...] = ()  # models beside the policy: critic, reference
+    beside: tuple[str, ...] = ()  # models next to the policy: critic, reference
     max_num_seqs: int = 256  # trajectories that a replica of vLLM works at
     log_probs_every: int = 1  # steps from one pass for old log-probabilities to the next
-    own_gpus: int = 0  # of vLLM, which generates beside the training; 0: they take turns on the trainer's
+    own_gpus: int = 0  # of vLLM, which generates during the training; 0: they take turns on the trainer's
 
     @cached_property
     def update_batch(self) -> Batch:
-        """Of one optimizer step."""
+        """Return the batch of one optimizer step."""
         return self.batch if self.updates == 1 else self.batch.sample(len(self.batch.lengths) // self.updates)
 
     @property
@@ -124,21 +124,21 @@ class Found:
 
 def search(problem: Problem) -> Found:
     """Every layout that fits, by the seconds of a step. Raises UserError when none fits, saying what came closest."""
-    found = Found([])
-    for layout in candidates(problem, found.refused):
+    result = Found([])
+    for layout in candidates(problem, result.refused):
         held = memory(problem.shape, layout, problem.update_batch)
         on_gpu = update_bytes(problem, layout, held)
         if on_gpu > problem.room:
-            found.refused["the update does not fit"] += 1
-            found.closest = min(found.closest, on_gpu)
+            result.refused["the update does not fit"] += 1
+            result.closest = min(result.closest, on_gpu)
         elif plan := quickest(problem, layout, held):
-            found.plans.append(plan)
+            result.plans.append(plan)
         else:
-            found.refused["vLLM does not fit beside what the trainer leaves on the GPU"] += 1
-    if not found.plans:
-        raise UserError(_nothing_fits(problem, found))
-    found.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))
-    return found
+            result.refused["vLLM does not fit in what the trainer leaves on the GPU"] += 1
+    if not result.plans:
+        raise UserError(_nothing_fits(problem, result))
+    result.plans.sort(key=lambda plan: (plan.step, plan.gpu_bytes))
+    return result
 
 
 def update_bytes(problem: Problem, layout: Layout, held: Memory) -> float:
@@ -217,8 +217,8 @@ def quickest(problem: Problem, layout: Layout, held: Memory) -> Plan | None:
 
 def generation(problem: Problem, engine: rollout.Rollout, batch: Batch | None = None) -> float:
     """Seconds, of a step's batch or another."""
-    given = problem.shape, engine, batch or problem.batch, problem.machine
-    return rollout.generation_seconds(*given, world=problem.engine_gpus)
+    arguments = problem.shape, engine, batch or problem.batch, problem.machine
+    return rollout.generation_seconds(*arguments, world=problem.engine_gpus)
 
 
 def refusal(problem: Problem, plan: Plan) -> str | None:

@@ -1,4 +1,4 @@
-"""What of verl's Megatron settings changes memory or time: the switches of a Layout."""
+"""The settings of verl's Megatron that change memory or time: the switches of a Layout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,8 +55,8 @@ def switches(megatron: Mapping[str, Any], *, fused_kernels: bool = False) -> dic
 
 def sizes(parallel: DictConfig) -> dict[str, Any]:
     """Fields of Layout that the group `parallel` sets itself, as check_layout takes them, too."""
-    found = {size: OmegaConf.select(parallel, KEYS[size]) or 1 for size in ("tp", "pp", "vpp", "cp", "ep")}
-    return found | {"sequence_parallel": parallel.sequence_parallel}
+    degrees = {size: OmegaConf.select(parallel, KEYS[size]) or 1 for size in ("tp", "pp", "vpp", "cp", "ep")}
+    return degrees | {"sequence_parallel": parallel.sequence_parallel}
 
 
 def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
@@ -73,7 +73,7 @@ def layout_of(parallel: DictConfig, *, dp: int) -> Layout:
 
 
 def checked_layout(model: Model | Shape, parallel: DictConfig) -> Layout:
-    """The same over all devices of the group. Raises UserError when it does not divide them or the model."""
+    """Return the layout over all devices of the group. Raises UserError when it does not divide them or the model."""
     world = {"nodes": parallel.nodes, "gpus_per_node": parallel.gpus_per_node}
     return layout_of(parallel, dp=check_layout(model, **world, **sizes(parallel)))
 
@@ -82,10 +82,10 @@ def overrides(before: Layout, after: Layout) -> list[str]:
     """Words of the command line that make the group `parallel` of one layout that of another."""
     new = {field: getattr(after, field) for field in KEYS if getattr(after, field) != getattr(before, field)}
     words = {field: "null" if (field, value) == ("vpp", 1) else str(value).lower() for field, value in new.items()}
-    found = [f"parallel.{KEYS[field]}={word}" for field, word in words.items()]
+    parts = [f"parallel.{KEYS[field]}={word}" for field, word in words.items()]
     if after.shards_sequence != before.shards_sequence:
-        found.append(f"parallel.sequence_parallel={str(after.shards_sequence).lower()}")
+        parts.append(f"parallel.sequence_parallel={str(after.shards_sequence).lower()}")
     if after.recompute != before.recompute:
         place = "parallel.megatron.override_transformer_config.recompute_"
-        found += [f"{place}{word}" for word in RECOMPUTE[after.recompute]]
-    return found
+        parts += [f"{place}{word}" for word in RECOMPUTE[after.recompute]]
+    return parts

@@ -12,7 +12,7 @@ from retool_mcore.tables import yaml_beside
 
 
 class Family(NamedTuple):
-    """What the layers of a model type have besides what every Shape has."""
+    """Properties of the layers of a model type, in addition to what every Shape has."""
 
     qkv_bias: bool  # q, k and v have a bias
     qk_norm: bool  # q and k are normalised
@@ -96,7 +96,7 @@ class Shape:
         )
 
     def adapted(self, config: Mapping[str, Any]) -> Self:
-        """The same shape with the adapters of a stage's configuration (model.lora), where it trains."""
+        """Return this shape with the adapters of a stage's configuration (model.lora), where it trains."""
         lora = config["model"].get("lora", {}) if "train" in config else {}
         return replace(self, lora=lora.get("rank", 0), lora_targets=tuple(lora.get("targets", ())))
 
@@ -106,7 +106,7 @@ class Shape:
 
     @cached_property
     def kv_width(self) -> int:
-        """Of the keys alone; the values have the same."""
+        """Return the width of the keys alone; the values have the same."""
         return self.kv_heads * self.head_dim
 
     @cached_property
@@ -122,7 +122,7 @@ class Shape:
 
     @cached_property
     def matrices(self) -> int:
-        """The same of the whole model, output layer included."""
+        """Return the whole model's parameters that are multiplied with activations, output layer included."""
         return self.layers * self.layer_matrices + self.vocab * self.hidden
 
     @cached_property
@@ -133,7 +133,8 @@ class Shape:
 
     @cached_property
     def adapter_parameters(self) -> int:
-        """Of one layer: of each target (in, out) there are (in, rank) and (rank, out); megatron.bridge.peft.lora."""
+        """Return the adapter parameters of one layer: for each target (in, out), (in, rank) and (rank, out);
+        megatron.bridge.peft.lora."""
         widths = {
             "linear_qkv": self.hidden + self.q_width + 2 * self.kv_width,
             "linear_proj": self.q_width + self.hidden,
@@ -144,7 +145,7 @@ class Shape:
 
     @cached_property
     def embedding_parameters(self) -> int:
-        """Of the input embedding; an untied output layer has as many again."""
+        """Return the parameters of the input embedding; an untied output layer has as many again."""
         return self.vocab * self.hidden
 
     @cached_property
@@ -155,7 +156,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Model:
-    """What the checks of a layout need to know about a policy's folder."""
+    """The facts about a policy's folder that the checks of a layout need."""
 
     folder: Path
     heads: int
@@ -171,7 +172,7 @@ SHAPES = {name: Shape(**fields) for name, fields in yaml_beside(__file__, "shape
 
 
 def experts_of(config: dict) -> int | None:
-    """Of a layer; transformers 5 writes another name than the hub's folders have."""
+    """Return the experts of a layer; transformers 5 writes another name than the hub's folders have."""
     return config.get("num_experts") or config.get("num_local_experts")
 
 

@@ -63,8 +63,8 @@ class Simulation:
     def __init__(self, problem: Problem, plan: Plan, order: Order, engines: int, drawn: Iterator[list[Trajectory]]):
         self.order, self.drawn, self.clock = order, drawn, Clock()
         engine, sequences = plan.rollout, len(problem.batch.lengths)
-        given = Costs.of(problem.shape, problem.machine, engine.tp), engine.cache_tokens, engine.max_num_seqs
-        self.engines = [Engine(self.clock, *given) for _ in range(engines)]
+        arguments = Costs.of(problem.shape, problem.machine, engine.tp), engine.cache_tokens, engine.max_num_seqs
+        self.engines = [Engine(self.clock, *arguments) for _ in range(engines)]
         self.live = Live(engine.cache_tokens * engines, problem.batch.longest, sequences, order.live)
         self.batch = sequences // order.group  # groups
         self.queue: deque[Trajectory] = deque()
@@ -80,24 +80,24 @@ class Simulation:
 
     def step(self) -> Step:
         """Plays one step of the trainer."""
-        order, found, before = self.order, Step(), self._spent()
+        order, result, before = self.order, Step(), self._spent()
         while len(self.groups) < int(self.batch * (self.version + 1 + order.ahead)):
             self._issue(next(self.drawn))
         self._start()
         for _ in range(order.updates):
-            found.waited += self.clock.run(self._enough)
+            result.waited += self.clock.run(self._enough)
             for number in [heapq.heappop(self.ready) for _ in range(self.batch // order.updates)]:
-                found.tokens += sum(trajectory.tokens for trajectory in self.groups[number])
-                found.staleness += [self.version - trajectory.version for trajectory in self.groups[number]]
+                result.tokens += sum(trajectory.tokens for trajectory in self.groups[number])
+                result.staleness += [self.version - trajectory.version for trajectory in self.groups[number]]
             if order.colocated:
                 self._each(Engine.hold)
-            found.trained += self.clock.run(seconds=order.train_s / order.updates)
+            result.trained += self.clock.run(seconds=order.train_s / order.updates)
         self._each(Engine.hold)
-        found.pushed = self.clock.run(seconds=order.push_s)
+        result.pushed = self.clock.run(seconds=order.push_s)
         self.version += 1
         self._each(Engine.resume)
-        found.spent = {name: now - before.get(name, 0.0) for name, now in self._spent().items()}
-        return found
+        result.spent = {name: now - before.get(name, 0.0) for name, now in self._spent().items()}
+        return result
 
     def _enough(self) -> bool:
         """A mini-batch is whole, and no group that would become too old is unfinished."""
@@ -126,8 +126,8 @@ class Simulation:
 
     def _play(self, trajectory: Trajectory) -> Generator[None]:
         trajectory.version = self.version
-        for number, (given, sampled) in enumerate(trajectory.turns):
-            self._place(trajectory).submit(trajectory, given, sampled)
+        for number, (prefilled, sampled) in enumerate(trajectory.turns):
+            self._place(trajectory).submit(trajectory, prefilled, sampled)
             yield
             if number < len(trajectory.waits):
                 ended = max(self.clock.now, self.free[0]) + trajectory.waits[number]
@@ -147,10 +147,10 @@ class Simulation:
 
     def _place(self, trajectory: Trajectory) -> Engine:
         """verl's router: the engine where the trajectory was, if it is remembered, or the one with the fewest turns."""
-        if (found := self.places.pop(trajectory, None)) is None:
-            found = min(self.engines, key=LOAD)
-            found.members += 1
-        self.places[trajectory] = found
+        if (engine := self.places.pop(trajectory, None)) is None:
+            engine = min(self.engines, key=LOAD)
+            engine.members += 1
+        self.places[trajectory] = engine
         if len(self.places) > self.order.sticky:
             self.places.popitem(last=False)[1].members -= 1
-        return found
+        return engine

@@ -1,5 +1,5 @@
-"""What a search found, for a person: the ranked table, the memory and the time of the chosen layout; and that layout as
-a file of configs/parallel/."""
+"""The printed result of a search: the ranked table, the memory and the time of the chosen layout; and that layout as a
+file of configs/parallel/."""
 
 import re
 from pathlib import Path
@@ -45,9 +45,9 @@ def ranking(problem: Problem, plans: list[Plan]) -> Table:
     experts = ["EP"] if problem.shape.experts else []
     words = (Column(heading, no_wrap=True) for heading in ("recompute", "offload"))
     engine = ["vLLM\nTP", "generation\ns", "log-probs\ns"] if problem.rl else []
-    found = numbers("GiB", "update\ns", "TFLOP/s\na GPU", "bubble\n%", *engine, "step\ns")
+    columns = numbers("GiB", "update\ns", "TFLOP/s\na GPU", "bubble\n%", *engine, "step\ns")
     sizes = numbers("", "TP", "PP", "VPP", "CP", "DP", *experts, "micro-batch\ntokens")
-    table = Table(*sizes, *words, *found, padding=(0, 0))
+    table = Table(*sizes, *words, *columns, padding=(0, 0))
     for number, plan in enumerate(plans, start=1):
         layout = plan.layout
         cells: list[object] = [number, layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp]
@@ -66,7 +66,7 @@ def offloaded(layout) -> str:
 
 
 def memory_table(problem: Problem, plan: Plan) -> Table:
-    """Of the fullest GPU: in an update, and in generation."""
+    """Return the memory table of the fullest GPU: in an update, and in generation."""
     machine = problem.machine
     table = Table(f"of a GPU's {machine.memory / GIB:.1f} GiB", *numbers("GiB"))
     parts = dict(plan.memory.parts)
@@ -90,10 +90,10 @@ def memory_table(problem: Problem, plan: Plan) -> Table:
 
 
 def config_text(problem: Problem, plan: Plan, command: str) -> str:
-    found = {"machine": problem.machine, "nodes": problem.nodes, "rl": problem.rl, "lengths": problem.batch.lengths}
-    found |= {"plan": plan, "layout": plan.layout, "longest": problem.batch.longest}
+    values = {"machine": problem.machine, "nodes": problem.nodes, "rl": problem.rl, "lengths": problem.batch.lengths}
+    values |= {"plan": plan, "layout": plan.layout, "longest": problem.batch.longest}
     template = Environment(loader=PackageLoader(__package__, ""), trim_blocks=True, keep_trailing_newline=True)
-    return template.get_template("parallel.yaml.jinja").render(**found, command=command, base=BASE, gib=GIB)
+    return template.get_template("parallel.yaml.jinja").render(**values, command=command, base=BASE, gib=GIB)
 
 
 def check_target(path: Path, config_dir: Path) -> None:

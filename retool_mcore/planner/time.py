@@ -57,7 +57,8 @@ def seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> Tim
 
 
 def log_prob_seconds(shape: Shape, layout: Layout, batch: Batch, machine: Machine) -> float:
-    """One forward pass for the old log-probabilities, with the entropy, as verl computes them before an update."""
+    """Seconds of one forward pass for the old log-probabilities, with the entropy, as verl computes them before an
+    update."""
     work = _Work.of(shape, layout, batch, machine)
     busy = work.products(passes=1) + work.attention(passes=1) + work.elementwise(passes=1) + work.log_probs()
     busy += work.tensor_parallel(gathers=1, scatters=1) + work.context_parallel() / 3 + work.pipeline() / 2
@@ -124,7 +125,7 @@ class _Work:
         return 6.0 * self.tokens * self.trained / self.product(rows, self.shape.lora, rows) if self.shape.lora else 0.0
 
     def attention(self, passes: float) -> float:
-        """The backward makes five products of the forward's two: 2.5 passes, of which model FLOPs count two."""
+        """The backward makes five products of the forward's two: 2.5 passes; model FLOPs count two."""
         forward = flops.attention_of_pairs(self.shape, self.pairs) / self.layout.pp
         rate = self.machine.bf16 * self.machine.constants.attention
         return passes * forward / (self.layout.tp * self.layout.cp) / rate

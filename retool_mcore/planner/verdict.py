@@ -27,9 +27,9 @@ def lines(config: DictConfig, here: Sequence[str] = (), shape: Shape | None = No
     why, machine = refusal(problem, plan), problem.machine
     phases = ", ".join(f"{name} {took:,.0f}" for name, took in plan.seconds.items() if took >= 1)
     fits = f"fits {gpus(problem)}, {plan.gpu_bytes / GIB:.0f} of {machine.memory / GIB:.0f} GiB in an update"
-    said = [f"{fits if why is None else f'does not fit: {why}'}; {plan.step:,.0f} s a step ({phases})"]
-    said += [f"{lasts(course(config, problem, plan), problem)} (lengths: a third of the limit, on average)"]
-    return said + [f"change {change}" for change in map(_told, changes(problem, plan)[:1])]
+    sentences = [f"{fits if why is None else f'does not fit: {why}'}; {plan.step:,.0f} s a step ({phases})"]
+    sentences += [f"{lasts(course(config, problem, plan), problem)} (lengths: a third of the limit, on average)"]
+    return sentences + [f"change {change}" for change in map(_told, changes(problem, plan)[:1])]
 
 
 def gpus(problem: Problem) -> str:
@@ -54,7 +54,7 @@ def _told(change: Change) -> str:
 
 
 def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, beside: Sequence[str]) -> None:
-    """Prints it all. lengths: where they are from; beside: lines about a node's memory and the disk."""
+    """Prints it all. lengths: their source; beside: lines about a node's memory and the disk."""
     console, batch = Console(width=120, highlight=False), problem.batch
     mean = sum(batch.lengths) / len(batch.lengths)
     console.print(
@@ -67,7 +67,7 @@ def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, be
     for name, took in plan.seconds.items():
         table.add_row(name, f"{took:,.1f}", f"{100 * took / plan.step:.1f}")
     table.add_section()
-    table.add_row("all of it", f"{plan.step:,.1f}", "generation beside the training" if problem.own_gpus else "100.0")
+    table.add_row("all of it", f"{plan.step:,.1f}", "generation during the training" if problem.own_gpus else "100.0")
     if run.between:
         table.add_row("each save on top", f"{run.save:,.1f}", "")
     if run.validation:
@@ -78,11 +78,11 @@ def report(config: DictConfig, problem: Problem, plan: Plan, *, lengths: str, be
         console.print(line)
     why = refusal(problem, plan)
     console.print("It fits." if why is None else f"It does not fit: {why}.")
-    found = changes(problem, plan)
+    proposals = changes(problem, plan)
     console.print(
         "What gains most, each on top of those before it:"
-        if found
+        if proposals
         else f"No single change gains {NEAR - 1:.1%}, within which a prediction cannot tell layouts apart."
     )
-    for number, change in enumerate(found, start=1):
+    for number, change in enumerate(proposals, start=1):
         console.print(f"  {number}. {_told(change)}", soft_wrap=True)

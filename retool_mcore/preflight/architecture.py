@@ -59,7 +59,7 @@ NOT_QUANTISED = "give the model's folder in bfloat16, float16 or float32"
 
 
 def check_architecture(model: Model, *, vanilla_mbridge: bool) -> None:
-    """Refuse a model that the layout's bridge does not build, or builds otherwise than transformers and vLLM."""
+    """Refuse a model that the layout's bridge does not build, or builds in another way than transformers and vLLM."""
     config, file = read_json(model.folder / "config.json"), model.folder / "config.json"
     if config.get("quantization_config"):
         kind = (read_mapping(config["quantization_config"])).get("quant_method") or "unknown"
@@ -173,8 +173,8 @@ def decorated(file: Path, decorator: str, keyword: str | None) -> Iterator[str]:
         for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != decorator:
                 continue
-            given = [word.value for word in call.keywords if word.arg == keyword] if keyword else call.args[:1]
-            for value in given:
+            values = [word.value for word in call.keywords if word.arg == keyword] if keyword else call.args[:1]
+            for value in values:
                 value = constants.get(value.id, value) if isinstance(value, ast.Name) else value
                 for one in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
                     yield str(one.value) if isinstance(one, ast.Constant) else ast.unparse(one).rpartition(".")[2]

@@ -22,7 +22,7 @@ from retool_mcore.rewards.verdict import ENVIRONMENT
 
 @dataclass(frozen=True)
 class Graded:
-    """What recipes with one value of recipe.answer grade, and what to do where recipe and rows differ."""
+    """The answers that recipes with one value of recipe.answer grade, and what to do where recipe and rows differ."""
 
     text: str
     ability: str | None = None  # of the rows
@@ -73,7 +73,7 @@ def check_files(key: str, paths: str | Iterable[str], check_schema: Callable[[st
 
 
 def count_rows(files: Iterable[Path]) -> int:
-    """From the parquet footers: reads no data."""
+    """Count the rows from the parquet footers: reads no data."""
     return sum(parquet.read_metadata(file).num_rows for file in files)
 
 
@@ -236,7 +236,7 @@ def check_call_style(template: str, recipe: Mapping) -> None:
 
 
 def check_prepared_template(files: Iterable[Path], rollout_format: str) -> None:
-    """As check_template, for what the files really hold: they may have been prepared before data.prompt was changed.
+    """Check like check_template, for what the files really hold: data.prompt may have changed since they were prepared.
 
     Only the first row is read, and only our own templates are recognised: a prompt of the user's own passes.
     """
@@ -257,7 +257,7 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
     files: of the keys train_files and held_back_files; tests: data.validation_files, which RL does not need.
     """
     reported = count_rows(files.get("validation_files", ()))
-    if not (told := told_cost(train, problems=count_rows(files["held_back_files"]), reported=reported)):
+    if not (line := told_cost(train, problems=count_rows(files["held_back_files"]), reported=reported)):
         return
     there = [path for path in listed(tests) if path.is_file()]
     for key, paths in (("train_files", files["train_files"]), ("validation_files", there)):
@@ -266,35 +266,35 @@ def check_validation(train: Mapping, files: Mapping[str, Sequence[Path]], tests:
                 f"data.held_back_files and data.{key} share the problem {question[:80]!r}: a checkpoint is chosen by "
                 "problems that are neither trained on nor reported; run `retool prepare` again, or give other files."
             )
-    print(told, flush=True)
+    print(line, flush=True)
 
 
 def told_cost(train: Mapping, *, problems: int, reported: int = 0) -> str:
-    """What to tell of the validation of the section `train` on so many problems; "" where there is none.
+    """Return a message about the validation of the section `train` on so many problems; "" where there is none.
 
-    problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's comes on top.
-    Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
+    problems: held back; reported: of the evaluation set, 0 where it is not validated on. The last step's validation
+    comes on top. Raises UserError when it costs more than train.eval_share, or leaves out checkpoints.
     """
     every, before = train["eval_every"], train.get("eval_before", False)
     if every < 1 and not before:
         return ""
     step, generated = train["batch"] * train["n"], problems * train["eval_samples"]
-    told = f"validation: {problems} problems x {train['eval_samples']} samples"
+    message = f"validation: {problems} problems x {train['eval_samples']} samples"
     if reported:
         generated += reported * train["evaluation"]["samples"]
-        told += f" and {reported} of the evaluation set x {train['evaluation']['samples']}"
+        message += f" and {reported} of the evaluation set x {train['evaluation']['samples']}"
     # One before the first step counts among those of the whole run.
     trained = step * (train["steps"] if every < 1 else min(every, train["steps"]))
     when = "before the first step" if every < 1 else f"every {every} steps" + " and before the first" * before
-    told += f" {when}: {generated:,} trajectories beside {trained:,} trained on, {generated / trained:.1%}"
+    message += f" {when}: {generated:,} trajectories next to {trained:,} trained on, {generated / trained:.1%}"
     if generated > train["eval_share"] * trained:
         cheaper = "eval_before=false" if every < 1 else f"eval_every={ceil(generated / step / train['eval_share'])}"
         raise UserError(
-            f"{told}, more than train.eval_share={train['eval_share']:g}: raise it, lower train.eval_samples, or set "
-            f"train.{cheaper}."
+            f"{message}, more than train.eval_share={train['eval_share']:g}: raise it, lower train.eval_samples, or "
+            f"set train.{cheaper}."
         )
     check_cadence(train)
-    return told
+    return message
 
 
 def check_cadence(train: Mapping) -> None:

@@ -1,4 +1,4 @@
-"""What a stage will listen on, and what keeps others out of it; docs/security.md shows the same table."""
+"""The listeners that a stage will open, and what keeps others out of them; docs/security.md shows the same table."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Listener:
-    """What some stages open to others. benchmarks/cluster/listeners.py measures it."""
+    """A listener that some stages open to others. benchmarks/cluster/listeners.py measures it."""
 
     what: str
     parts: str
@@ -56,7 +56,7 @@ LISTENERS = (
     ),
     Listener(
         "torch's store",
-        "the TCPStore by which trainers and engines meet; it cannot be told where to listen",
+        "the TCPStore by which trainers and engines meet; its address cannot be chosen",
         stages=("sft", "rl"),
         one=Place(ALL),
         several=Place(ALL),

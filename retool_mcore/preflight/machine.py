@@ -46,15 +46,15 @@ def nvidia_smi(*arguments: str) -> str:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """One entry a GPU of this node: name, driver, memory and what of it is in use already, in MiB. OSError without."""
+    """Return one entry a GPU of this node: name, driver, memory and memory in use, in MiB. OSError without a driver."""
     asked = "--query-gpu=name,driver_version,memory.total,memory.used"
-    found = []
+    cards = []
     for line in filter(str.strip, nvidia_smi(asked, "--format=csv,noheader,nounits").splitlines()):
         name, driver, total, used = (field.strip() for field in line.rsplit(",", 3))
         # Parts of a GPU (MIG) and GPUs of some integrated systems answer "[N/A]".
         total_mb, used_mb = (int(field) if field.isdigit() else None for field in (total, used))
-        found.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
-    return found
+        cards.append({"name": name, "driver": driver, "memory_mb": total_mb, "used_mb": used_mb})
+    return cards
 
 
 def gpus_if_any() -> list[dict[str, Any]]:
@@ -66,17 +66,17 @@ def gpus_if_any() -> list[dict[str, Any]]:
 
 
 def gpu_memory_bytes() -> list[int | None]:
-    """Of each GPU of this node, None where it does not tell; [] without a driver that works."""
+    """Return the memory of each GPU of this node, None where it does not report it; [] without a working driver."""
     return [gpu["memory_mb"] and gpu["memory_mb"] * 2**20 for gpu in gpus_if_any()]
 
 
 def gpu_names() -> list[str]:
-    """Of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a driver that works."""
+    """Return the name of each GPU of this node, as NVIDIA H100 80GB HBM3; [] without a working driver."""
     return [gpu["name"] for gpu in gpus_if_any()]
 
 
 def compute_capabilities() -> list[float]:
-    """Of each GPU of this node, as 9.0 of an H100; [] without a driver that works."""
+    """Return the compute capability of each GPU of this node, as 9.0 of an H100; [] without a working driver."""
     try:
         return [float(line) for line in nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader").splitlines()]
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -84,7 +84,8 @@ def compute_capabilities() -> list[float]:
 
 
 def installed(requirements: Iterable[str], extra: str) -> Iterator[tuple[Requirement, str]]:
-    """Those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without one."""
+    """Return those of `requirements` that apply to `extra` ("cpu", "gpu"), each with the version installed, "" without
+    one."""
     for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
@@ -103,7 +104,7 @@ def check_devices(device: str, *, gpus_per_node: int, gpus_found: int) -> None:
 
 
 def check_rollout_devices(pipeline: Mapping, layout: Mapping, *, devices: float | None, source: str) -> None:
-    """Engines with devices of their own find them beside the trainer's.
+    """Engines with devices of their own need them in addition to the trainer's.
 
     pipeline, layout: the sections `pipeline` and `parallel`; devices: all that Ray will have, None where only Ray
     knows; source: who says so.
@@ -130,12 +131,12 @@ def check_memory(available_bytes: int) -> None:
 
 def limited() -> str:
     """Which limit keeps memory from this process, for a message; "" where the machine itself has no more."""
-    found = tightest()
-    return f" ({found.file} allows {found.limit / GIB:.1f} GiB)" if found else ""
+    limit = tightest()
+    return f" ({limit.file} allows {limit.limit / GIB:.1f} GiB)" if limit else ""
 
 
 def tell_write_time(run_dir: str | Path, size: int) -> None:
-    """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, beside the run's files.
+    """Say how long a checkpoint of `size` bytes takes, by writing TRIAL_BYTES, or for TRIAL_S, next to the run's files.
 
     Never refused: ranks of several nodes write at once.
     """
@@ -149,8 +150,8 @@ def tell_write_time(run_dir: str | Path, size: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         speed = written / (time.monotonic() - start)
-    told = f"{size / speed / 60:.1f} min at the {speed / 1e9:.2g} GB/s of {parent}"
-    print(f"A checkpoint of {size / 1e9:.0f} GB takes one writer {told}")
+    duration = f"{size / speed / 60:.1f} min at the {speed / 1e9:.2g} GB/s of {parent}"
+    print(f"A checkpoint of {size / 1e9:.0f} GB takes one writer {duration}")
 
 
 def existing_parent(path: str | Path) -> Path:

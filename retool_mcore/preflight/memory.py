@@ -1,4 +1,4 @@
-"""Do an update and the models beside vLLM fit the GPUs, and what a run keeps beside them the nodes? By the planner's
+"""Do an update and the models next to vLLM fit the GPUs, and does the rest of a run fit the nodes? By the planner's
 arithmetic (retool_mcore/planner/memory.py)."""
 
 import math
@@ -45,8 +45,8 @@ def check_update(
 
     Args:
         folder: the policy's.
-        critic: PPO's, which has the policy's layout and lies beside it, unless parallel.megatron moves both away.
-        reference: the starting policy for the KL term, whose weights lie there too.
+        critic: PPO's, which has the policy's layout and GPUs, unless parallel.megatron moves both away.
+        reference: the starting policy for the KL term, whose weights are there too.
         engine: vLLM shares the GPUs and is given its share of them while the models stay.
         config: the stage's, whose adapters (model.lora) alone are trained; None: all weights are.
     """
@@ -85,7 +85,7 @@ def _listed(beside: Mapping[str, float]) -> str:
 
 
 # A trainer's and an engine's process of one GPU: a step of the 7B policy on two GPUs without offload took 23.6 GB of
-# the whole machine (benchmarks/results/rl_step.json), of which MIN_CPU_MEMORY_BYTES are counted for the rest.
+# the whole machine (benchmarks/results/rl_step.json), with MIN_CPU_MEMORY_BYTES counted for the rest.
 PROCESS_BYTES = 8 * GIB
 
 
@@ -101,12 +101,13 @@ class Needs:
 
     @property
     def least(self) -> float:
-        """What a node is refused below: the prediction, less its error where it is one."""
+        """Return the bytes below which a node is refused: the prediction, less its error where it is one."""
         return self.total / (1 + TOLERANCE * (len(self.parts) > 1))
 
 
 def pinned(size: float) -> int:
-    """What torch takes for `size` bytes of pinned memory: a power of two (ATen/core/CachingHostAllocator.h)."""
+    """Return the bytes that torch takes for `size` bytes of pinned memory: a power of two
+    (ATen/core/CachingHostAllocator.h)."""
     return 1 << (int(size) - 1).bit_length() if size >= 1 else 0
 
 
@@ -129,21 +130,22 @@ def trained(shape: Shape, layout: Layout, stage: int, megatron: Mapping) -> dict
     verl (utils/megatron_utils.py, release 0.9.1) copies the weights' one buffer and each tensor of the optimizer, both
     pinned; gradients are dropped, not copied.
     """
-    found: dict[str, float] = {}
+    parts: dict[str, float] = {}
     if megatron.get("param_offload", False):
-        found["weights"] = pinned(BF16 * trained_parameters(shape, layout, stage))
+        parts["weights"] = pinned(BF16 * trained_parameters(shape, layout, stage))
         if shape.lora:  # frozen weights, pageable
-            found["weights"] += BF16 * stage_parameters(shape, layout, stage)
+            parts["weights"] += BF16 * stage_parameters(shape, layout, stage)
     if megatron.get("optimizer_offload", False):
         size = sum(pinned(FP32 * elements) for elements in tensors(shape, layout, stage))
-        found["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
+        parts["optimizer"] = ADAM / FP32 * size / (layout.dp * layout.cp)
         if shape.experts or shape.lora:  # hundreds of small tensors: their sum, as if each were a power of two
-            found["optimizer"] = update.optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
-    return found
+            parts["optimizer"] = update.optimizer_bytes(shape, layout, trained_parameters(shape, layout, stage))
+    return parts
 
 
 def node_needs(config: DictConfig, model: Path | Shape | None) -> Needs:
-    """What a node needs; of other stages than sft and rl, and of a model that the planner does not know, the least.
+    """Return a node's needs; for other stages than sft and rl, and for a model that the planner does not know, the
+    least.
 
     model: the policy's folder, None when it is not there, or its shape.
     """

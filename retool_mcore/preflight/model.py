@@ -75,7 +75,7 @@ def read_model(folder: Path, *, weights: bool = True) -> Model:
 
 
 def check_rotary(model: Model, *, vanilla_mbridge: bool) -> None:
-    """Refuse positions that the layout's bridge would build otherwise than transformers and vLLM, in silence.
+    """Refuse positions that the layout's bridge would build in another way than transformers and vLLM, in silence.
 
     Megatron-Bridge 0.5.1 builds llama3 (of Llama, with its own three numbers) and yarn, mbridge with our
     backends/megatron/bridges.py the first alone.
@@ -129,7 +129,7 @@ def check_lora(config: Mapping[str, Any], model: Model) -> None:
         f"Megatron-Bridge cuts it over parallel.tp={parallel['tp']} ranks: take a multiple of it": rank
         % parallel["tp"],
         "adapters of experts were not tried: take a dense model": model.experts,
-        "adapters beside a critic were not tried: take another recipe.advantage": recipe.get("advantage") == "gae",
+        "adapters with a critic were not tried: take another recipe.advantage": recipe.get("advantage") == "gae",
         "under recompute_granularity=selective the first layer's would get no gradients: take null or full in "
         "parallel.megatron.override_transformer_config": transformer.get("recompute_granularity") == "selective",
         "adapters of FP8 weights were not tried: leave override_transformer_config.fp8 out": transformer.get("fp8"),
@@ -161,7 +161,7 @@ def check_fp8(config: Any, model: Model) -> None:
 
 
 def check_tokenizer(model: Model, rollout_format: str, template: str | None = None) -> None:
-    """The tokenizer beside the weights belongs to them, can end a turn and has the chat template the format needs.
+    """The tokenizer next to the weights belongs to them, can end a turn and has the chat template the format needs.
 
     template: the text of the model group's, in place of the tokenizer's.
     """

@@ -79,7 +79,7 @@ CHECKS = {"rl": check_rl, "sft": check_sft, "eval": check_eval}
 
 def check_followed(config: DictConfig, keys: Mapping[str, str]) -> None:
     """verl's values are those of our keys (`keys`: verl's key to ours), which they follow until they are set alone."""
-    if "replay" in config:  # a recorded run, of which single values were changed
+    if "replay" in config:  # a recorded run with single values changed
         return
     for key, ours in keys.items():
         value, wanted = OmegaConf.select(config.verl, key), OmegaConf.select(config, ours)
@@ -122,13 +122,13 @@ def check_waiting(config: DictConfig) -> None:
 
 
 def check_ray(config: DictConfig) -> None:
-    """verl's trainer waits for a device a rank, which Ray gives from what it is told that there is."""
+    """verl's trainer waits for a device a rank, which Ray gives from the devices it was started with."""
     layout = config.parallel
-    given, needed = OmegaConf.select(layout, "ray.num_gpus"), layout.gpus_per_node
-    if layout.nodes == 1 and given is not None and given < needed:
+    num_gpus, needed = OmegaConf.select(layout, "ray.num_gpus"), layout.gpus_per_node
+    if layout.nodes == 1 and num_gpus is not None and num_gpus < needed:
         raise UserError(
-            f"parallel.ray.num_gpus={given:g} is less than parallel.gpus_per_node={needed}: the trainer's ranks would "
-            "wait for devices for ever; raise it, or leave it out."
+            f"parallel.ray.num_gpus={num_gpus:g} is less than parallel.gpus_per_node={needed}: the trainer's ranks "
+            "would wait for devices for ever; raise it, or leave it out."
         )
 
 

@@ -43,7 +43,7 @@ class Trial:
         self.rows = rows_of(files)
 
     def judge(self, text: str, number: int = 0) -> Tried:
-        """What a response `text` to row `number` is worth. Raises UserError for a row that is not there."""
+        """Judge a response `text` to row `number`. Raises UserError for a row that does not exist."""
         if not 0 <= number < len(self.rows):
             raise UserError(f"row {number}: the rows are numbered from 0 to {len(self.rows) - 1}.")
         row = self.rows[number]
@@ -62,7 +62,7 @@ class Trial:
         return self.recipe["answer"] not in ("environment", "tests")
 
     def lines(self, tried: Tried) -> list[str]:
-        """What is printed of one text."""
+        """Return the printed lines about one text."""
         scored, answer, recipe = tried.scored, tried.answer, self.recipe
         arguments = ", ".join(f"{name}={value}" for name, value in recipe["reward"]["args"].items())
         lines = [f"reward    {scored.reward:g}  ({recipe['reward']['name']}{f': {arguments}' if arguments else ''})"]
@@ -92,7 +92,7 @@ def texts(file: Path) -> list[tuple[str, int | None]]:
         raise UserError(f"cannot read {file}: {error}.") from error
     if file.suffix != ".jsonl":
         return [(content, None)]
-    found = []
+    pairs = []
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
@@ -104,22 +104,22 @@ def texts(file: Path) -> list[tuple[str, int | None]]:
         text, row = one.get("text"), one.get("row")
         if not isinstance(text, str) or not (row is None or (isinstance(row, int) and not isinstance(row, bool))):
             raise UserError(f"{file}:{number}: expected a text, or an object with a text `text` and a number `row`.")
-        found.append((text, row))
-    if not found:
+        pairs.append((text, row))
+    if not pairs:
         raise UserError(f"{file} holds no text.")
-    return found
+    return pairs
 
 
 def _of_run(run: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """(the recipe, the training files) of a run that has begun RL, or was only prepared."""
-    found = next((file for stage in ("rl", "prepare") if (file := run / stage / "config.yaml").is_file()), None)
-    if found is None:
+    path = next((file for stage in ("rl", "prepare") if (file := run / stage / "config.yaml").is_file()), None)
+    if path is None:
         raise UserError(f"{run} is no run with data: give a run's folder, or a parquet of `retool prepare`.")
-    saved = OmegaConf.load(found)
+    saved = OmegaConf.load(path)
     files = saved.data.train_files
     files = [files] if isinstance(files, str) else list(files)
     composed = compose("rl", overrides).recipe
-    if found.parent.name == "prepare" or any(word.startswith("recipe=") for word in overrides):
+    if path.parent.name == "prepare" or any(word.startswith("recipe=") for word in overrides):
         return composed, files
     own = [word for word in overrides if word.startswith("recipe.")]
     if any(word.startswith("recipe.reward.name=") for word in own):

@@ -45,15 +45,15 @@ def check(stage: str, config: DictConfig) -> None:
         return
     check_trackers(OmegaConf.select(config, "train.loggers") or (), Path(config.run_dir) / stage)
     device, gpus = config.parallel.device, config.parallel.gpus_per_node
-    found = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
-    machine.check_devices(device, gpus_per_node=gpus, gpus_found=found)
+    gpu_count = len(machine.gpu_memory_bytes()) if device == "cuda" else 0
+    machine.check_devices(device, gpus_per_node=gpus, gpus_found=gpu_count)
     if config.parallel.device == "cpu":
         machine.check_memory(resources.available_memory_bytes())
     relations.check(stage, config)
     checks = {"sft": check_sft_stage, "rl": check_rl_stage, "eval": check_eval_stage, "export": check_export_stage}
     checks[stage](config)
-    if (said := listeners.line(stage, config)) is not None:
-        print(said, flush=True)
+    if (line := listeners.line(stage, config)) is not None:
+        print(line, flush=True)
 
 
 def check_sft_stage(config: DictConfig) -> None:
@@ -92,7 +92,7 @@ def check_rl_stage(config: DictConfig) -> None:
         check_mlflow(os.environ, "trace.backend=mlflow")
     check_rollout_devices(config)
     sets = validation_sets(config) if "held_back_files" in config.data else []  # an older run, replayed, has none
-    keys = ["train_files", *(found.key.removeprefix("data.") for found in sets)]
+    keys = ["train_files", *(validation_set.key.removeprefix("data.") for validation_set in sets)]
     files = check_prompts(config, tuple(key for key in keys if key in config.data))
     for paths in files.values():
         data.check_ability(paths, config.recipe)
@@ -244,10 +244,10 @@ def check_rollout_devices(config: DictConfig) -> None:
 
 
 def check_gpu_memory(config: DictConfig, model: Model, dp: int, **models: bool) -> None:
-    """`models`: which others lie beside the policy, as in memory.check_update."""
-    found = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
-    if found and None not in found:
-        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(found), config=config, **models)
+    """`models`: the others next to the policy, as in memory.check_update."""
+    sizes = machine.gpu_memory_bytes() if config.parallel.device == "cuda" else []
+    if sizes and None not in sizes:
+        memory.check_update(config.parallel, model.folder, dp=dp, gpu_bytes=min(sizes), config=config, **models)
 
 
 def tell_plan(config: DictConfig, model: Model) -> None:
@@ -275,7 +275,7 @@ def check_bucket(config: DictConfig, model: Model) -> None:
 
 
 def check_checkpoints(stage: str, config: DictConfig, model: Model) -> None:
-    """Room on the disk for the checkpoints to come, and memory for what lies beside the GPUs."""
+    """Room on the disk for the checkpoints to come, and node memory for what is not on the GPUs."""
     disk.check_checkpoints(stage, config, model.parameters)
     needs = memory.node_needs(config, model.folder)
     memory.check(needs, memory=resources.available_memory_bytes())

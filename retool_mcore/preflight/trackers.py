@@ -75,10 +75,10 @@ def _has_netrc(server: str, environment: Mapping[str, str]) -> bool:
     files = [environment["NETRC"]] if environment.get("NETRC") else ["~/.netrc", "~/_netrc"]
     file = next((path for path in (Path(name).expanduser() for name in files) if path.is_file()), None)
     try:
-        found = netrc.netrc(file).authenticators(urlsplit(server).netloc) if file else None
+        login = netrc.netrc(file).authenticators(urlsplit(server).netloc) if file else None
     except (OSError, netrc.NetrcParseError):
         return False
-    return bool(found and found[2])
+    return bool(login and login[2])
 
 
 def _silent(server: str) -> str:

@@ -60,16 +60,16 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], shape: Shape) -> 
             f"config.json describes, without {missing[0]}: {AGAIN}."
         )
     for name, wanted in expected.items():
-        found = tensors[name]
-        if found.shape != wanted:
+        tensor = tensors[name]
+        if tensor.shape != wanted:
             raise UserError(
-                f"{found.file}: {name} has the shape {list(found.shape)}, and config.json describes {list(wanted)}: "
+                f"{tensor.file}: {name} has the shape {list(tensor.shape)}, and config.json describes {list(wanted)}: "
                 "config and weights belong to different models, copy the model again."
             )
-        if found.dtype not in TRAINED:
+        if tensor.dtype not in TRAINED:
             raise UserError(
-                f"{found.file}: {name} is stored as {found.dtype}, which cannot be trained: give the model's folder in "
-                "bfloat16, float16 or float32."
+                f"{tensor.file}: {name} is stored as {tensor.dtype}, which cannot be trained: give the model's folder "
+                "in bfloat16, float16 or float32."
             )
 
     # Tables of the rotary embedding, which older checkpoints hold, are computed.

@@ -68,14 +68,14 @@ def gae(
     Tokens outside the mask (observations) are stepped over: t + 1 is the next token of the policy's. The advantages are
     whitened. values: (samples, tokens) float32 of the critic; lengths: (samples,) tokens of each response.
     """
-    given = torch.zeros_like(values)
-    given[torch.arange(len(given)), lengths - 1] = rewards
+    token_rewards = torch.zeros_like(values)
+    token_rewards[torch.arange(len(token_rewards)), lengths - 1] = rewards
     next_value: torch.Tensor | int = 0
     last: torch.Tensor | int = 0
     backwards = []
     for t in reversed(range(values.shape[1])):
         here = mask[:, t]
-        delta = given[:, t] + gamma * next_value - values[:, t]
+        delta = token_rewards[:, t] + gamma * next_value - values[:, t]
         last = (delta + gamma * lam * last) * here + (1 - here) * last
         next_value = values[:, t] * here + (1 - here) * next_value
         backwards.append(last)
@@ -84,7 +84,7 @@ def gae(
 
 
 def whiten(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """`values` with mean 0 and variance 1 over the mask; what lies outside is moved along."""
+    """`values` with mean 0 and variance 1 over the mask; values outside the mask are shifted and scaled alike."""
     count = mask.sum()
     mean = masked_mean(values, mask)
     variance = masked_mean((values - mean) ** 2, mask) * (count / (count - 1).clamp(min=1))

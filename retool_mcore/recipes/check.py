@@ -63,12 +63,12 @@ def _run(check: Callable[..., None], what: str, config: Mapping, args: Mapping) 
         raise
     except Exception as error:  # the user's own function
         name = f"{check.__module__}.{check.__qualname__}"
-        said = f"{type(error).__name__}: {error}".rstrip(": .")
-        raise UserError(f"{what}: {name}, which says what it needs, raised {said}.") from error
+        reason = f"{type(error).__name__}: {error}".rstrip(": .")
+        raise UserError(f"{what}: {name}, which says what it needs, raised {reason}.") from error
 
 
 def check_arguments(key: str, section: Mapping, given: int, **keywords) -> None:
-    """Refuse `section.args` that the function `section.name` does not take beside `given` positions and `keywords`."""
+    """Refuse `section.args` that the function `section.name` does not take with `given` positions and `keywords`."""
     function = find_reward(section["name"])
     try:
         inspect.signature(function).bind(*[None] * given, **keywords, **section["args"])
@@ -89,7 +89,7 @@ def _hints(function: Callable) -> dict[str, Any]:
 
 
 def _misfit(kind: Any, value: Any) -> str:
-    """What a value of YAML should be, "" where it is that, or nobody can say."""
+    """Return what a value of YAML should be, "" where it is that, or where this cannot be known."""
     value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     try:
         TypeAdapter(kind).validate_json(json.dumps(value), strict=True)

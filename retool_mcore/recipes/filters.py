@@ -1,4 +1,5 @@
-"""What a recipe does not learn from: groups that are dropped whole and replaced, samples that the loss leaves out."""
+"""Filters of what a recipe does not learn from: groups that are dropped whole and replaced, samples that the loss
+leaves out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -54,15 +55,15 @@ class GroupFilter:
     def metrics(self, step: int) -> dict[str, float]:
         """filters/groups/REASON: groups dropped since the last call; sandbox/error_share: of all that the step had."""
         reasons = [*(REASONS if self.active else ()), SANDBOX, FAILED]
-        found = {f"filters/groups/{reason}": float(self.dropped[reason]) for reason in reasons}
+        shares = {f"filters/groups/{reason}": float(self.dropped[reason]) for reason in reasons}
         if step != self.step:
             self.step, self.lost, self.seen = step, 0, 0
         self.lost, self.seen = self.lost + self.errors.lost, self.seen + self.errors.seen
-        found["sandbox/error_share"] = self.lost / self.seen if self.seen else 0.0
+        shares["sandbox/error_share"] = self.lost / self.seen if self.seen else 0.0
         self.dropped.clear()
         self.causes = []
         self.errors.clear()
-        return found
+        return shares
 
     def _reason(self, group: Group) -> str:
         if group.error is not None:
@@ -85,5 +86,5 @@ def leave_out(mask: torch.Tensor, drops: Sequence[str], names: Sequence[str]) ->
     """
     kept = torch.tensor([not drop for drop in drops], dtype=mask.dtype)
     counts = Counter(drops)
-    found = {f"filters/samples/{name}": float(counts[name]) for name in names}
-    return mask * kept[:, None], found | {"filters/samples/kept": float(counts[""])}
+    metrics = {f"filters/samples/{name}": float(counts[name]) for name in names}
+    return mask * kept[:, None], metrics | {"filters/samples/kept": float(counts[""])}

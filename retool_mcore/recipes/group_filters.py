@@ -13,7 +13,7 @@ SANDBOX = "sandbox_error"  # the sandbox itself failed in one
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the reward of one trajectory left behind: the verdict, and why the loss leaves it out ("": it does not)."""
+    """The outcome of one trajectory's reward: the verdict, and why the loss leaves it out ("": it does not)."""
 
     acc: float
     drop: str = ""

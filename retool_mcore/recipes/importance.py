@@ -33,8 +33,10 @@ def correct(
             log_ratio, mask, correction["rollout_is"], *bounds(correction["rollout_is_threshold"])
         )
     if correction["rollout_rs"] is not None:
-        kept, found = reject(log_ratio, mask, correction["rollout_rs"], str(correction["rollout_rs_threshold"]))
-        metrics |= found
+        kept, reject_metrics = reject(
+            log_ratio, mask, correction["rollout_rs"], str(correction["rollout_rs_threshold"])
+        )
+        metrics |= reject_metrics
     metrics |= mismatch(old_log_probs, rollout_log_probs, mask)
     return weights, kept, {f"rollout_corr/{name}": float(value) for name, value in metrics.items()}
 
@@ -92,8 +94,8 @@ def reject(log_ratio: torch.Tensor, mask: torch.Tensor, modes: str, thresholds: 
         statistic = kinds[kind] if of_sequence is None else of_sequence[:, None].expand_as(log_ratio)
         passes = statistic <= high if low is None else (statistic >= low) & (statistic <= high)
         keep = keep * passes
-        found = _rejection_metrics(statistic, of_sequence, mask, low, high) | _shares(passes.float(), mask)
-        metrics |= {f"rollout_rs_{mode}_{name}": value for name, value in found.items()}
+        mode_metrics = _rejection_metrics(statistic, of_sequence, mask, low, high) | _shares(passes.float(), mask)
+        metrics |= {f"rollout_rs_{mode}_{name}": value for name, value in mode_metrics.items()}
     metrics["rollout_rs_masked_fraction"] = masked_mean(1 - keep, mask)
     metrics["rollout_rs_seq_masked_fraction"] = ((keep < 0.5) & mask.bool()).any(dim=-1).float().mean()
     return (mask * keep).to(mask.dtype), metrics
@@ -156,21 +158,22 @@ def _weight_metrics(weights, raw, log_weight, mask, level: str, low: float, high
 
 
 def _rejection_metrics(statistic, of_sequence, mask, low: float | None, high: float) -> dict[str, float]:
-    """Of one mode, by what it judges: `of_sequence` (samples,), or where that is None each token of `statistic`."""
+    """Return the metrics of one mode by what it judges: `of_sequence` (samples,), or where that is None each token of
+    `statistic`."""
     some = mask.sum(dim=-1) > 0
     sequences = (masked_mean(statistic, mask, axis=-1) if of_sequence is None else of_sequence)[some]
     above, below = (sequences > high).float().mean(), 0.0 if low is None else (sequences < low).float().mean()
-    found = {"mean": masked_mean(statistic, mask)}
+    metrics = {"mean": masked_mean(statistic, mask)}
     if of_sequence is None:
-        found |= {
+        metrics |= {
             "max": statistic.masked_fill(~mask.bool(), -math.inf).max(),
             "min": statistic.masked_fill(~mask.bool(), math.inf).min(),
             "fraction_high": masked_mean((statistic > high).float(), mask),
             "fraction_low": 0.0 if low is None else masked_mean((statistic < low).float(), mask),
         }
     else:
-        found |= {"max": sequences.max(), "min": sequences.min(), "fraction_high": above, "fraction_low": below}
-    found |= {
+        metrics |= {"max": sequences.max(), "min": sequences.min(), "fraction_high": above, "fraction_low": below}
+    metrics |= {
         "std": _deviation(statistic.clamp(min=0.0 if low is None else low, max=high), mask),
         "seq_mean": sequences.mean(),
         "seq_std": sequences.std() if len(sequences) > 1 else 0.0,
@@ -179,11 +182,11 @@ def _rejection_metrics(statistic, of_sequence, mask, low: float | None, high: fl
         "seq_max_deviation": sequences.abs().max(),
         "seq_fraction_high": above,
     }
-    return found if low is None else found | {"seq_fraction_low": below}
+    return metrics if low is None else metrics | {"seq_fraction_low": below}
 
 
 def _shares(passes: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
-    """What one mode alone rejects: share of the tokens, and of the trajectories that have any."""
+    """Return the shares that one mode alone rejects: of the tokens, and of the trajectories that have any."""
     some = (mask.sum(dim=-1) > 0).float()
     whole = (~((passes < 0.5) & mask.bool())).all(dim=-1).float()
     return {

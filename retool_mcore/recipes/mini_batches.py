@@ -16,7 +16,7 @@ class Cut:
 
     def __post_init__(self):
         if self.rows % self.size or self.size % self.ranks:
-            raise ValueError(f"{self} is not whole mini-batches, of which each rank has an equal part.")
+            raise ValueError(f"{self} does not divide into mini-batches with an equal part for each rank.")
 
     def mini_batch(self, place: int) -> int:
         """The number, from 0, of the mini-batch of the row at `place`."""
@@ -24,7 +24,7 @@ class Cut:
 
 
 def partitions(order: Sequence[int], lengths: Sequence[int], cut: Cut) -> list[list[int]]:
-    """The rows of each rank: every `cut.size` of `order` are a mini-batch, of which each rank gets an equal number and
+    """The rows of each rank: every `cut.size` of `order` are a mini-batch; each rank gets an equal number of it and
     about an equal share of the work. `lengths`: tokens of each row."""
     parts: list[list[int]] = [[] for _ in range(cut.ranks)]
     for start in range(0, cut.rows, cut.size):

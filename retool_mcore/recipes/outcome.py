@@ -41,9 +41,9 @@ def compute_score(
     wrongly, and goes through.
     """
     step, truth = int(extra_info["training_step"]), str(ground_truth)
-    said = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
+    texts = {"text": solution_str, "policy_text": extra_info["policy_text"], "prefill": extra_info.get("prefill", "")}
     row = of_row(data_source, extra_info)
-    sample = read_sample(extra_info["trajectory"], **said, **row, acc=0.0, ground_truth=truth, step=step)
+    sample = read_sample(extra_info["trajectory"], **texts, **row, acc=0.0, ground_truth=truth, step=step)
     overlong, drop, error = 0.0, "", str(extra_info.get("scoring_error", ""))
     try:
         scored = score(sample, recipe, extra_info.get("verdict"))

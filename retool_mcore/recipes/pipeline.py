@@ -52,7 +52,7 @@ def check_pipeline(pipeline: Mapping, *, batch: int, mini_batch: int, rollout_tp
 
 
 def beside(config: Mapping) -> int:
-    """Nodes that a job has for rollout engines of their own, beside the trainer's; of RL alone."""
+    """Nodes that a job has for separate rollout engines, in addition to the trainer's; RL only."""
     pipeline = config.get("pipeline") or {"hybrid": True}
     return 0 if pipeline["hybrid"] else pipeline["rollout_nodes"]
 

@@ -12,8 +12,8 @@ from retool_mcore.sandbox.create import probe
 
 
 class SandboxErrors:
-    """Of one step. limit: share of its trajectories that may be lost; a step has at least `prompts` times n of them, so
-    that a few early ones are no share yet."""
+    """Sandbox errors of one step. limit: share of its trajectories that may be lost. A step has at least `prompts`
+    times n trajectories: a few early errors do not make a share yet."""
 
     def __init__(self, limit: float, n: int):
         self.limit, self.n = limit, n

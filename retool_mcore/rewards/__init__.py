@@ -1,1 +1,1 @@
-"""From the text that the policy wrote to a number."""
+"""Convert the text that the policy wrote to a number."""

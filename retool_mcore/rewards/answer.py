@@ -47,11 +47,11 @@ def _same(contents: list[str]) -> bool:
 
 
 def _boxed(text: str) -> str | None:
-    found = boxes(text)
-    if not found or _ALTERNATIVE.match(text, found[-1][1]):
+    boxed = boxes(text)
+    if not boxed or _ALTERNATIVE.match(text, boxed[-1][1]):
         return None
-    group = [found[-1]]
-    for box in reversed(found[:-1]):
+    group = [boxed[-1]]
+    for box in reversed(boxed[:-1]):
         between = text[box[1] : group[-1][0]]
         if len(between) > 200 or not _BESIDE.fullmatch(between):
             break
@@ -61,7 +61,7 @@ def _boxed(text: str) -> str | None:
         return ", ".join(contents)
     start = max((match.end() for match in _PARAGRAPH.finditer(text, 0, group[-1][0])), default=0)
     start = max((match.end() for match in _CORRECTION.finditer(text, start, group[-1][0])), default=start)
-    others = [box[2] for box in found[: -len(group)] if box[0] >= start]
+    others = [box[2] for box in boxed[: -len(group)] if box[0] >= start]
     return contents[-1] if _same([*others, contents[-1]]) else None
 
 

@@ -69,10 +69,10 @@ class RightCall:
 
     def is_met_by(self, call: Mapping) -> bool:
         """Return whether the call {"name", "arguments"} is right as a whole."""
-        given = call["arguments"]
-        if call["name"] != self.name or set(self.names(given)) != set(given):
+        arguments = call["arguments"]
+        if call["name"] != self.name or set(self.names(arguments)) != set(arguments):
             return False
-        return all(self.takes(name, value) for name, value in given.items())
+        return all(self.takes(name, value) for name, value in arguments.items())
 
     def _optional(self, name: str) -> bool:
         return "" in self.accepted[name] and name not in self.required
@@ -158,24 +158,24 @@ def accepts(options: Sequence, value: Any, declared: str, loose: bool) -> bool:
     an integer. A value of another type must have the type of the options, and equal one. Options of an object list the
     right values of each key. Where the type is not known, values compare as JSON.
     """
-    found = _DECLARED.fullmatch(declared)
-    if found is None or not found["language"] and found["outer"] not in _TYPES:
+    match = _DECLARED.fullmatch(declared)
+    if match is None or not match["language"] and match["outer"] not in _TYPES:
         return any(option != "" and _equal(value, option, loose) for option in options)
-    if found["language"]:
-        expected, inner, value = source_value(found["language"], found["outer"], found["inner"], value)
+    if match["language"]:
+        expected, inner, value = source_value(match["language"], match["outer"], match["inner"], value)
         if expected is None:
             return False
     else:
-        expected = _TYPES[found["outer"]]
-        inner = _TYPES.get(found["inner"] or "") if expected is list else None
+        expected = _TYPES[match["outer"]]
+        inner = _TYPES.get(match["inner"] or "") if expected is list else None
         if expected is float and type(value) is int:
             value = _float(value)
-    kind, given = _kind_of(options), type(value)
+    kind, actual = _kind_of(options), type(value)
     other_kind = kind is not None and kind is not expected
-    if given is expected:
+    if actual is expected:
         if inner is not None and not any(_items_fit(value, option, inner) for option in options):
             return False
-    elif given is kind:
+    elif actual is kind:
         other_kind = True
     else:
         return False
@@ -204,8 +204,8 @@ def _is_object(value: Any, option: Any, loose: bool) -> bool:
     if type(value) is not dict or type(option) is not dict:
         return False
     options = {key: known if type(known) is list else [] for key, known in option.items()}
-    given = all(key in options and any(_same(v, known, loose) for known in options[key]) for key, v in value.items())
-    return given and all(key in value or "" in known for key, known in options.items())
+    valid = all(key in options and any(_same(v, known, loose) for known in options[key]) for key, v in value.items())
+    return valid and all(key in value or "" in known for key, known in options.items())
 
 
 def _are_objects(values: list, option: Any, loose: bool) -> bool:
@@ -221,7 +221,7 @@ def _is_list(values: list, option: Any, loose: bool) -> bool:
 
 
 def _same(value: Any, known: Any, loose: bool) -> bool:
-    # What lies deeper than an item is compared as it is written.
+    # Anything deeper than an item is compared as written.
     return _equal(value, known, loose and type(value) is type(known) is str)
 
 

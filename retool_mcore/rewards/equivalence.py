@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=100_000)
 def _remembered(answer: str, truth: str, rounded: bool) -> list:
-    """[verdict, by whom the next caller is told that it was decided]"""
+    """[verdict, who decided it, as reported to the next caller]"""
     return [decide(answer, truth, rounded), "front"]
 
 
@@ -28,14 +28,14 @@ def decide_once(answer: str, truth: str, rounded: bool = False) -> tuple[bool, s
     # A long answer is refused in no time and not worth its memory: at most some 50 MB in all.
     known = _remembered if len(answer) + len(truth) < 400 else _remembered.__wrapped__
     try:
-        found = known(answer, truth, rounded)
+        entry = known(answer, truth, rounded)
     except Exception as error:
         log.warning("the grader raised %.200r: undecided", error)
         return False, "undecided"
-    if found[0] is None:
+    if entry[0] is None:
         return False, "undecided"
-    by, found[1] = found[1], "memo"
-    return found[0], by
+    by, entry[1] = entry[1], "memo"
+    return entry[0], by
 
 
 def equivalent(answer: str, truth: str) -> bool:

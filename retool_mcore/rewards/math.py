@@ -25,8 +25,8 @@ def score(
     Raises UserError when the ground truth is not a non-empty string: no answer could ever be right.
     """
     if not isinstance(ground_truth, str) or not ground_truth.strip():
-        told = f"must be a non-empty string, got {ground_truth!r}. Prepare the data set again"
-        raise UserError(f"reward_model.ground_truth {told}.")
+        message = f"must be a non-empty string, got {ground_truth!r}. Prepare the data set again"
+        raise UserError(f"reward_model.ground_truth {message}.")
     pred = extract(policy_text, policy) or ""
     correct, by = decide_once(pred, ground_truth, rounded) if pred else (False, "")
     if correct and question and copied(pred, ground_truth, question):

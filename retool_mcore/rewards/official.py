@@ -32,8 +32,8 @@ def reasoning_gym(
     if not sample.pred:
         return 0.0
     asked = {"family": row["family"], "entry": row["entry"], "answer": sample.pred}
-    found = REASONING_GYM.ask("score", timeout_s, min_isolation=min_isolation, **asked) or 0.0
-    return min(max(found, 0.0), 1.0) if partial else float(found == 1.0)
+    score = REASONING_GYM.ask("score", timeout_s, min_isolation=min_isolation, **asked) or 0.0
+    return min(max(score, 0.0), 1.0) if partial else float(score == 1.0)
 
 
 def bfcl(sample: Sample, *, timeout_s: float = 10.0, min_isolation: str | None = None) -> float:

@@ -25,12 +25,12 @@ def find_reward(name: str) -> Callable:
     if not module:
         raise UserError(f"no reward is called {name!r}: give one of {', '.join(ALIASES)}, or a dotted path.")
     try:
-        found = getattr(importlib.import_module(module), function)
+        reward = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the reward {name} cannot be loaded ({error}): give package.module.function.") from error
-    if not callable(found):
+    if not callable(reward):
         raise UserError(f"the reward {name} is not a function.")
-    return found
+    return reward
 
 
 def needs_answer(name: str) -> bool:
@@ -47,5 +47,5 @@ def find_check(name: str) -> Callable[..., None] | None:
     """
     reward = find_reward(name)
     module, _, function = ALIASES.get(name, name).rpartition(".")
-    found = getattr(importlib.import_module(module), f"check_{function}", None)
-    return found if callable(found) and callable(reward) else None
+    check = getattr(importlib.import_module(module), f"check_{function}", None)
+    return check if callable(check) and callable(reward) else None

@@ -1,4 +1,5 @@
-"""What a recipe's reward and filters see of one trajectory: the grader's verdict, the policy's turns, its calls."""
+"""The view of one trajectory that a recipe's reward and filters get: the grader's verdict, the policy's turns, its
+calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,9 @@ def of_row(data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
 def sample_of_text(text: str, **known: Any) -> Sample:
     """Return the sample of a response that is only text, to try a reward without a run: one turn, no tokens, no calls
     that were run. `known`: its other fields, as ground_truth="4" and extra={"level": 3}."""
-    said = prose(text)
-    turn = Turn(programs=0, boxed=last_boxed(said) is not None, fakes=[], generate_s=0.0)
-    rest: dict[str, Any] = {"acc": 0.0, "ground_truth": "", "finish": "answer", "step": 1, "policy_text": said}
+    policy_text = prose(text)
+    turn = Turn(programs=0, boxed=last_boxed(policy_text) is not None, fakes=[], generate_s=0.0)
+    rest: dict[str, Any] = {"acc": 0.0, "ground_truth": "", "finish": "answer", "step": 1, "policy_text": policy_text}
     return Sample(text=text, ids=[], policy_spans=[(0, 0)], turns=[turn], calls=[], **(rest | known))
 
 

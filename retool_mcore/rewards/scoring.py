@@ -15,11 +15,11 @@ from retool_mcore.rewards.verdict import CRASHED, ENVIRONMENT, verdict
 
 
 class Scored(NamedTuple):
-    """What scoring came to.
+    """The result of scoring.
 
     sample: with the final verdict as `acc`; reward: finite; pred: the answer that was read, "" without one; graded_by:
-    what decided (`rewards/math.py::score`), "" where nothing was compared, "crashed" where scoring raised; error: what
-    it raised and where, "" where it did not.
+    the rule that decided (`rewards/math.py::score`), "" where nothing was compared, "crashed" where scoring raised;
+    error: what it raised and where, "" where it did not.
     """
 
     sample: Sample

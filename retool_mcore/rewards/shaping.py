@@ -1,4 +1,4 @@
-"""What DAPO (arXiv 2503.14476) adds to an outcome reward: the soft overlong punishment."""
+"""The soft overlong punishment that DAPO (arXiv 2503.14476) adds to an outcome reward."""
 
 from retool_mcore.errors import UserError
 

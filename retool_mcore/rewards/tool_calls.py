@@ -20,10 +20,10 @@ def parse_calls(text: str, lines: bool = False) -> list[dict] | None:
     """
     calls: list[dict] = []
     for body in _bodies(text):
-        found = None if body is None else parse_lines(body) if lines else _listed(body)
-        if found is None:
+        parsed = None if body is None else parse_lines(body) if lines else _listed(body)
+        if parsed is None:
             return None
-        calls += found
+        calls += parsed
     return calls
 
 
@@ -70,7 +70,7 @@ def _calls(values: Any) -> list[dict] | None:
 
 
 def first_thought(text: str) -> str | None:
-    """What the first `<think>...</think>` of `text` holds; None without one."""
+    """Return the content of the first `<think>...</think>` of `text`; None without one."""
     _, opened, rest = text.partition("<think>")
     thought, closed, _ = rest.partition("</think>")
     return thought if opened and closed else None

@@ -59,10 +59,10 @@ def match_score(
 def _call_score(predicted: dict, truth: RightCall, granularity: Granularity, refined: bool) -> float:
     if granularity == "intermediate":
         return float(truth.is_met_by(predicted))
-    given = predicted["arguments"]
-    names = truth.names(given)
-    equal = sum(name in given and truth.takes(name, given[name]) for name in names)
-    return jaccard(names, list(given), refined) + equal
+    arguments = predicted["arguments"]
+    names = truth.names(arguments)
+    equal = sum(name in arguments and truth.takes(name, arguments[name]) for name in names)
+    return jaccard(names, list(arguments), refined) + equal
 
 
 def correctness(
@@ -133,7 +133,7 @@ def toolrl(
 
 
 def _called(text: str) -> str | None:
-    """What stands between the first `<tool_call>` right behind a `</think>` and the end; None for another format."""
+    """Return the text between the first `<tool_call>` right after a `</think>` and the end; None for another format."""
     text = text.strip()
     begins = _CALLS_FOLLOW.search(text) if text.startswith("<think>") and text.endswith(_END) else None
     # The end tag is not part of the opening one, so the two cannot overlap.

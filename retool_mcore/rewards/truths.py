@@ -25,12 +25,14 @@ def names_two_forms(truth: str) -> bool:
 
 def report_two_forms(files: Iterable[Path]) -> list[str]:
     """Return a line for the terminal where rows of prepared problems have such truths, else []."""
-    found: list[str] = []
+    two_forms: list[str] = []
     for file in files:
         for batch in pq.ParquetFile(file).iter_batches(columns=["reward_model"]):
             truths = [row["ground_truth"] for row in batch.column(0).to_pylist()]
-            found += [truth for truth in truths if names_two_forms(truth)]
-    if not found:
+            two_forms += [truth for truth in truths if names_two_forms(truth)]
+    if not two_forms:
         return []
-    shown = " ".join(found[0].split())[:80]
-    return [f"  {len(found)} rows whose truth names two forms of one value, which no single answer meets, as {shown!r}"]
+    shown = " ".join(two_forms[0].split())[:80]
+    return [
+        f"  {len(two_forms)} rows whose truth names two forms of one value, which no single answer meets, as {shown!r}"
+    ]

@@ -13,10 +13,12 @@ def number(value: Any, source: str) -> float:
     """
     try:
         # Text may spell a number, but a function that returns text means something else.
-        found = math.nan if isinstance(value, str | bytes) else float(value.item() if hasattr(value, "item") else value)
+        result = (
+            math.nan if isinstance(value, str | bytes) else float(value.item() if hasattr(value, "item") else value)
+        )
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        found = math.nan
-    if math.isfinite(found):
-        return found
+        result = math.nan
+    if math.isfinite(result):
+        return result
     shown = " ".join(repr(value).split())[:_SHOWN]
     raise ValueError(f"{source} returned {shown} (of type {type(value).__name__}): expected a finite number")

@@ -154,7 +154,7 @@ async def _turns(
         elif len(turn.ids) == room:
             trajectory.finish = "length"
         elif not calls:
-            # A turn that ended neither by itself nor by a limit of ours met the end of the engine's context.
+            # A turn that ended neither on its own nor by a limit of ours met the end of the engine's context.
             trajectory.finish = "turn_length" if len(turn.ids) == max_tokens else "length"
         elif not calls_left or (spent(calls) and limits.after_last_call == "end"):
             trajectory.finish = "max_turns"
@@ -332,11 +332,11 @@ def _token_at(fmt: Format, ids: list[int], character: int) -> int:
 
 def _fakes(fmt: Format, ids: list[int], text: str, turn_start: int) -> list[int]:
     """Offsets in the response of the policy's tokens in which it opens an interpreter's block itself."""
-    found, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
-    while position >= 0 and len(found) < _MAX_FAKES:
-        found.append(turn_start + _token_at(fmt, ids, position))
+    fakes, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
+    while position >= 0 and len(fakes) < _MAX_FAKES:
+        fakes.append(turn_start + _token_at(fmt, ids, position))
         position = text.find(fmt.observation_open, position + 1)
-    return found
+    return fakes
 
 
 def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:

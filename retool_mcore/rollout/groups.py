@@ -11,7 +11,7 @@ from retool_mcore.state import heartbeat
 
 
 class Flight(Protocol):
-    """What is asked for and has not ended (rollout/rollouts.py)."""
+    """Groups that were requested and have not ended (rollout/rollouts.py)."""
 
     def ask(self, group: Group, **options) -> None: ...
 
@@ -68,7 +68,7 @@ class Groups:
 
     @property
     def to_ask_again(self) -> list[Asked]:
-        """What is pending, for a checkpoint."""
+        """Return the pending requests, for a checkpoint."""
         return [(group.uid, group.step, group.row["number"], group.row[DRAW]) for group in self.pending]
 
     def ask_again(self, asked: list[Asked]) -> None:

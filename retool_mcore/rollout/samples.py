@@ -1,4 +1,4 @@
-"""What a rollout brings to a step: trajectories with their rewards, in groups of one prompt."""
+"""The samples of a rollout: trajectories with their rewards, in groups of one prompt."""
 
 import base64
 import time
@@ -67,7 +67,7 @@ class Sample:
         return len(self.prompt_ids) + len(self.response_ids)
 
     def kept(self) -> dict[str, Any]:
-        """What a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
+        """Return the state that a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
         plain = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number", "experts")
         }
@@ -75,7 +75,7 @@ class Sample:
 
     @classmethod
     def of_kept(cls, group: str, number: int, kept: Mapping[str, Any]) -> "Sample":
-        """The sample of which `kept` was kept. Its stages passed in another attempt: they say nothing of this one's."""
+        """Restore the sample from its `kept` state. Its stages ran in another attempt, not in this one."""
         arrays = {name: np.frombuffer(base64.b64decode(kept[name]), dtype) for name, dtype in ARRAYS.items()}
         notes = kept["notes"] | {"taken_over": True}
         pairs = {name: tuple(kept[name]) for name in ("versions", "resent")}

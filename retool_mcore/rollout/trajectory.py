@@ -1,4 +1,4 @@
-"""What one episode leaves behind: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
+"""The record of one episode: token ids, response mask, log-probabilities, spans and calls, and its JSON form."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -79,7 +79,7 @@ class Trajectory:
     - "turn_length": a turn reached its own limit with no call in it;
     - "overflow": the observations of the last turn left no room for another token: they are dropped whole, their calls
       stay;
-    - "max_turns": the policy called again after its last allowed call, or after it was told that none is left
+    - "max_turns": the policy called again after its last allowed call, or after a reply that none is left
       (`Limits.after_last_call`); that turn's calls are not run, nor noted;
     - "tool": a tool ended the episode, as where function-calling data asks for the call alone;
     - "sandbox_error": the sandbox itself failed in a call, so what the policy would have read is not known.

@@ -19,7 +19,7 @@ from retool_mcore.rollout.unfinished import Unfinished
 from retool_mcore.sandbox.base import Status
 
 _ROW = ("data_source", "raw_prompt", "reward_model", "extra_info")
-_FOLDERS = 8  # kept open; one a step, of which no more are in flight
+_FOLDERS = 8  # kept open; one a step, and no more steps are in flight
 
 
 class Runner(Protocol):

@@ -12,7 +12,8 @@ KL = ("recipe.kl_loss", "verl.actor_rollout_ref.actor.use_kl_loss", "verl.algori
 
 
 def lies_on(stage: str, config: DictConfig) -> str:
-    """What of a resumed `stage` lies on the weights of `init_from`, "" for nothing: all else is in its checkpoint."""
+    """Return what a resumed `stage` takes from the weights of `init_from`, "" for nothing: all else is in its
+    checkpoint."""
     if stage not in ("sft", "rl") or OmegaConf.select(config, "model.init") != "checkpoint":
         return ""
     if OmegaConf.select(config, "model.lora.rank"):

@@ -1,7 +1,7 @@
-"""What a stage's result is made from, and whether it is there already.
+"""The inputs of a stage's result, and whether that result exists already.
 
-A configuration alone does not say that: it names policies by links that move, and files whose content changes. So
-COMPLETE holds a digest of what these led to as well.
+The configuration alone does not identify them: it names policies by links that move, and files whose content changes.
+COMPLETE therefore also holds a digest of the content that these led to.
 """
 
 import json
@@ -46,7 +46,7 @@ def settle_policy(stage: str, config: DictConfig) -> None:
 
 
 def completion(stage: str, config: DictConfig) -> str:
-    """What COMPLETE holds once the stage has come to its end. Raises UserError for data that are not there."""
+    """Return the content of COMPLETE once the stage has finished. Raises UserError for data that are not there."""
     if stage == "eval":
         from retool_mcore.train import evaluation  # reads data: not for --help
 
@@ -75,7 +75,7 @@ def is_complete(stage: str, config: DictConfig) -> bool:
 
 
 def _is_there(stage: str, config: DictConfig) -> bool:
-    """Whether what the stage made lies where it was written: another run may have exported to the same folder."""
+    """Whether the stage's result is still where it was written: another run may have exported to the same folder."""
     if stage == "eval":
         return (stage_dir(stage, config) / "metrics.json").is_file()
     if stage != "export":
@@ -92,8 +92,8 @@ def check_start(stage: str, config: DictConfig) -> None:
     if "init_from" not in config or config.init_from is None or checkpoints.latest(own) is not None:
         return
     link = Path(config.init_from)
-    if (found := checkpoints.half_trained(link)) is not None:
-        before, step = found
+    if (half_trained := checkpoints.half_trained(link)) is not None:
+        before, step = half_trained
         raise UserError(
             f"init_from={link} is step {step} of {before}, which has not come to its end: run `retool {before}` until "
             f"it is complete, or give init_from={link.resolve()} to start {stage} from that step."

@@ -139,8 +139,8 @@ def preflight(stage: str, config: DictConfig) -> None:
 
 
 def kept_values(stage: str, config: DictConfig) -> str:
-    """What a resumed stage keeps of its first attempt's values, whatever they are now; "" for nothing. Raises UserError
-    where its checkpoints have another format than this attempt would read, or `began_with.check` refuses them."""
+    """Return the values that a resumed stage keeps of its first attempt; "" for nothing. Raises UserError where its
+    checkpoints have another format than this attempt would read, or `began_with.check` refuses them."""
     folder = stage_dir(stage, config)
     first = min(folder.glob("config_attempt_*.yaml"), default=folder / "config.yaml")
     if not first.is_file() or (last := checkpoints.latest(folder / "checkpoints")) is None:
@@ -151,8 +151,8 @@ def kept_values(stage: str, config: DictConfig) -> str:
             raise UserError(f"{stage}: {last} was saved with {key}={str(was).lower()}: add this, or another name=.")
     began_with.check(stage, config, folder)
     pairs = {key: (OmegaConf.select(old, key), OmegaConf.select(config, key)) for key in SCHEDULE}
-    told = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
-    return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *told])
+    ignored = [f"{key}={new} has no effect, {before} goes on" for key, (before, new) in pairs.items() if before != new]
+    return "; ".join([f"from step {checkpoints.step_of(last)}, with that checkpoint's schedule", *ignored])
 
 
 def launch(stage: str, config: DictConfig) -> None:
@@ -197,7 +197,7 @@ def run_attempt(
     stop_asked: Callable[[], bool] = lambda: False,
     dump_others: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """One attempt at a stage whose configuration was found good. Raises as `launch` does, and WentBack.
+    """Run one attempt at a stage whose configuration is valid. Raises as `launch` does, and WentBack.
 
     Args:
         command: gives the command for a configuration file; default: `stage_command`.
@@ -225,8 +225,8 @@ def run_attempt(
         print(f"{stage}: to watch it: tensorboard --logdir {shlex.quote(str(config.run_dir))}", flush=True)
         if kept:
             print(f"{stage}: goes on {kept}", flush=True)
-        if stage == "eval" and (said := run_settings(config)):
-            print(f"{stage}: {said}", flush=True)
+        if stage == "eval" and (settings := run_settings(config)):
+            print(f"{stage}: {settings}", flush=True)
         with _recorded(folder, attempt):
             if stage == "prepare":
                 from retool_mcore.train import prepare
@@ -309,7 +309,7 @@ def run_process(
 
 
 def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, str]:
-    """Of the stage's process: its device's, and where loggers and heartbeats write."""
+    """Return the environment of the stage's process: its device's variables, and where loggers and heartbeats write."""
     env = stage_env(config) | {"VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
     env[heartbeat.VARIABLE] = str(heartbeat.prepare(folder))
     (folder / "stacks").mkdir(exist_ok=True)  # NCCL's last operations, rank by rank, when one of them times out
@@ -333,8 +333,8 @@ def _failure(stage: str, code: int, log: Path, start: int, program: str) -> Exce
             message = f"it printed last: {message}" if message and code != -signal.SIGKILL else ""
     elif not message:
         message = "it printed nothing"
-    said = f": {message}" if message else ""
-    return StageFailed(f"{stage} failed ({how}){said}\nThe whole log: {log}")
+    detail = f": {message}" if message else ""
+    return StageFailed(f"{stage} failed ({how}){detail}\nThe whole log: {log}")
 
 
 @contextmanager

@@ -6,13 +6,15 @@ from typing import Any
 
 from retool_mcore.state import checkpoints, heartbeat
 
-MIN_SHARE = 0.02  # from which on the time left is told
+MIN_SHARE = 0.02  # the time left is reported from here on
 
 
 def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
-    """As "generation 61 % (5,012 trajectories finished, 3,180 live, 41,200 tokens/s), 8 min left, save in 23 min".
+    """Return a line such as "generation 61 % (5,012 trajectories finished, 3,180 live, 41,200 tokens/s), 8 min left,
+    save in 23 min".
 
-    "" before the first beat. Figures that nobody has told are left out. now_s: seconds since the epoch; None: now.
+    "" before the first beat. Figures that no process has reported are left out. now_s: seconds since the epoch; None:
+    now.
     """
     beats = heartbeat.read(stage_dir)
     if heartbeat.TRAINER not in beats:
@@ -22,8 +24,8 @@ def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
     since, share, text = trainer["since"], _share(stage_dir, beats), trainer["phase"]
     if share:
         text += f" {100 * share:.0f} %"
-    if trainer["phase"] in heartbeat.SAMPLING and (said := _rollouts(beats, since)):
-        text += f" ({said})"
+    if trainer["phase"] in heartbeat.SAMPLING and (rollouts := _rollouts(beats, since)):
+        text += f" ({rollouts})"
     before = trainer.get("before", 0)  # of an earlier attempt, which took none of this one's time
     here = share - (before / trainer["total"] if before else 0.0)
     if here >= MIN_SHARE:
@@ -34,7 +36,7 @@ def phase_line(stage_dir: Path, now_s: float | None = None) -> str:
 
 
 def bytes_saved(stage_dir: Path) -> int:
-    """Of the checkpoint that is being written; 0 for none."""
+    """Return the bytes of the checkpoint that is being written; 0 for none."""
     unfinished = checkpoints.unfinished(stage_dir / "checkpoints")
     return checkpoints.folder_bytes(unfinished) if unfinished else 0
 
@@ -67,6 +69,6 @@ def _rollouts(beats: dict[str, dict[str, Any]], since: float) -> str:
     agents = [beat for name, beat in beats.items() if name.startswith("agent-") and beat["time"] >= since]
     if not agents:
         return ""
-    # An agent whose trajectories failed before their first turn has told no speed.
+    # An agent whose trajectories failed before their first turn has reported no speed.
     finished, live, speed = (sum(beat.get(name, 0) for beat in agents) for name in ("finished", "live", "tokens_per_s"))
     return f"{finished:,} trajectories finished, {live:,} live, {speed:,.0f} tokens/s"

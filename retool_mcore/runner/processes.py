@@ -77,14 +77,14 @@ def find(stage_id: str, known: Iterable[Process] = ()) -> set[Process]:
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 marked.add(pid)
     known = set(known)
-    found = marked | {pid for pid, (_, process) in parents.items() if process in known}
+    pids = marked | {pid for pid, (_, process) in parents.items() if process in known}
     grown = True
     while grown:
-        children = {pid for pid, (parent, _) in parents.items() if parent in found} - found
-        found |= children
+        children = {pid for pid, (parent, _) in parents.items() if parent in pids} - pids
+        pids |= children
         grown = bool(children)
-    found.discard(os.getpid())
-    return {parents[pid][1] for pid in found}
+    pids.discard(os.getpid())
+    return {parents[pid][1] for pid in pids}
 
 
 def stop(
@@ -102,7 +102,7 @@ def stop(
         leader: the stage's first process; None when it is gone already.
         hurry: asked while waiting; true cuts the grace short (a second Ctrl-C).
     """
-    known = find(stage_id, known) | set(known)  # before the leader goes: orphans can no longer be told by their parent
+    known = find(stage_id, known) | set(known)  # before the leader goes: orphans have another parent
     if leader is not None and leader.poll() is None:
         _signal_group(leader.pid, signum)
     deadline = time.monotonic() + grace_s

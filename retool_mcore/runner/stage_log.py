@@ -29,7 +29,7 @@ _BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 _PROGRESS = re.compile(r"\d+%\|.*\||^step:\d+ - ")  # tqdm's bar, verl's line of a step
 NODE_LINE = "retool-node: "  # what the supervisor of a node says (cluster/node.py)
 _SRUN = re.compile(r"^srun: error: (?P<host>\S+): task.* (?P<how>Killed|Segmentation fault|Bus error)")
-# Ray's, of a process that ended without being told to.
+# Ray's, of a process that ended unasked.
 _DEAD_WORKER = re.compile(
     r"A worker died or was killed while .*Worker IP address: (?P<ip>\S+) .*Worker PID: (?P<pid>\d+) "
     r"Worker exit type: SYSTEM_ERROR"
@@ -73,8 +73,8 @@ def last_error(log: Path, start: int = 0) -> tuple[str, bool]:
             # What looks like the user's mistake may follow from a death: no trajectory comes from a dead engine.
             before = "\n".join(raw[:index])
             dead = _killed(before, lines[:index]) or dead_worker(before, fatal=True)
-            said = line.removeprefix("retool: ") if match is None else match["message"] or ""
-            return (dead, False) if dead else (said, True)
+            message = line.removeprefix("retool: ") if match is None else match["message"] or ""
+            return (dead, False) if dead else (message, True)
         if (match or _FATAL.match(line)) and not _SECONDARY.search(line):
             primary = line
             break
@@ -109,7 +109,7 @@ def _name_of(worker: re.Match, text: str) -> str:
 
 
 def _killed(text: str, lines: list[str]) -> str:
-    """What was killed, by torchrun or by the supervisor of its node, whichever says so; "" when nothing was."""
+    """Return which process was killed, as reported by torchrun or its node's supervisor; "" when nothing was."""
     for match in _RANK.finditer(text):
         if (signum := int(match["signum"])) not in _BY_OTHERS:
             return f"rank {match['rank']} on {match['host']} was {killed_by(signum)}"
@@ -118,5 +118,5 @@ def _killed(text: str, lines: list[str]) -> str:
 
 def _ended_by_slurm(lines: list[str]) -> str:
     """Slurm's own word on a node's task; its supervisor was killed, or srun waited in vain for it."""
-    found = next((match for match in map(_SRUN.match, lines) if match), None)
-    return f"the supervisor on {found['host']} ended ({found['how'].lower()})" if found else ""
+    ending = next((match for match in map(_SRUN.match, lines) if match), None)
+    return f"the supervisor on {ending['host']} ended ({ending['how'].lower()})" if ending else ""

@@ -1,7 +1,7 @@
 """A process that has imported the libraries once, and forks every Python process of a stage from itself.
 
 A stage of RL has ten Python processes and more (the trainer, Ray's workers, vLLM's engine, the agent loops), and each
-of them imports torch, transformers, verl and vLLM: most of what a start takes. `forked` starts a template beside a
+of them imports torch, transformers, verl and vLLM: most of what a start takes. `forked` starts a template next to a
 stage and yields the variables with which its processes are forked: `forked_python.py` stands for `python` there, asks
 the template by a Unix socket, and lends the child its descriptors, environment and folder.
 
@@ -93,7 +93,7 @@ class Refused(Exception):
 
 @contextmanager
 def forked(env: Mapping[str, str], command: Sequence[str]) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Run a template beside a stage; yields the environment and command with which the stage's processes are forked.
+    """Run a template during a stage; yields the environment and command with which the stage's processes are forked.
 
     Both stay as they are where nothing is to be forked. A template that the environment names is used and left alone.
     """
@@ -140,7 +140,7 @@ def _command(path: Path) -> list[str]:
 
 
 def variables(path: Path) -> dict[str, str]:
-    """What names the template that listens at `path`."""
+    """Return the variables that name the template listening at `path`."""
     python = str(path.with_name("python"))
     return dict(zip(VARIABLES, (str(path), python, python), strict=True))
 
@@ -247,7 +247,7 @@ class Server:
         connection.close()
 
     def close(self) -> None:
-        """In a child: what belongs to the template."""
+        """Close, in a child, what belongs to the template."""
         for key in list(self.selector.get_map().values()):
             os.close(key.fileobj) if isinstance(key.fileobj, int) else key.fileobj.close()  # type: ignore[attr-defined]
         for connection, _ in self.children.values():
@@ -273,7 +273,7 @@ def _assert_forkable() -> None:
 
 
 def _environment_block(name: str) -> int:
-    """Where a variable lies in the memory that /proc shows. To be asked before anything moves it."""
+    """The place of a variable in the memory that /proc shows. Call it before anything moves the variable."""
     getenv = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(("getenv", ctypes.CDLL(None)))
     return getenv(name.encode()) - len(name) - 1
 
@@ -298,10 +298,10 @@ def _become(request: Mapping, mark: int) -> None:
     ctypes.memmove(mark, shown.ljust(room, b"\0")[:room], room)
     numpy.random.seed()  # every fork would draw the same numbers; random reseeds itself, torch begins alike anyway
     multiprocessing.set_executable(env[PYTHON])
-    kind, program, given = program_of(arguments)
+    kind, program, rest = program_of(arguments)
     if program.endswith(RAY_WORKER):
         ray_titles.install()
-    sys.argv = [program if kind == "script" else kind, *given]
+    sys.argv = [program if kind == "script" else kind, *rest]
     if not sys.flags.safe_path:  # else no folder of the program's is searched (python_path.py)
         sys.path[0] = str(Path(program).resolve().parent) if kind == "script" else "" if kind == "-c" else os.getcwd()
     if kind == "script":

@@ -26,7 +26,7 @@ DUMP_TIMEOUT_S = 60.0
 MAX_GAP_S = 30.0
 READING = (heartbeat.START, heartbeat.LOAD)
 TAIL_CHARACTERS = 4000  # Ray's line about a dead worker is shorter
-DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices by itself has a better error to tell
+DEAD_WORKER_PATIENCE_S = 20.0  # a stage that notices first reports a better error
 
 
 class Watchdog:
@@ -50,7 +50,7 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Of the phase that runs."""
+        """Return the limit of the phase that runs."""
         if self.phase not in self.known:
             return max(self.start_s, 2 * self.patience_s)
         longest = max(self.known[self.phase], self.longest_s)
@@ -58,7 +58,7 @@ class Watchdog:
         return max(least, FACTOR * longest, 2 * self.patience_s)
 
     def hangs(self) -> bool:
-        """To be called often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
+        """Call often: of a longer time between two calls, in which Slurm or Ctrl-Z may have stopped us and the
         stage alike, only MAX_GAP_S count."""
         before, now = self.phase, time.monotonic()
         signs = self._signs()
@@ -105,11 +105,11 @@ class DeadWorker:
         self.since = 0.0
 
     def found(self) -> str:
-        """To be called often; the sentence of `stage_log.dead_worker` once `patience_s` have passed, "" before."""
+        """Call often; returns the sentence of `stage_log.dead_worker` once `patience_s` have passed, "" before."""
         if not self.sentence:
             text, self.position = self._read(self.position)
             self.tail += text
-            if dead_worker(self.tail):  # the line that names its class may lie far before
+            if dead_worker(self.tail):  # the line that names its class may come long before
                 self.sentence, self.since = dead_worker(self._read(self.start)[0], fatal=True), time.monotonic()
                 self.tail = self.tail.rpartition("\n")[2]
             self.tail = self.tail[-TAIL_CHARACTERS:]
@@ -140,19 +140,19 @@ def _dump(py_spy: str | None, pid: int, path: Path) -> None:
     with suppress(OSError):  # it ended meanwhile
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         status = Path(f"/proc/{pid}/status").read_text()
-        told = dict(line.split(":\t", 1) for line in status.splitlines())
-        text, listens = f"{words}\nState:\t{told['State']}\n\n", int(told["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
-    said = reason = ""
+        fields = dict(line.split(":\t", 1) for line in status.splitlines())
+        text, listens = f"{words}\nState:\t{fields['State']}\n\n", int(fields["SigCgt"], 16) >> (signal.SIGUSR2 - 1) & 1
+    stacks = reason = ""
     try:
         command = [py_spy or "py-spy", "dump", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
-        said, reason = done.stdout if done.returncode == 0 else "", done.stderr
+        stacks, reason = done.stdout if done.returncode == 0 else "", done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = f"{error}\n"
-    if not said:
-        said = f"no stacks: {reason}"
+    if not stacks:
+        stacks = f"no stacks: {reason}"
         with suppress(ProcessLookupError, PermissionError):
             if listens:
                 os.kill(pid, signal.SIGUSR2)
-                said += "They are in its own output: the stage's log.txt, the ranks' under ranks/, Ray's logs.\n"
-    path.write_text(text + said)
+                stacks += "They are in its own output: the stage's log.txt, the ranks' under ranks/, Ray's logs.\n"
+    path.write_text(text + stacks)

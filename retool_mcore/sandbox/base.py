@@ -1,4 +1,4 @@
-"""What a sandbox is to its callers: a program goes in, a `Result` comes out, and nothing the program does raises."""
+"""The interface of a sandbox: a program goes in, a `Result` comes out, and nothing the program does raises."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ LOST = "the session's state was lost; it begins anew with this run\n"  # the fir
 
 @dataclass(frozen=True)
 class Result:
-    """What one run printed and how it ended.
+    """The output of one run, and how it ended.
 
     `stdout` and `stderr` are clipped to the sandbox's `max_output_bytes`; `value` is the repr of a final bare
     expression (None when there was none or it was None); `duration_s` is wall time; `exit_code` as the shell gives it
@@ -44,14 +44,14 @@ class Result:
 
     @classmethod
     def broken(cls, reason: str) -> "Result":
-        """Of a run that the sandbox itself lost, for this reason."""
+        """Return the result of a run that the sandbox itself lost, for this reason."""
         return cls(Status.SANDBOX, "", f"{reason}\n", None, 0.0)
 
     def observation(self, error_lines: int = ERROR_LINES) -> str:
-        """What the policy reads: that its session's state was lost, stdout, the displayed value, why it failed;
+        """Return what the policy reads: that its session's state was lost, stdout, the displayed value, why it failed;
         "" if all are empty.
 
-        Of an error the last `error_lines` lines are kept.
+        Only the last `error_lines` lines of an error are kept.
         """
         parts = [LOST if self.stderr.startswith(LOST) else "", self.stdout, self.value or ""]
         reason = self.stderr.rstrip().split("\n")

@@ -1,5 +1,5 @@
-"""What belongs to one event loop of one process, for objects that outlive loops and forks; and a fair waiting room in
-front of a number of slots."""
+"""Objects that belong to one event loop of one process, for owners that outlive loops and forks; and a fair waiting
+room in front of a number of slots."""
 
 import asyncio
 import os
@@ -62,11 +62,11 @@ class PerLoopSemaphore:
 
 
 class QueueFull(Exception):
-    """As many wait already as may; come back later."""
+    """Error of a full queue: as many wait already as may; come back later."""
 
 
 TURN_S = 0.02  # what a turn costs its key besides the time that it takes
-WEIGHT = 4.0  # of that time: with 1, short programs beside a queue full of long ones waited for most of it
+WEIGHT = 4.0  # of that time: with 1, short programs in a queue full of long ones waited for most of it
 REMEMBERED_KEYS = 4096
 
 

@@ -1,4 +1,4 @@
-"""From configuration to a sandbox, and the question whether it works."""
+"""Create a sandbox from the configuration, and check that it works."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ async def probe(sandbox: Sandbox) -> None:
 
 
 def describe(sandbox: Sandbox) -> str:
-    """What answered a probe, in words."""
+    """Say what answered a probe."""
     if isinstance(sandbox, PoolSandbox):
         return f"sandbox service at {sandbox.host_list}"
     return f"isolation: {sandbox.level}"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""From what a policy wrote to what runs: fences off, and a final bare expression displayed as a notebook does.
+"""Convert what a policy wrote to what runs: fences off, and a final bare expression displayed as a notebook does.
 
 The rewrite works on the syntax tree. Printing "the last line" instead breaks assignments, indented lines, lines that
 end a bracket and lines that print already.

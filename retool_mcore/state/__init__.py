@@ -1,3 +1,4 @@
-"""What the processes of a stage, its launcher and who looks on tell each other by files of the run's folder.
+"""Files of a run's folder through which a stage's processes, its launcher and observers communicate.
 
-No torch here, and no library of engines."""
+No torch here, and no library of engines.
+"""

@@ -52,8 +52,8 @@ def norm_ratio(norm: float, recent: Sequence[float]) -> float:
 
 def held_back(data: Mapping[str, float]) -> float | None:
     """The accuracy on held-back problems, where the step was validated: val/accuracy, else the mean of verl's."""
-    found = [v for k, v in data.items() if k.startswith("val-core/") and "/acc/mean@" in k]
-    return data.get("val/accuracy", statistics.fmean(found) if found else None)
+    accuracies = [v for k, v in data.items() if k.startswith("val-core/") and "/acc/mean@" in k]
+    return data.get("val/accuracy", statistics.fmean(accuracies) if accuracies else None)
 
 
 def nan(settings, data, history) -> Fired | None:
@@ -115,7 +115,7 @@ KEPT = ("actor/entropy", "critic/score/mean", "val/accuracy", *(f"alarm/{name}" 
 
 
 def engine_switches(settings: Mapping) -> dict[str, bool | float]:
-    """What backends/megatron/guarded_update.py has to know, for override_mcore_model_config."""
+    """Return the settings that backends/megatron/guarded_update.py needs, for override_mcore_model_config."""
     spikes, watched = settings["gradient_norm"], [settings[name]["answer"] != "ignore" for name in AFTER[:2]]
     return {
         "watch_updates": any(watched),
@@ -161,16 +161,16 @@ class Alarms:
             answer = settings["then" if row >= settings["in_a_row"] else "answer"]
             self.leads_back |= "back" in (settings["answer"], settings["then"])
             known = backs(self.stage_dir)
-            said = f"alarm: {name} at step {step}, {row} in a row: {fired.what} (bound {fired.bound:.3g}); {answer}"
+            message = f"alarm: {name} at step {step}, {row} in a row: {fired.what} (bound {fired.bound:.3g}); {answer}"
             if answer == "back" and len(known) >= self.settings["backs"]:
                 answer = "stop"
-                said += f", but the run went back {len(known)} times already (alarms.backs), so it stops"
-            print(said, flush=True)
+                message += f", but the run went back {len(known)} times already (alarms.backs), so it stops"
+            print(message, flush=True)
             entry = {"step": step, "alarm": name, "value": fired.value, "bound": fired.bound, "answer": answer}
             with (self.stage_dir / "alarms.jsonl").open("a") as file:
                 file.write(json.dumps(entry | {"time": time.time()}) + "\n")
             if answer in ("back", "stop") and (ending is None or answer == "stop"):
-                ending = Ended(answer, said)
+                ending = Ended(answer, message)
         return ending
 
     def end_step(self, step: int, metrics: Mapping) -> None:
@@ -178,7 +178,7 @@ class Alarms:
         self.history[step] = {k: v for k, v in metrics.items() if k in KEPT or k.startswith("val-core/")}
 
     def _row(self, name: str) -> int:
-        """In how many of the last steps it fired, one after the other."""
+        """Return in how many of the last steps it fired, one after the other."""
         fired = (data.get(f"alarm/{name}") for data in reversed(self.history.values()))
         return len(list(takewhile(bool, fired)))
 

@@ -6,7 +6,7 @@ atomically; `repair` makes verl's tracker agree with that before a trainer start
 COMPLETE nor the best, and forgets at every start what it saved before: it is off, `rotate` does it.
 
 Layout under a stage's `checkpoints/`: `global_step_N/[actor/]{model/huggingface,optimizer,extra}`, COMPLETE;
-`best.json` beside them. Imported on login nodes: no torch here.
+`best.json` next to them. Imported on login nodes: no torch here.
 """
 
 import json
@@ -50,13 +50,13 @@ def declare_whole(checkpoint: Path, started: float, written: float | None = None
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
     seconds = time.monotonic() - started
     pause = seconds if written is None else written - started
-    told = f"{size / 1e9:.3g} GB, the step waited {pause:.1f} s, COMPLETE after {seconds:.1f} s"
-    print(f"{checkpoint.name} is whole: {told}", flush=True)
+    report = f"{size / 1e9:.3g} GB, the step waited {pause:.1f} s, COMPLETE after {seconds:.1f} s"
+    print(f"{checkpoint.name} is whole: {report}", flush=True)
     return {"checkpoint/pause_s": pause, "checkpoint/bytes": float(size), "checkpoint/complete_s": seconds}
 
 
 def folder_of(root: Path | str, step: int) -> Path:
-    """Where verl writes the checkpoint of a step, under a stage's folder of checkpoints."""
+    """Return the folder of a step's checkpoint as verl writes it, under a stage's folder of checkpoints."""
     return Path(root) / f"global_step_{step}"
 
 
@@ -109,15 +109,16 @@ def repair(root: Path) -> Path | None:
 
 
 def best(root: Path) -> dict | None:
-    """What best.json says, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else None."""
-    found = json.loads((root / BEST).read_text()) if (root / BEST).is_file() else None
-    return found if found and _is_whole(folder_of(root, found["step"])) else None
+    """Return the content of best.json, {"metric", "value", "step", perhaps "se"}, while that checkpoint is whole; else
+    None."""
+    content = json.loads((root / BEST).read_text()) if (root / BEST).is_file() else None
+    return content if content and _is_whole(folder_of(root, content["step"])) else None
 
 
 def rotation(train: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `rotate` in a configuration's section `train`."""
-    found = {"keep_last": train["keep_checkpoints"], "keep_best": train["keep_best"], "best_is": train["best_is"]}
-    return found | ({"thin_sft": True} if train.get("thin_sft") else {})
+    settings = {"keep_last": train["keep_checkpoints"], "keep_best": train["keep_best"], "best_is": train["best_is"]}
+    return settings | ({"thin_sft": True} if train.get("thin_sft") else {})
 
 
 def rotate(
@@ -132,7 +133,7 @@ def rotate(
     The best is taken from the stage's own metrics files at the very steps of the checkpoints, the recorded best
     included. A checkpoint whose metric is not measured yet can only be the newest, which stays, and counts next time;
     one that has no such value, or NaN, is never the best. verl validates step N with the very weights of checkpoint N.
-    The highest value is the best, though others may lie within its standard error: of equals any will do, and of equal
+    The highest value is the best, though others may be within its standard error: of equals any will do, and of equal
     values it is the later step.
 
     Args:
@@ -147,10 +148,10 @@ def rotate(
         thin_out(stage_dir.parent / "sft")
     link_policy(stage_dir)  # before the checkpoint that it may still name goes
     stay = set(whole[-keep_last:])
-    if keep_best is not None and (found := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
-        if found != best(root):
-            write_atomically(root / BEST, json.dumps(found))
-        checkpoint = folder_of(root, found["step"])
+    if keep_best is not None and (chosen := _find_best(stage_dir, whole, keep_best, best_is)) is not None:
+        if chosen != best(root):
+            write_atomically(root / BEST, json.dumps(chosen))
+        checkpoint = folder_of(root, chosen["step"])
         _link(stage_dir / "policy_best", policy_folder(checkpoint))
         stay.add(checkpoint)
     for path in whole:
@@ -188,12 +189,12 @@ def is_thinned(checkpoint: Path) -> bool:
 def _superfluous(checkpoint: Path) -> list[Path]:
     """The files and folders of a whole checkpoint that are neither its policy's nor its marks."""
     policy = policy_folder(checkpoint)
-    found, level = [], checkpoint
+    paths, level = [], checkpoint
     while level != policy:
         below = level / policy.relative_to(level).parts[0]
-        found += [path for path in level.iterdir() if path != below and path.name not in (MARK, THINNED)]
+        paths += [path for path in level.iterdir() if path != below and path.name not in (MARK, THINNED)]
         level = below
-    return found
+    return paths
 
 
 def policy_folder(checkpoint: Path) -> Path:
@@ -230,7 +231,7 @@ def half_trained(policy: Path) -> tuple[str, int] | None:
 
 
 def policy_step(path: Path) -> int:
-    """The training step of a policy that lies in a checkpoint folder, 0 elsewhere."""
+    """The training step of a policy in a checkpoint folder, 0 elsewhere."""
     return next((step_of(folder) for folder in path.resolve().parents if _FOLDER.fullmatch(folder.name)), 0)
 
 
@@ -245,14 +246,14 @@ def _is_whole(checkpoint: Path) -> bool:
 def _find_best(stage_dir: Path, whole: list[Path], name: str, best_is: str) -> dict | None:
     sign = {"highest": 1, "lowest": -1}[best_is]
     recorded = best(stage_dir / "checkpoints")
-    found = {recorded["step"]: recorded} if recorded and recorded["metric"] == name else {}
+    candidates = {recorded["step"]: recorded} if recorded and recorded["metric"] == name else {}
     steps = read_steps(stage_dir)
     for step in map(step_of, whole):
         value = metric(steps.get(step, {}), name)
         if value is not None and value == value:  # a NaN would win or lose every comparison
             error = metric(steps[step], f"{name}_se")
-            found[step] = {"metric": name, "value": value, "step": step} | ({} if error is None else {"se": error})
-    return max(found.values(), key=lambda entry: (sign * entry["value"], entry["step"]), default=None)
+            candidates[step] = {"metric": name, "value": value, "step": step} | ({} if error is None else {"se": error})
+    return max(candidates.values(), key=lambda entry: (sign * entry["value"], entry["step"]), default=None)
 
 
 def _link(link: Path, target: Path) -> Path:

@@ -1,9 +1,9 @@
-"""What a running stage does, told by the processes that do it: RUN/<stage>/heartbeat/WRITER.json, one file a writer.
+"""The activity of a running stage, reported by its processes: RUN/<stage>/heartbeat/WRITER.json, one file a writer.
 
-The trainer names the phase; rank 0 counts micro-batches, the agent loops turns. To be called where work has ended,
-never by a timer (reading.py asks what was read meanwhile): the watchdog takes every beat for progress. A rank that
-stands still needs no file of its own: the others wait for it at the next collective, as a phase waits at its end for an
-agent loop. Where the folder is not named in the environment, as in tests and tools, nothing is written.
+The trainer names the phase; rank 0 counts micro-batches, the agent loops count turns. Call these functions where work
+has ended, never by a timer (reading.py asks what was read meanwhile): the watchdog takes every beat for progress. A
+rank that stands still needs no file of its own: the others wait for it at the next collective, as a phase waits at its
+end for an agent loop. Where the folder is not named in the environment, as in tests and tools, nothing is written.
 """
 
 import json
@@ -82,11 +82,11 @@ def prepare(stage_dir: Path) -> Path:
 
 def read(stage_dir: Path) -> dict[str, dict[str, Any]]:
     """The last record of every writer by its name."""
-    found = {}
+    beats = {}
     for path in (stage_dir / FOLDER).glob("*.json"):
         with suppress(OSError, ValueError):
-            found[path.stem] = json.loads(path.read_text())
-    return found
+            beats[path.stem] = json.loads(path.read_text())
+    return beats
 
 
 def phase_of(beats: dict[str, dict[str, Any]]) -> str:

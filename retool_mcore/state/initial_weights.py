@@ -23,7 +23,7 @@ CHUNK = 1 << 24
 
 
 class Piece(NamedTuple):
-    """A tensor, or a whole file: its name, its type and shape ("" of a file), and where its bytes lie."""
+    """A tensor, or a whole file: its name, its type and shape ("" of a file), and the place of its bytes."""
 
     name: str
     kind: str
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 def check(stage_dir: Path, folder: Path, what: str) -> None:
-    """Raises UserError where `folder` holds other weights than the stage began with. what: lies on them, in words."""
+    """Raises UserError where `folder` holds other weights than the stage began with. what is named in the error."""
     known = _read(stage_dir)
     if known is not None and known["files"] != _listed(folder) and known["digest"] != digest(folder):
         raise other_weights(what, folder, known["path"])
@@ -49,10 +49,10 @@ def pin(stage_dir: Path, folder: Path, resumed: bool) -> None:
 
 
 def other_weights(what: str, folder: Path | str, began: Path | str) -> UserError:
-    """The refusal of weights on which `what` does not lie. began: the folder that held the right ones."""
+    """The refusal of weights that `what` is not based on. began: the folder that held the right ones."""
     return UserError(
-        f"{what} lies on other weights than {folder} holds: give init_from the folder that the run began with ({began} "
-        "then), or take another name."
+        f"{what} is based on other weights than {folder} holds: give init_from the folder that the run began with "
+        f"({began} then), or take another name."
     )
 
 
@@ -61,10 +61,10 @@ def digest(folder: Path) -> str:
     files they lie. A file that is not in the safetensors format counts as a whole, with its name."""
     pieces = sorted(piece for file in _files(folder) for piece in _pieces(file))
     with ThreadPoolExecutor(THREADS) as threads:
-        found = [
+        hashes = [
             [piece.name, piece.kind, value] for piece, value in zip(pieces, threads.map(_hash, pieces), strict=True)
         ]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
 
 def _read(stage_dir: Path) -> dict | None:
@@ -77,7 +77,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> list[list]:
-    """What changes with a file's content, so that weights that stay are not read at every start."""
+    """Return values that change with a file's content: weights that stay are not read at every start."""
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(folder)]
 
 
@@ -104,10 +104,10 @@ def _pieces(file: Path) -> list[Piece]:
 
 
 def _hash(piece: Piece) -> str:
-    found, left = hashlib.sha256(), piece.end - piece.start
+    sha, left = hashlib.sha256(), piece.end - piece.start
     with piece.file.open("rb") as file:
         file.seek(piece.start)
         while left > 0 and (part := file.read(min(CHUNK, left))):
-            found.update(part)
+            sha.update(part)
             left -= len(part)
-    return found.hexdigest()
+    return sha.hexdigest()

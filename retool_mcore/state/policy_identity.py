@@ -3,7 +3,7 @@
 Two attempts are at the same policy only if it came about alike: the initial model and, for every update since, its
 settings and the trajectories it was trained on. A chain of digests says so; each checkpoint has its link. The steps
 since the last checkpoint, run again on the same trajectories, give the same chain, whatever noise of floating point
-they add. So what lies on the disk (rollout/unfinished.py) is kept until a checkpoint covers it.
+they add. So what is on the disk (rollout/unfinished.py) is kept until a checkpoint covers it.
 """
 
 import hashlib
@@ -49,11 +49,12 @@ class PolicyIdentity:
 
     @property
     def policy(self) -> str:
-        """Of the trajectories that this policy samples in these settings."""
+        """Return the identity of the trajectories that this policy samples in these settings."""
         return digest(self.link, self.settings)[:16]
 
     def advance(self, records: Sequence[Mapping]) -> None:
-        """To the policy after an update on `records` (metrics/records.py); none: on what is not known (a critic's)."""
+        """Advance to the policy after an update on `records` (metrics/records.py); none: the data are unknown (a
+        critic's)."""
         rows = [_trained_on(record) for record in sorted(records, key=lambda record: record["place"])]
         if self.one_update:
             rows.sort()  # their order is noise; of several mini-batches it says which trajectory is in which
@@ -61,8 +62,9 @@ class PolicyIdentity:
 
 
 def _trained_on(record: Mapping) -> str:
-    """Of what an update learns from a trajectory. Its log-probabilities are left out, they are noise."""
-    found = hashlib.sha256(json.dumps([record["index"], record["sample"], record["score"]]).encode())
+    """Return the digest of what an update learns from a trajectory. Its log-probabilities are left out, they are
+    noise."""
+    sha = hashlib.sha256(json.dumps([record["index"], record["sample"], record["score"]]).encode())
     for name in ("prompt_ids", "response_ids", "response_mask"):
-        found.update(np.asarray(record[name], np.int32).tobytes())
-    return found.hexdigest()
+        sha.update(np.asarray(record[name], np.int32).tobytes())
+    return sha.hexdigest()

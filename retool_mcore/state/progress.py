@@ -61,8 +61,8 @@ class Steps:
         steps: dict[int, dict[str, float]] = {}
         for attempt, path in attempt_files(self.folder).items():
             fresh, position = self.attempts.setdefault(attempt, {}), self.positions.get(attempt, 0)
-            found, self.positions[attempt] = parse_added(path, position)
-            for step, data in found:
+            added, self.positions[attempt] = parse_added(path, position)
+            for step, data in added:
                 if data:
                     kept = data if self.names is None else {name: data[name] for name in self.names if name in data}
                     fresh.setdefault(step, {}).update(kept)
@@ -160,11 +160,11 @@ class Progress:
     def _read(self) -> None:
         if not self.path.exists():
             return
-        found, self.position = parse_added(self.path, self.position)
-        for step, data in found:
+        added, self.position = parse_added(self.path, self.position)
+        for step, data in added:
             self.step = max(self.step, step)
-            told = ((label, metric(data, name)) for label, name in SHOWN.items())
-            self.shown |= {label: value for label, value in told if value is not None}
+            labelled = ((label, metric(data, name)) for label, name in SHOWN.items())
+            self.shown |= {label: value for label, value in labelled if value is not None}
 
     def _move_bar(self) -> None:
         if self.bar.n == 0 and self.step > 1:  # resumed: the steps of earlier attempts do not count for the speed

@@ -1,4 +1,4 @@
-"""When a step is saved beside `train.save_every`, and whether another still fits into the job's time.
+"""When a step is saved in addition to `train.save_every`, and whether another still fits into the job's time.
 
 Both from the times that this attempt measures. No torch here.
 """
@@ -17,7 +17,7 @@ END_S = 120.0  # for the end of all processes and the way back to the queue
 class Schedule:
     """The clock of one attempt's trainer.
 
-    save_minutes: a step is saved once so long has passed since the last save, or since the start; longer where a save
+    save_minutes: a step is saved once this time has passed since the last save, or since the start; longer where a save
     takes more than SHARE of it. None: never. save_every: the steps between two saves; below 1 nothing is ever due.
     """
 
@@ -57,7 +57,7 @@ class Schedule:
         return left >= needed
 
     def next_save(self, step: int) -> float | None:
-        """In seconds since the epoch, asked as `step` begins; None while it is not known."""
+        """Return the time of the next save in seconds since the epoch, as `step` begins; None while it is not known."""
         times = [] if self.save_s is None else [self.saved + self._interval_s()]
         if self.save_every > 0 and self.steps:
             left = -step % self.save_every + 1  # this step included

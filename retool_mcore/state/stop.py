@@ -56,9 +56,9 @@ def watched(stage_dir: Path, asked: Callable[[], None]) -> Iterator[None]:
     """Call `asked` once, in a thread, as soon as the stage is asked to stop while the body runs."""
 
     def look() -> bool:
-        if found := requested(stage_dir):
+        if stopping := requested(stage_dir):
             asked()
-        return found
+        return stopping
 
     with background.looking(LOOK_S, look):
         yield

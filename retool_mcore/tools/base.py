@@ -1,4 +1,4 @@
-"""What a tool is: a function schema that the policy reads, and a coroutine that answers a call."""
+"""The interface of a tool: a function schema that the policy reads, and a coroutine that answers a call."""
 
 import asyncio
 import importlib
@@ -16,7 +16,7 @@ __all__ = ["Episode", "Reply", "Tool", "function_schema"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a call came to.
+    """The reply to a call.
 
     `text` is what the policy reads. `status` is "success" or another word of sandbox.base.Status. `duration_s` is
     measured by the caller when it is None. `stdout`, `stderr` and `value` go into the record; when both of the first
@@ -82,7 +82,8 @@ class Tool:
 
 
 def load(path: str, what: str) -> Callable[..., Any]:
-    """What a dotted path names. Raises UserError, which calls it `what`, for one that leads nowhere."""
+    """Return the object that a dotted path names. Raises UserError, which calls it `what`, for one that leads
+    nowhere."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
@@ -91,7 +92,7 @@ def load(path: str, what: str) -> Callable[..., Any]:
 
 
 async def result_of(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a function returns: of a coroutine function awaited, of any other from a thread."""
+    """Return a function's result: a coroutine function is awaited, any other runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments, **named)
     return await asyncio.to_thread(function, *arguments, **named)

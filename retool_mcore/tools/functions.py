@@ -23,17 +23,17 @@ class FunctionTable:
 
     def __init__(self, module: str, names: Sequence[str] | None = None):
         try:
-            found = importlib.import_module(module)
+            imported = importlib.import_module(module)
         except ImportError as error:
             raise UserError(f"the function table's module {module} cannot be imported: {error}.") from error
         if names is None:
-            own = inspect.getmembers(found, inspect.isfunction)
+            own = inspect.getmembers(imported, inspect.isfunction)
             names = [name for name, function in own if function.__module__ == module and not name.startswith("_")]
         if not names:
             raise UserError(f"the function table's module {module} defines no public function.")
         self.tools = []
         for name in names:
-            function = getattr(found, name, None)
+            function = getattr(imported, name, None)
             if not callable(function):
                 raise UserError(f"the function table's module {module} has no function {name!r}.")
             self.tools.append(FunctionTool(function))

@@ -40,8 +40,8 @@ class Search(Tool):
             return "No passage found."
         count = min(self.k, len(self.passages))
         numbers, scores = self._index.retrieve(tokens, k=count, show_progress=False)
-        found = [self.passages[i][: self.max_chars] for i in numbers[0][scores[0] > 0]]
-        return "\n\n".join(f"[{n}] {text}" for n, text in enumerate(found, 1)) or "No passage found."
+        passages = [self.passages[i][: self.max_chars] for i in numbers[0][scores[0] > 0]]
+        return "\n\n".join(f"[{n}] {text}" for n, text in enumerate(passages, 1)) or "No passage found."
 
 
 def read_corpus(path: Path) -> list[str]:

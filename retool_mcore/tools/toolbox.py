@@ -110,7 +110,7 @@ class Toolbox:
         return toolbox
 
     async def answer(self, text: str, episode: Episode) -> Reply:
-        """What the partner answers to a text of the policy, which calls nothing; errors as `call`."""
+        """Return the partner's answer to a text of the policy that calls nothing; errors as in `call`."""
         assert self.partner is not None, "no environment answers the texts of this episode"
         return await self.call(self.partner.name, {"action": text}, episode)
 
@@ -144,9 +144,9 @@ class Toolbox:
             if bound.expired():
                 reply = Reply(f"Error: {name} gave no answer within {self.timeout_s:g} s.", status="timeout")
             else:
-                given = canonical_json(arguments) if called and arguments else None
+                shown = canonical_json(arguments) if called and arguments else None
                 same = identity(error, message=True)  # which tells a wrong city from another
-                first.failed(f"the tool {name}", same, describe(error), episode.session, given)
+                first.failed(f"the tool {name}", same, describe(error), episode.session, shown)
                 # A tool is another's code, and its failure is the policy's to read, not the step's end.
                 reply = Reply(f"Error: {type(error).__name__}: {error}"[:_MAX_ERROR], status="error")
         texts: dict[str, Any] = {name: _as_text(getattr(reply, name)) for name in _TEXTS}
@@ -199,18 +199,19 @@ def create_toolbox(config: Mapping | None, **run: Any) -> Toolbox:
 def toolbox_of(config: DictConfig, sandbox: Any) -> Toolbox:
     """The toolbox of a stage's configuration; a replayed one of an older release has none."""
     section = OmegaConf.to_container(config.toolbox, resolve=True) if "toolbox" in config else None
-    given = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
-    return create_toolbox(section, sandbox=sandbox, **given)
+    defaults = {"timeout_s": config.sandbox.timeout_s, "error_lines": config.rollout.error_lines}
+    return create_toolbox(section, sandbox=sandbox, **defaults)
 
 
 def make(entry: Mapping, run: Mapping[str, Any]) -> Any:
-    """What an entry {path, args} of toolbox.use names, called as `create_toolbox` says. Raises UserError."""
+    """Make the object that an entry {path, args} of toolbox.use names, called as `create_toolbox` says. Raises
+    UserError."""
     path, arguments = entry["path"], dict(entry.get("args") or {})
     maker = load(str(path), "tool")
     try:
         named = inspect.signature(maker).parameters
-        given = {key: value for key, value in run.items() if key in named and key not in arguments}
-        inspect.signature(maker).bind(**given, **arguments)
+        passed = {key: value for key, value in run.items() if key in named and key not in arguments}
+        inspect.signature(maker).bind(**passed, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"the args of tool {path} do not fit: {error}.") from error
-    return maker(**given, **arguments)
+    return maker(**passed, **arguments)

@@ -49,7 +49,7 @@ class Batch:
 
     @classmethod
     def join(cls, parts: list["Batch"]) -> "Batch":
-        """One batch of several, with the columns that all have."""
+        """Join several batches into one, with the columns that all have."""
         names = set.intersection(*(set(part.columns) for part in parts))
         return cls(
             [sample for part in parts for sample in part.samples],
@@ -115,7 +115,7 @@ class Batch:
         )
 
     def records(self, step: int, columns: Columns) -> list[dict]:
-        """What is kept of each trajectory (metrics/records.py), in the batch's order."""
+        """Return the records that are kept of each trajectory (metrics/records.py), in the batch's order."""
         return [self._record(place, step, columns) for place in range(len(self))]
 
     def _record(self, place: int, step: int, columns: Columns) -> dict:
@@ -151,7 +151,7 @@ def shuffled(groups: list[Group], cut: Cut, seed: int, step: int) -> tuple[Batch
 
 
 def drawn(lengths: list[int], seed: int, step: int) -> list[int]:
-    """Return the order of a step's samples, of which there is one of each of these lengths: a random one."""
+    """Return a random order of a step's samples, which have these lengths."""
     return np.random.default_rng((seed, step)).permutation(len(lengths)).tolist()
 
 

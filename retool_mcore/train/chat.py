@@ -40,7 +40,7 @@ CONTEXTS = 4  # of the trained length: room for some questions, unless --context
 
 
 class Conversation:
-    """What was asked and answered, as tokens.
+    """A conversation's questions and answers, as tokens.
 
     Args:
         generate: (token ids, most new tokens, `show`) -> one turn; `show(ids)` gets all of its ids so far.
@@ -66,7 +66,7 @@ class Conversation:
         self.reset(system)
 
     def reset(self, system: str | None) -> None:
-        """Forget all that was said."""
+        """Forget the whole conversation."""
         self.system, self.ids, self.answers = system, [], []
 
     async def ask(self, text: str) -> Trajectory:
@@ -152,7 +152,7 @@ class Screen:
         self.dim = ("\033[2m", "\033[0m") if file.isatty() else ("", "")
 
     def line_end(self) -> str:
-        """What is missing for a new line to begin."""
+        """Return the text that is missing for a new line to begin."""
         return "" if self.fresh else "\n"
 
     def show(self, text: str, kind: str) -> None:
@@ -166,7 +166,7 @@ class Screen:
 
 
 def summary(trajectory: Trajectory) -> str:
-    """One line on an answer: tokens, seconds, calls, and why it ended where it was cut."""
+    """Return one line on an answer: tokens, seconds, calls, and why it ended where it was cut."""
     seconds = trajectory.generate_s + trajectory.tool_s
     parts = [f"{sum(trajectory.response_mask)} tokens", f"{seconds:.1f} s"]
     if count := len(trajectory.calls):

@@ -6,7 +6,7 @@ What the folder may hold when this starts, the launcher has seen to (train/evalu
 
 A sample in which the sandbox itself fails is sampled once more. If it fails again, the sandbox has to run a program
 of ours: if it cannot, the evaluation stops, and goes on where it is started again; if it can, the failure is the
-sample's own doing, which counts as wrong and is told (`sandbox_errors` in metrics.json).
+sample's own doing, which counts as wrong and is reported (`sandbox_errors` in metrics.json).
 """
 
 import asyncio
@@ -51,8 +51,8 @@ async def run_all(config, folder: Path) -> list[dict]:
     `folder` holds samples of this very evaluation alone (train/evaluation.py). Those that were graded by another rule
     are graded again; where none is missing, no engine starts.
     """
-    given = config.data.validation_files, config.policy_path, folder / "prompts"
-    files = await asyncio.to_thread(fitting_files, config, *given)  # it starts a loop of its own
+    inputs = config.data.validation_files, config.policy_path, folder / "prompts"
+    files = await asyncio.to_thread(fitting_files, config, *inputs)  # it starts a loop of its own
     rows = rows_of(files)[: config.problems]
     fmt = load_format(config, config.policy_path)
     path = folder / TRAJECTORIES
@@ -96,10 +96,10 @@ def grade(trajectory: Trajectory, row: Mapping, config, fmt: Format) -> dict:
         step=policy_step(Path(config.policy_path)),
         **of_row(row["data_source"], row["extra_info"]),
     )
-    found = score_or_crash(sample, rule(config))
-    outcome = {"score": found.reward, "acc": found.acc, "pred": found.pred, "graded_by": found.graded_by}
+    scored = score_or_crash(sample, rule(config))
+    outcome = {"score": scored.reward, "acc": scored.acc, "pred": scored.pred, "graded_by": scored.graded_by}
     by = grading(config)
-    return outcome | {"error": found.error, "graded_as": f"{by}, failed" if found.error else by}
+    return outcome | {"error": scored.error, "graded_as": f"{by}, failed" if scored.error else by}
 
 
 class FirstScores:
@@ -208,8 +208,8 @@ def main(config_path: str) -> None:
     if lost := metrics["sandbox_errors"]:
         print(f"{lost} of {len(records)} samples count as wrong: a program of theirs failed the sandbox, which works")
     if failed := metrics["scoring_errors"]:
-        said = next(record["error"] for record in records if record.get("error"))
-        print(f"{failed} of {len(records)} samples count as wrong: their scoring failed, first with {said}")
+        reason = next(record["error"] for record in records if record.get("error"))
+        print(f"{failed} of {len(records)} samples count as wrong: their scoring failed, first with {reason}")
     for source, values in metrics["accuracy"].items():
         shown = values | {"reward": metrics["reward"][source]}
         print(f"{source}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))

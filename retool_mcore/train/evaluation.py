@@ -1,4 +1,4 @@
-"""What an evaluation's samples are made from, and which samples its folder may hold. No torch here.
+"""The inputs of an evaluation's samples, and which samples its folder may hold. No torch here.
 
 Files of RUN/eval/LABEL:
     evaluation.json       what the samples are made from (`samples`), how they are graded, and where their policy lay
@@ -53,7 +53,7 @@ class Evaluation:
 
     @property
     def mark(self) -> str:
-        """What COMPLETE holds."""
+        """Return the content of COMPLETE."""
         return digest(self.samples, self.grading, self.problems, self.k)
 
     def wants(self, record: Mapping) -> bool:
@@ -106,9 +106,9 @@ def _version(reward: str) -> str:
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return ""
     with suppress(ImportError, ValueError, OSError):
-        found = find_spec(module)
-        if found is not None and found.origin is not None:
-            return "@" + hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:8]
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None:
+            return "@" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:8]
     return ""
 
 
@@ -159,7 +159,7 @@ def begin(asked: Evaluation, folder: Path) -> list[str]:
 
 
 def differences(old: Mapping, asked: Evaluation) -> list[str]:
-    """What the samples of `old` (the content of evaluation.json) were made from that is another now, a line each."""
+    """Return the inputs of the samples of `old` (the content of evaluation.json) that differ now, one a line."""
     before = old.get("samples")
     if not before:
         return ["what made them was not recorded"]
@@ -218,8 +218,8 @@ def _count(path: Path) -> int:
 def _read(path: Path) -> dict:
     """The content of evaluation.json; {} where there is none, or it is not whole."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
     return {}
 
 

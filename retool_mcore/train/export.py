@@ -65,8 +65,8 @@ def finish(config, part: Path, output: Path, log_probs: torch.Tensor) -> None:
     difference, limit = compare(log_probs, rounded, exact, config.max_difference)
     print(f"log-probabilities of Megatron and Hugging Face differ by {difference:.2e} (limit {limit:.2e})")
     if not difference <= limit:
-        told = f"log-probabilities differ by {difference:.2e}, and may by {limit:.2e}"
-        raise UserError(f"the exported model is not the trained one: {told}.")
+        message = f"log-probabilities differ by {difference:.2e}, and may by {limit:.2e}"
+        raise UserError(f"the exported model is not the trained one: {message}.")
     step = policy_step(Path(config.policy_path))
     report = {"policy": config.policy, "step": step, "log_prob_difference": difference, "limit": limit}
     report["policy_files"] = policy_files(Path(config.policy_path).resolve())

@@ -71,7 +71,7 @@ def check_prepared(config) -> None:
     before, data = _recorded(config), config.data
     named = "file" not in data or any(data.file[role] is not None for role in ("train", "eval", "sft"))
     parts = listed_parts(data) if before and named else []
-    role = "eval" if any(part.role == "eval" for part in parts) else "rl"  # of which a share is taken
+    role = "eval" if any(part.role == "eval" for part in parts) else "rl"  # a share of it is taken
     for part in parts:
         if part.role != role:
             continue
@@ -100,11 +100,11 @@ def prompt_files(config) -> list[Path]:
 
 
 def _digests(files: Iterable[Path]) -> dict[str, str]:
-    found = {}
+    digests = {}
     for file in files:
         with file.open("rb") as stream:
-            found[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+            digests[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _recorded(config) -> dict[str, dict[str, str]]:
@@ -227,7 +227,7 @@ def _write_traces(data, traces: list, held_out: int | None = None) -> str:
 
 
 class Part(NamedTuple):
-    """What is read into one folder of RUN/data."""
+    """A part of the data, which is read into one folder of RUN/data."""
 
     role: str  # rl | sft | eval
     source: str | Source
@@ -237,7 +237,7 @@ class Part(NamedTuple):
 
 
 def own_parts(section, answers: bool = True) -> list[Part]:
-    """Of `data.file`, the user's own. answers: whether every problem needs one."""
+    """Return the parts of `data.file`, the user's own. answers: whether every problem needs one."""
     parts = []
     for key in ("train", "eval", "sft"):
         for file in own_files(key, OmegaConf.to_container(section)[key]):
@@ -249,7 +249,7 @@ def own_parts(section, answers: bool = True) -> list[Part]:
             of_problem = named if named["tools"] else {name: named[name] for name in ("question", "answer")}
             own: Callable = own_call_problems if named["tools"] else partial(own_problem, needed=answers)
             parse: Callable = partial(own, **of_problem)
-            # Of rows that call, one file has other columns than the next: what lacks is said of the row.
+            # Files of rows that call differ in their columns: a missing column is reported for the row.
             columns = None if named["tools"] else tuple(filter(None, of_problem.values()))
             source = Source(
                 file.name, file.path, "rl", "test" if key == "eval" else "train", columns, parse,
@@ -302,8 +302,8 @@ def _named_source(name: str, section) -> str | Source:
 
 
 def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Part]:
-    """What `retool prepare` reads for these roles, once all of it is there: raises UserError before a row is read or
-    downloaded."""
+    """Return what `retool prepare` reads for these roles, once all of it exists: raises UserError before a row is read
+    or downloaded."""
     answers = needs_answer(config.recipe.reward.name)
     parts = [part for part in listed_parts(config.data, answers) if part.role in roles]
     get_template(config.data.prompt)
@@ -313,7 +313,8 @@ def parts_of(config, roles: Collection[str] = ("rl", "sft", "eval")) -> list[Par
 
 
 def evaluation_parts(config) -> list[Part]:
-    """What an evaluation reads for itself (`prepare: true`); [] of a data set that is generated. Raises UserError."""
+    """Return what an evaluation reads for itself (`prepare: true`); [] of a data set that is generated. Raises
+    UserError."""
     parts = parts_of(config, ("eval",))
     if not parts and ("file" in config.data or "sources" in config.data):
         raise UserError(
@@ -337,8 +338,8 @@ def read_sources(config, parts: list[Part]) -> None:
     for part in parts:
         out, share = folder / part.folder, data.sft_validation_share
         if part.role == "sft":
-            given = {"location": part.location, "template": data.prompt}
-            report = prepare_sft(part.source, out, **given, validation_fraction=share, seed=seed)
+            common = {"location": part.location, "template": data.prompt}
+            report = prepare_sft(part.source, out, **common, validation_fraction=share, seed=seed)
         else:
             report = prepare_rl(part.source, out, location=part.location, template=data.prompt)
         files[part.role] += report.files

@@ -59,15 +59,15 @@ def write_card(folder: Path, config: DictConfig) -> None:
     stage = str(config.policy).removesuffix("-best")
     trained = Path(config.run_dir) / stage / "config.yaml"
     run = OmegaConf.load(trained) if trained.is_file() else config
-    told = {key: OmegaConf.select(run, path) for key, path in _ROWS.items()}
+    table = {key: OmegaConf.select(run, path) for key, path in _ROWS.items()}
     for path in sorted(Path(config.run_dir).glob("eval/*/metrics.json")):
-        found = json.loads(path.read_text())
+        evaluation = json.loads(path.read_text())
         # Two policies of one step, as after a run that began anew, differ in their files.
-        same = all(found.get(name) == report.get(name) for name in ("step", "policy_files"))
+        same = all(evaluation.get(name) == report.get(name) for name in ("step", "policy_files"))
         if path.parent.name.startswith(stage) and same:
-            for source, values in found["accuracy"].items():
-                told |= {f"{source}, {metric}": f"{value:.3f}" for metric, value in values.items()}
-    rows = "\n".join(f"| {key} | {value} |" for key, value in told.items() if value is not None)
+            for source, values in evaluation["accuracy"].items():
+                table |= {f"{source}, {metric}": f"{value:.3f}" for metric, value in values.items()}
+    rows = "\n".join(f"| {key} | {value} |" for key, value in table.items() if value is not None)
     name, model = os.path.basename(str(config.run_dir)), os.path.basename(str(config.model.path))
     (folder / "README.md").write_text(_CARD.format(name=name, stage=stage, model=model, rows=rows, **report))
 

@@ -43,8 +43,8 @@ async def roll_out(config, records: list[dict]) -> tuple[list[dict], float]:
 
     try:
         clock = time.perf_counter()
-        found = await asyncio.gather(*map(one, records))
-        return found, time.perf_counter() - clock
+        trajectories = await asyncio.gather(*map(one, records))
+        return trajectories, time.perf_counter() - clock
     finally:
         engine.shutdown()
         await sandbox.close()
@@ -54,9 +54,9 @@ def main(config_path: str) -> None:
     config = OmegaConf.load(config_path)
     folder = Path(config_path).parent
     recorded = read_step(config.replay.records)
-    found, seconds = asyncio.run(roll_out(config, recorded))
-    write_step(folder / "trajectories", config.replay.step, found)
-    write_atomically(folder / RESULT, json.dumps(compare(recorded, found, seconds), indent=2))
+    trajectories, seconds = asyncio.run(roll_out(config, recorded))
+    write_step(folder / "trajectories", config.replay.step, trajectories)
+    write_atomically(folder / RESULT, json.dumps(compare(recorded, trajectories, seconds), indent=2))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ def replay(cfg: Settings, engines, run: Run, records: list[dict]) -> None:
 
 
 def in_recorded_order(records: list[dict], cut: Cut) -> list[Batch]:
-    """One batch for each update of the step, of `cut.rows` samples, in the order that the update had read them in.
+    """Return one batch for each update of the step, of `cut.rows` samples, in the order that the update had read them
+    in.
 
     Sums of floats depend on that order. Records of a trainer that kept no places stay in the order of the file.
     """

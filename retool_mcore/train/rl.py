@@ -109,8 +109,8 @@ def update(cfg: Settings, engines, run: Run, batch: Batch, cut: Cut, step: int, 
         with run.phase("critic update", "update_critic"):
             metrics |= engines.update_critic(batch)
     with run.phase("audit", "audit"):
-        found = audit_batch(batch, run, cut, step, part, predicted=cfg.recipe["observation_weight"] > 0)
-        metrics |= {name: value for name, value in found.items() if own or "mismatch/" not in name}
+        audited = audit_batch(batch, run, cut, step, part, predicted=cfg.recipe["observation_weight"] > 0)
+        metrics |= {name: value for name, value in audited.items() if own or "mismatch/" not in name}
     if engines.has_critic and step < cfg.recipe["critic"]["warmup_steps"]:
         return metrics
     if run.alarms.skips(metrics):
@@ -126,11 +126,11 @@ def log_prob_metrics(batch: Batch, recipe) -> dict[str, float]:
     """The policy's entropy, and how far the rollout engine's probabilities are from the trainer's."""
     mask = batch.padded("response_mask")
     entropy = aggregated(batch.padded("entropy"), mask, recipe["loss_aggregation"], recipe["loss_scale"])
-    found = {"actor/entropy": entropy.item()}
+    metrics = {"actor/entropy": entropy.item()}
     if "rollout_log_probs" in batch:
         old, rollout = batch.padded("old_log_probs"), batch.padded("rollout_log_probs")
-        found |= probability_differences(old, rollout, mask)
-    return found
+        metrics |= probability_differences(old, rollout, mask)
+    return metrics
 
 
 def bypass_log_probs(batch: Batch, own: bool) -> dict[str, float]:
@@ -157,8 +157,8 @@ def reward_groups(batch: Batch, group_reward, memory: FewestCalls, step: int) ->
         samples = [batch.samples[row] for row in group]
         problem = problem_name(batch.rows[group[0]]["data_source"], int(batch.rows[group[0]]["index"]))
         accs, calls = [float(s.outcome["acc"]) for s in samples], [len(s.notes["calls"]) for s in samples]
-        found = reward(accs, calls, fewest=memory.get(problem), **group_reward["args"])
-        values = [number(value, f"the group reward {group_reward['name']}") for value in found]
+        rewards = reward(accs, calls, fewest=memory.get(problem), **group_reward["args"])
+        values = [number(value, f"the group reward {group_reward['name']}") for value in rewards]
         for row, sample, value in zip(group, samples, values, strict=True):
             batch.rewards[row] = value + float(sample.outcome["overlong"])
         minima[problem] = fewest_calls(accs, calls, minima.get(problem, memory.get(problem)))
@@ -189,18 +189,19 @@ def estimate_advantages(batch: Batch, recipe) -> None:
     mask, rewards, name = batch.padded("response_mask"), batch.rewards, recipe["advantage"]
     if name == "gae":
         lengths, gamma, lam = torch.from_numpy(batch.lengths), recipe["gamma"], recipe["lambda"]
-        found, returns = advantages.gae(rewards, mask, batch.padded("values"), lengths, gamma=gamma, lam=lam)
+        values, returns = advantages.gae(rewards, mask, batch.padded("values"), lengths, gamma=gamma, lam=lam)
     elif name == "grpo":
-        found = returns = advantages.grpo(rewards, mask, batch.groups, by_std=recipe["normalise_by_std"])
+        values = returns = advantages.grpo(rewards, mask, batch.groups, by_std=recipe["normalise_by_std"])
     else:
         estimate = {"rloo": advantages.rloo, "reinforce_plus_plus_baseline": advantages.reinforce_plus_plus_baseline}
-        found = returns = estimate[name](rewards, mask, batch.groups)
-    batch["advantages"], batch["returns"] = batch.flat(found), batch.flat(returns)
+        values = returns = estimate[name](rewards, mask, batch.groups)
+    batch["advantages"], batch["returns"] = batch.flat(values), batch.flat(returns)
 
 
 def weigh_observations(batch: Batch, recipe) -> None:
-    """For the loss "retool" (backends/verl/losses.py), which reads what lies outside the mask: alpha on observations of
-    samples that count, else 0. GAE whitens the advantages of all tokens, so they are not 0 there by themselves."""
+    """Set weights for the loss "retool" (backends/verl/losses.py), which reads values outside the mask: alpha on
+    observations of samples that count, else 0. GAE whitens the advantages of all tokens, which leaves values other than
+    0 there."""
     alpha = recipe["observation_weight"]
     if recipe["policy_loss"] != "retool" or not (alpha > 0 or recipe["advantage"] == "gae"):
         return

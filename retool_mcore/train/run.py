@@ -1,4 +1,4 @@
-"""What surrounds the steps of a run: phases, stop requests, alarms, checkpoints and the record."""
+"""The parts of a run around its steps: phases, stop requests, alarms, checkpoints and the record."""
 
 import time
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ class Run:
         return str(unfinished.folder_of(self.stage_dir, step, name))
 
     def options(self, step: int) -> dict:
-        """What a rollout of the groups that `step` asks for is asked with."""
+        """Return the options of a rollout of the groups that `step` requests."""
         return {"n": self.cfg.n, "sampling": dict(self.cfg.sampling), "keep": self.folder(step)}
 
     def groups(self, rollouts, prompts: Prompts) -> Groups:
@@ -206,11 +206,13 @@ class Run:
         if taken:
             print(f"step {step}: {taken} of {len(self.records)} trajectories taken over from the attempt before")
         values = batch.padded("values") if "values" in batch else None
-        found = data_metrics(
+        metrics = data_metrics(
             batch.rewards, batch.padded("advantages"), batch.padded("returns"), batch.padded("response_mask"),
             batch.prompt_lengths, batch.lengths, np.array([sample.turns for sample in batch.samples]), values,
         )  # fmt: skip
-        found |= timing_metrics(self.timing, int(batch.prompt_lengths.sum()), int(batch.lengths.sum()), engines.n_gpus)
+        metrics |= timing_metrics(
+            self.timing, int(batch.prompt_lengths.sum()), int(batch.lengths.sum()), engines.n_gpus
+        )
         first, last = np.array([sample.versions for sample in batch.samples]).T
-        found |= staleness_metrics(step, first, last)
-        return found | {"training/global_step": step, "training/epoch": 0, "rollout/taken_over": taken}
+        metrics |= staleness_metrics(step, first, last)
+        return metrics | {"training/global_step": step, "training/epoch": 0, "rollout/taken_over": taken}

@@ -30,7 +30,7 @@ class Saves:
     def write(self, step: int, oldest: int, write: Callable[[Path], None]) -> float:
         """Have `write` fill the folder of the step's checkpoint; returns the seconds that it took.
 
-        oldest: the earliest step of which something is asked for and not taken.
+        oldest: the earliest step with something requested and not taken.
         """
         started = time.monotonic()
         self.finish(blocking=True)
@@ -57,8 +57,8 @@ class Saves:
     def report(self) -> dict[str, float]:
         """Return the metrics of the checkpoints that have become whole since the last call."""
         self.finish(blocking=False)
-        found, self.unreported = self.unreported, {}
-        return found
+        metrics, self.unreported = self.unreported, {}
+        return metrics
 
     def finish(self, blocking: bool) -> None:
         """Remove what a checkpoint that counts has made superfluous.

@@ -1,4 +1,4 @@
-"""What the algorithm reads of the configuration, and nothing of how the engines are laid out."""
+"""The settings that the algorithm reads from the configuration, independent of how the engines are laid out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from retool_mcore.recipes.mini_batches import Cut
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one run of RL; counts of prompts unless something else is named."""
+    """Settings of one run of RL; counts of prompts unless something else is named."""
 
     batch: int  # a step
     mini_batch: int  # an optimizer step
@@ -41,7 +41,7 @@ class Settings:
 
     @classmethod
     def of(cls, verl) -> "Settings":
-        """From the section that verl's classes are configured with (backends/verl/settings.py), so that the loop and
+        """Read the section that configures verl's classes (backends/verl/settings.py), so that the loop and
         the engines can never read two values of one thing."""
         mode, rollout, retool = verl.trainer.v1.trainer_mode, verl.actor_rollout_ref.rollout, verl.retool
         ahead = verl.trainer.v1.get(mode, {})

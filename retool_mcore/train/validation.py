@@ -39,12 +39,12 @@ def validate(cfg: Settings, rollouts: Rollouts, run: Run, problems: Validation, 
         run.total = step + (cfg.save_every > 0 and run.saved_step != step)
         reason = f"{worse} validations in a row were not better by more than a standard error"
         print(f"RL ends with step {run.total}: {reason} (train.stop_after_worse)", flush=True)
-    found = validation.validation_metrics([str(group.row["data_source"]) for group in groups], means)
-    found["val/failed"] = sum(cfg.validation_n - len(group.samples) for group in groups)
+    metrics = validation.validation_metrics([str(group.row["data_source"]) for group in groups], means)
+    metrics["val/failed"] = sum(cfg.validation_n - len(group.samples) for group in groups)
     if problems.evaluation is not None and cfg.evaluation is not None:
-        found |= _evaluation_metrics(cfg, rollouts, problems.evaluation, step, cfg.evaluation)
+        metrics |= _evaluation_metrics(cfg, rollouts, problems.evaluation, step, cfg.evaluation)
     run.validating_s += (seconds := time.monotonic() - clock)
-    return found | {
+    return metrics | {
         "val/worse_in_a_row": worse,
         "val/seconds": seconds,
         "val/share": run.validating_s / (time.monotonic() - run.began),

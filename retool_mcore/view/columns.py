@@ -74,7 +74,7 @@ class Columns:
 
 
 def frame(prompts: set[str]) -> tuple[str, str]:
-    """What all of these begin and end with: chat template and instructions, as far as lines or special tokens go."""
+    """Return how all of these begin and end: chat template and instructions, as far as lines or special tokens go."""
     begin = os.path.commonprefix(list(prompts))
     begin = begin[: max((edge.end() for edge in _EDGE.finditer(begin)), default=0)]
     end = os.path.commonprefix([prompt[len(begin) :][::-1] for prompt in prompts])[::-1]
@@ -84,20 +84,20 @@ def frame(prompts: set[str]) -> tuple[str, str]:
 
 def errors(calls: pyarrow.ChunkedArray) -> list[tuple[str, ...]]:
     """The kinds of the failed calls of every trajectory, each once, in order; calls: structs of status and stderr."""
-    found: list[tuple[str, ...]] = [()] * len(calls)
+    kinds: list[tuple[str, ...]] = [()] * len(calls)
     each, rows = compute.list_flatten(calls), compute.list_parent_indices(calls)
     failed = compute.invert(compute.is_in(compute.struct_field(each, "status"), _WELL))
     for row, call in zip(rows.filter(failed).to_pylist(), each.filter(failed).to_pylist(), strict=True):
         kind = error_kind(call["status"] or "", call["stderr"] or "")
-        if kind not in found[row]:
-            found[row] = (*found[row], kind)
-    return found
+        if kind not in kinds[row]:
+            kinds[row] = (*kinds[row], kind)
+    return kinds
 
 
 def error_kind(status: str, stderr: str) -> str:
-    """What calls that failed alike have in common: the last line of the error, numbers and quoted texts left out.
+    """Return what calls that failed alike have in common: the last line of the error, without numbers and quoted texts.
 
-    A call that ran into a limit has its status alone, as the line says nothing but the limit.
+    For a call that ran into a limit it is the status alone, as the line says nothing but the limit.
     """
     if status not in (Status.ERROR, "malformed"):
         return status

@@ -1,4 +1,4 @@
-"""What a run's overview draws, read from its metrics files as they grow; and what happened at which step."""
+"""The curves of a run's overview, read from its metrics files as they grow; and what happened at which step."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ _OWN = re.compile(r"^( *\w*seed|name| *experiment_name): .*\n", re.MULTILINE)
 
 
 class Curves:
-    """Of the run in a folder."""
+    """Curves of the run in a folder."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -29,7 +29,7 @@ class Curves:
         "configuration": equal for runs that differ in seed and name alone}."""
         results = {path.parent.name: json.loads(path.read_text()) for path in self.run.glob("eval/*/metrics.json")}
         return {
-            "stages": {stage: found for stage, steps in self.stages.items() if (found := _stage(steps))},
+            "stages": {stage: curves for stage, steps in self.stages.items() if (curves := _stage(steps))},
             "evaluations": dict(sorted(results.items())),
             "configuration": configuration(self.run),
         }
@@ -37,8 +37,8 @@ class Curves:
 
 def starts(run: Path) -> dict[str, dict]:
     """{stage: state/chain.py's Chain as a dictionary} of the stages that were started."""
-    found = {stage: chain.read(run / stage, total_steps(run / stage)) for stage in STAGES}
-    return {stage: asdict(one) for stage, one in found.items() if one.starts}
+    chains = {stage: chain.read(run / stage, total_steps(run / stage)) for stage in STAGES}
+    return {stage: asdict(one) for stage, one in chains.items() if one.starts}
 
 
 def _stage(source: Steps) -> dict | None:

@@ -76,14 +76,14 @@ def _on_sampled(values: Sequence[float] | None, sampled: list[tuple[int, int]], 
 def _highlights(
     record: Mapping, sampled: list[tuple[int, int]], pieces: Sequence[str], shift: int
 ) -> dict[int, list[tuple[str, str]]]:
-    found: dict[int, list[tuple[str, str]]] = {}
+    by_position: dict[int, list[tuple[str, str]]] = {}
     for call in record["calls"]:
         start, end = call["start"] + shift, sampled[call["turn"]][1] + shift
         parts = highlight(pieces[start:end], call["code"] or "")
         for position, row in enumerate(parts or [], start=start):
             if any(css for css, _ in row):
-                found[position] = row
-    return found
+                by_position[position] = row
+    return by_position
 
 
 def token_pieces(decode: Callable[[list[int]], str], ids: Sequence[int]) -> list[str]:

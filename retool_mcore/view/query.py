@@ -1,4 +1,4 @@
-"""What the list is asked: which trajectories, in which order, and what they have in common."""
+"""Queries of the list: which trajectories, in which order, and what they have in common."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,27 +38,27 @@ def select(data: Data, query: Mapping[str, str]) -> np.ndarray:
             kept &= (columns["acc"] > 0) == (value == "right")
         elif bound in ("min", "max") and name in columns:
             kept &= columns[name] >= float(value) if bound == "min" else columns[name] <= float(value)
-    found = np.flatnonzero(kept)
+    rows = np.flatnonzero(kept)
     sort = query.get("sort", "-step")
     name = sort.removeprefix("-")
     if name not in columns:
         raise UserError(f"sort={sort}: there is no column {name}; it is one of {', '.join(columns)}.")
-    values = columns[name][found]
+    values = columns[name][rows]
     if name in words:
         values = _ranks(words[name])[values]
-    return found[np.argsort(-values if sort.startswith("-") else values, kind="stable")]
+    return rows[np.argsort(-values if sort.startswith("-") else values, kind="stable")]
 
 
 def entries(data: Data, places: np.ndarray) -> list[dict]:
     """The trajectories at `places`, a dict of all columns each."""
     columns, words = data
     lists = {name: list(words[name]) if len(places) else [] for name in words}
-    found = []
+    listed = []
     for place in places.tolist():
         entry = {name: values[place].item() for name, values in columns.items()}
         entry = {name: round(value, DIGITS) if value == value else None for name, value in entry.items()}
-        found.append(entry | {name: lists[name][entry[name]] for name in words})
-    return found
+        listed.append(entry | {name: lists[name][entry[name]] for name in words})
+    return listed
 
 
 def by_error(data: Data, places: np.ndarray) -> list[dict]:
@@ -66,13 +66,13 @@ def by_error(data: Data, places: np.ndarray) -> list[dict]:
     columns, words = data
     codes, kinds = columns["errors"][places], words["errors"]
     counts, right = np.bincount(codes, minlength=len(kinds)), np.bincount(codes, columns["acc"][places] > 0, len(kinds))
-    found: dict[str, dict] = {}
+    by_kind: dict[str, dict] = {}
     for own, code in kinds.items():
         for kind in own if counts[code] else ():
-            row = found.setdefault(kind, {"error": kind, "trajectories": 0, "right": 0})
+            row = by_kind.setdefault(kind, {"error": kind, "trajectories": 0, "right": 0})
             row["trajectories"] += int(counts[code])
             row["right"] += int(right[code])
-    return sorted(found.values(), key=lambda row: (-row["trajectories"], row["error"]))
+    return sorted(by_kind.values(), key=lambda row: (-row["trajectories"], row["error"]))
 
 
 def _ranks(words: Mapping) -> np.ndarray:

@@ -120,23 +120,23 @@ def application(
             step, row = map(int, near.groups())
             at = np.flatnonzero((columns["step"][places] == step) & (columns["row"][places] == row))
             first = max(int(at[0]) - 1, 0) if len(at) else len(places)
-        found: dict = {"total": len(places), "of": len(columns["step"]), "unread": source.unread}
-        found |= {"version": source.version, "first": first}
-        found["rows"] = entries(data, places[first : first + min(count, MOST)])
-        found |= {"sources": sorted(words["data_source"]), "errors": by_error(data, places)}
-        return _json(found | {"statuses": sorted({*words["finish"], *itertools.chain(*words["statuses"])})})
+        reply: dict = {"total": len(places), "of": len(columns["step"]), "unread": source.unread}
+        reply |= {"version": source.version, "first": first}
+        reply["rows"] = entries(data, places[first : first + min(count, MOST)])
+        reply |= {"sources": sorted(words["data_source"]), "errors": by_error(data, places)}
+        return _json(reply | {"statuses": sorted({*words["finish"], *itertools.chain(*words["statuses"])})})
 
     async def trajectory(request: web.Request) -> web.Response:
         return _json(source_of(request).shown(int(request.match_info["step"]), int(request.match_info["row"])))
 
     async def trace(request: web.Request) -> web.Response:
         folder = source_of(request).run / "rl" / "trace"
-        found = {int(path.stem[5:]): path for path in sorted(folder.glob("step_*.json"))}
+        files = {int(path.stem[5:]): path for path in sorted(folder.glob("step_*.json"))}
         step = int(request.match_info["step"])
-        if step not in found:
-            have = ", ".join(map(str, found)) or "none"
+        if step not in files:
+            have = ", ".join(map(str, files)) or "none"
             raise UserError(f"there is no time line of step {step}: the last ones are kept, here {have}.")
-        return _json({"steps": list(found), "trace": json.loads(found[step].read_text())})
+        return _json({"steps": list(files), "trace": json.loads(files[step].read_text())})
 
     html, opened, curves = page(), functools.cache(Source), {run: Curves(run) for run in runs}
     for run in runs:

@@ -34,7 +34,7 @@ class Source:
         self.version = 0  # of the columns
         self.unread = 0  # step files
         self.evaluated: list[dict] | None = None
-        self._steps: dict[int, tuple[tuple, dict[str, np.ndarray]]] = {}  # what is read of a step, and of which file
+        self._steps: dict[int, tuple[tuple, dict[str, np.ndarray]]] = {}  # what is read of a step, and its file
         self._joined: tuple[int, dict[str, np.ndarray]] = (-1, {})
         self._tokenizer: Tokenizer | None = None
         self._columns = Columns(self._decode)
@@ -82,14 +82,14 @@ class Source:
 
         Raises UserError when there is no such trajectory.
         """
-        found = detail(self._record(step, row), self._decode)
+        details = detail(self._record(step, row), self._decode)
         columns = self._steps[step if self.evaluated is None else 0][1]
         place = np.flatnonzero((columns["step"] == step) & (columns["row"] == row))
         if not len(place):  # an evaluation's are all of one step
             raise UserError(f"{self.folder} has no trajectory {row} in step {step}.")
         group = np.flatnonzero(columns["uid"] == columns["uid"][place[0]])
         data = columns, self._columns.words
-        return {"entry": entries(data, place)[0], "group": entries(data, group)} | found
+        return {"entry": entries(data, place)[0], "group": entries(data, group)} | details
 
     def _record(self, step: int, row: int) -> dict:
         if self.evaluated is None:
@@ -110,14 +110,14 @@ class Source:
 
 
 def parts(run: Path) -> list[str]:
-    """What of the run holds trajectories: see Source."""
+    """Return the parts of the run that hold trajectories: see Source."""
     evaluations = sorted(f"eval/{path.parent.name}" for path in run.glob("eval/*/trajectories.jsonl"))
     return [*(part for part, folder in PARTS.items() if step_files(run / folder)), *evaluations]
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_evaluation(folder: Path) -> list[dict]:

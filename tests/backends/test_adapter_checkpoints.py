@@ -85,6 +85,6 @@ def test_it_goes_on_only_on_its_own_base(base, saved, monkeypatch):
     manager(base, path="/elsewhere").load_checkpoint(str(saved))
     assert loaded == [(str(saved),)]
     base["embed.weight"][5, 3] *= 2
-    with pytest.raises(UserError, match=r"lies on other weights than /models/new holds: .*\(/models/base then\)"):
+    with pytest.raises(UserError, match=r"is based on other weights than /models/new holds: .*\(/models/base then\)"):
         manager(base, path="/models/new").load_checkpoint(str(saved))
     assert len(loaded) == 1

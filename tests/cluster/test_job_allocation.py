@@ -68,7 +68,7 @@ def test_rollout_engines_have_nodes_of_their_own():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("pipeline.rollout_nodes=2", "has 2 node.s. for rollouts beside the trainer's, but the job has 2 in all"),
+        ("pipeline.rollout_nodes=2", "has 2 node.s. for rollouts besides the trainer's, but the job has 2 in all"),
         ("parallel.nodes=2", "parallel.nodes=2, but the job has 1: "),
         (
             "pipeline.rollout_gpus=16",

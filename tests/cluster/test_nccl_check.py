@@ -82,7 +82,7 @@ def test_the_floor_names_the_slowest_of_each_kind():
     message = nccl_check.verdict(measured, 40.0)
     assert "5.00 GB/s, below parallel.min_bus_bandwidth_gbs=40" in message
     assert "slowest between b and c, 3.00 GB/s" in message and "slowest inside b, 90.00 GB/s" in message
-    assert message.endswith("or give a lower one with parallel.min_bus_bandwidth_gbs=GBS (null: told only).")
+    assert message.endswith("or give a lower one with parallel.min_bus_bandwidth_gbs=GBS (null: report only).")
     assert nccl_check.verdict(measured, 5.0) == "" and nccl_check.verdict(measured, None) == ""
     assert nccl_check.verdict({}, 5.0) == ""  # one device: nothing to measure
 

@@ -16,7 +16,7 @@ REFUSED = [
     (["parallel=cpu-tp2"], 0, "Megatron-Bridge builds adapters, and parallel.megatron.vanilla_mbridge=true"),
     (["parallel.tp=3"], 0, "Megatron-Bridge cuts it over parallel.tp=3 ranks"),
     ([], 8, "adapters of experts were not tried"),
-    (["recipe.advantage=gae"], 0, "adapters beside a critic were not tried"),
+    (["recipe.advantage=gae"], 0, "adapters with a critic were not tried"),
     ([f"{TRANSFORMER}.recompute_granularity=selective"], 0, "under recompute_granularity=selective the first layer's"),
     ([f"{TRANSFORMER}.fp8=e4m3"], 0, "adapters of FP8 weights were not tried"),
 ]

@@ -38,7 +38,7 @@ def test_what_is_shipped_passes_and_ranks_by_the_held_back_set(overrides):
 def test_the_cost_is_told():
     told = told_cost(train("data=math"), problems=128)
     assert told == (
-        "validation: 128 problems x 16 samples every 10 steps: 2,048 trajectories beside 81,920 trained on, 2.5%"
+        "validation: 128 problems x 16 samples every 10 steps: 2,048 trajectories next to 81,920 trained on, 2.5%"
     )
 
 
@@ -46,10 +46,10 @@ def test_the_cost_of_a_first_validation_and_of_the_evaluation_set_is_told():
     words = ["train.eval_before=true", "train.eval_sets=[held_back,evaluation]"]
     assert told_cost(train("data=math", *words), problems=128, reported=60) == (
         "validation: 128 problems x 16 samples and 60 of the evaluation set x 30 every 10 steps and before the first: "
-        "3,848 trajectories beside 81,920 trained on, 4.7%"
+        "3,848 trajectories next to 81,920 trained on, 4.7%"
     )
     assert told_cost(train("data=math", "train.eval_before=true", "train.eval_every=-1"), problems=128) == (
-        "validation: 128 problems x 16 samples before the first step: 2,048 trajectories beside 1,228,800 trained on, "
+        "validation: 128 problems x 16 samples before the first step: 2,048 trajectories next to 1,228,800 trained on, "
         "0.2%"
     )
     small = ["data.rl.batch=32", "data.rl.mini_batch=4", "train.eval_every=30", *words]

@@ -67,7 +67,7 @@ def test_a_kl_reference_does_not_move_with_its_link(tmp_path, monkeypatch, kl_lo
     write(tmp_path, 3.0)
     complete = (tmp_path / "rl/COMPLETE").read_text()
     if kl_loss:
-        with pytest.raises(UserError, match="the KL reference of this run lies on other weights than .*sft/policy"):
+        with pytest.raises(UserError, match="the KL reference of this run is based on other weights than .*sft/policy"):
             run_attempt("rl", made)
         assert (tmp_path / "rl/COMPLETE").read_text() == complete, "nothing of the attempts before is touched"
     else:

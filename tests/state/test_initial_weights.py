@@ -78,8 +78,8 @@ def test_a_run_goes_on_only_with_the_weights_that_it_began_with(tmp_path, weight
     with pytest.raises(UserError) as refused:
         check(stage, link, "the KL reference of this run")
     assert str(refused.value) == (
-        f"the KL reference of this run lies on other weights than {link} holds: give init_from the folder that the run "
-        f"began with ({tmp_path / 'moved'} then), or take another name."
+        f"the KL reference of this run is based on other weights than {link} holds: give init_from the folder that the "
+        f"run began with ({tmp_path / 'moved'} then), or take another name."
     )
     pin(stage, link, resumed=False)  # a run without a checkpoint begins anew
     check(stage, link, "the KL reference of this run")

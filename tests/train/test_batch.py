@@ -67,7 +67,7 @@ def test_the_draw_depends_on_the_samples_alone():
 
 
 def test_a_batch_that_is_no_whole_mini_batches_is_refused():
-    with pytest.raises(ValueError, match="not whole mini-batches"):
+    with pytest.raises(ValueError, match="does not divide into mini-batches"):
         Cut(rows=16, size=6, ranks=1)
 
 

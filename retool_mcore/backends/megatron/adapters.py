@@ -28,20 +28,20 @@ class AdapterCheckpoints(MegatronCheckpointManager):
         base, lora = self.base(), self.peft_cls
         if self.rank == 0:
             settings = {"rank": lora.dim, "alpha": lora.alpha, "targets": list(lora.target_modules)}
-            told = {"lora": settings, "base": base, "path": str(self.model_path)}
-            write_atomically(Path(hf_ckpt_path) / checkpoints.LORA, json.dumps(told, indent=2))
+            record = {"lora": settings, "base": base, "path": str(self.model_path)}
+            write_atomically(Path(hf_ckpt_path) / checkpoints.LORA, json.dumps(record, indent=2))
 
     def load_checkpoint(self, local_path, *arguments, **named):
-        """As verl does. Raises UserError where the base is not the checkpoint's."""
-        told = json.loads((checkpoints.policy_folder(Path(local_path)) / checkpoints.LORA).read_text())
-        if self.base() != told["base"]:
-            raise initial_weights.other_weights(f"what is trained in {local_path}", self.model_path, told["path"])
+        """Load a checkpoint like verl. Raises UserError where the base is not the checkpoint's."""
+        record = json.loads((checkpoints.policy_folder(Path(local_path)) / checkpoints.LORA).read_text())
+        if self.base() != record["base"]:
+            raise initial_weights.other_weights(f"what is trained in {local_path}", self.model_path, record["path"])
         super().load_checkpoint(local_path, *arguments, **named)
 
     @functools.cache  # noqa: B019  a process has one; no step changes what takes a save's time to gather
     def base(self) -> str:
         """sha256 (hex) of the weights below the adapters, under their Hugging Face names. Every rank takes part."""
         exported = self.bridge.export_hf_weights(self.model, show_progress=False, merge_adapter_weights=False)
-        found = {name.replace(".base_layer", ""): fingerprint(weight) for name, weight in exported}
-        values = torch.stack(list(found.values())).tolist()  # one wait for the device
-        return hashlib.sha256(json.dumps(sorted(zip(found, values, strict=True))).encode()).hexdigest()
+        digests = {name.replace(".base_layer", ""): fingerprint(weight) for name, weight in exported}
+        values = torch.stack(list(digests.values())).tolist()  # one wait for the device
+        return hashlib.sha256(json.dumps(sorted(zip(digests, values, strict=True))).encode()).hexdigest()

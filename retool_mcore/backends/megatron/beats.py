@@ -21,7 +21,7 @@ class MicroBatches:
         self.updates += not forward_only
 
     def taken(self, batches: Iterator) -> Iterator:
-        """One of the micro-batches: those before it are done."""
+        """Beat as a micro-batch is taken: those before it are done."""
         batch = next(batches)
         if os.environ.get("RANK", "0") == "0":
             total = tensordict_utils.get_non_tensor_data(batch, key="num_micro_batch", default=0)

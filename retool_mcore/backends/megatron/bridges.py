@@ -33,8 +33,8 @@ class TiedFolder(SafeTensorIO):
 
     def load_some_hf_weight(self, hf_weight_names: list[str]) -> dict[str, torch.Tensor]:
         names = [EMBEDDING if name == HEAD else name for name in hf_weight_names]
-        found = super().load_some_hf_weight(list(dict.fromkeys(names)))
-        return {name: found[read] for name, read in zip(hf_weight_names, names, strict=True)}
+        weights = super().load_some_hf_weight(list(dict.fromkeys(names)))
+        return {name: weights[read] for name, read in zip(hf_weight_names, names, strict=True)}
 
 
 class TiedBridge:

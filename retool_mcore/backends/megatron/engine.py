@@ -1,7 +1,7 @@
 """verl's Megatron engine with switches of ours, in `parallel.megatron.override_mcore_model_config`.
 
 - `init: random`: Megatron's own seeded initialisation stays, no checkpoint is read; the model's folder needs config and
-  tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part by itself.
+  tokenizer only. Two layouts of one seed hold different weights: Megatron draws each rank's part alone.
 - `fused_log_probs: true`: log-probabilities and entropies by backends/megatron/fused_log_probs.py (CUDA only).
 - `half_logits: true`: they get the logits in the model's type; else Megatron copies them to float32 first.
 - `packing: true`: full micro-batches, planned in milliseconds, by backends/megatron/micro_batches.py, and moved into
@@ -81,7 +81,8 @@ class _Packs(GuardedUpdate):
             sync_tree(Path(local_path))
 
     def load_checkpoint(self, local_path, *arguments, **named):
-        """As verl does, without random states that ranks of another layout saved: Megatron keeps them by tp and pp."""
+        """Load a checkpoint like verl, without random states that ranks of another layout saved: Megatron keeps them by
+        tp and pp."""
         manager, parts = self.checkpoint_mananager, self.checkpoint_mananager.checkpoint_load_contents
         if "extra" in parts:
             saved = load_sharded_metadata(get_extra_dist_checkpoint_path(local_path))
@@ -89,8 +90,8 @@ class _Packs(GuardedUpdate):
                 manager.checkpoint_load_contents = [part for part in parts if part != "extra"]
                 if manager.rank == 0:
                     pp, tp = next(iter(saved.values())).global_shape
-                    told = f"{local_path} is of TP{tp} PP{pp}, and this run is not"
-                    print(f"{told}: random states start anew.", flush=True)
+                    mismatch = f"{local_path} is of TP{tp} PP{pp}, and this run is not"
+                    print(f"{mismatch}: random states start anew.", flush=True)
         with reading.beating():
             super().load_checkpoint(local_path, *arguments, **named)
 
@@ -120,8 +121,8 @@ class _Packs(GuardedUpdate):
         if not self._switch("packing") or loss_function is not None:
             return super().postprocess_micro_batch_func(output, data, forward_only, loss_function, local_cp_size)
         # verl reads its constant loss back from the GPU, which then waits for the next micro-batch.
-        found = transformer_impl.detach_tree(self.prepare_model_outputs(output, data))
-        return torch.ones((), device=data["input_ids"].device), {"loss": 1.0, "metrics": {}, "model_output": found}
+        outputs = transformer_impl.detach_tree(self.prepare_model_outputs(output, data))
+        return torch.ones((), device=data["input_ids"].device), {"loss": 1.0, "metrics": {}, "model_output": outputs}
 
 
 class Engine(_Packs, MegatronEngineWithLMHead):
@@ -157,14 +158,14 @@ class Engine(_Packs, MegatronEngineWithLMHead):
             return super()._lm_head_logits_processor(logits.float(), label, temperature, **options)
         from retool_mcore.backends.megatron import fused_log_probs
 
-        found, entropy = fused_log_probs.log_probs(
+        log_probs, entropy = fused_log_probs.log_probs(
             logits,
             label,
             temperature.clamp(min=1e-8),  # as verl does where a token is padding
             entropy=options["calculate_entropy"],
             group=parallel_state.get_tensor_model_parallel_group(),
         )
-        return {"log_probs": found} | ({} if entropy is None else {"entropy": entropy})
+        return {"log_probs": log_probs} | ({} if entropy is None else {"entropy": entropy})
 
 
 class CriticEngine(_Packs, MegatronEngineWithValueHead):

@@ -30,8 +30,8 @@ def log_probs(logits, labels, temperature, *, entropy: bool, group=None) -> tupl
     shape = labels.shape
     flat = logits.reshape(-1, logits.shape[-1])
     scales = temperature.reshape(-1).float().reciprocal()
-    found, entropies = _LogProbs.apply(flat, labels.reshape(-1), scales, entropy, group)
-    return found.view(shape), entropies.view(shape) if entropy else None
+    values, entropies = _LogProbs.apply(flat, labels.reshape(-1), scales, entropy, group)
+    return values.view(shape), entropies.view(shape) if entropy else None
 
 
 class _LogProbs(torch.autograd.Function):

@@ -20,10 +20,10 @@ from retool_mcore.state.alarms import norm_ratio
 
 
 class GuardedUpdate:
-    """Of verl's Megatron engines; `_switch` reads what alarms.engine_switches gives.
+    """Update guard of verl's Megatron engines; `_switch` reads what alarms.engine_switches returns.
 
-    Metrics, of an update: `broken_updates` and `skipped_updates`, 0 or 1, which verl averages over the step's updates,
-    and `norm_ratio_max`, the norm over the median of those before it in this attempt.
+    Metrics of an update: `broken_updates` and `skipped_updates`, 0 or 1, which verl averages over the step's updates,
+    and `norm_ratio_max`, the norm divided by the median of the norms before it in this attempt.
     """
 
     _norms: deque | None = None

@@ -35,8 +35,8 @@ def watched(finalize: Callable, began: Callable[[], float]) -> Callable:
         late[:] = [*(other for other in late if other == rank), rank] if longest > FACTOR * median else []
         if len(late) == IN_A_ROW and torch.distributed.get_rank() == rank:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-            told = f"{longest:.2f} s of an update, the median rank {median:.2f} s"
-            print(f"Slow: rank {rank} on {node} takes {told}: have its GPU and node looked at.", flush=True)
+            timing = f"{longest:.2f} s of an update, the median rank {median:.2f} s"
+            print(f"Slow: rank {rank} on {node} takes {timing}: have its GPU and node looked at.", flush=True)
         return finalize(*arguments, **named)
 
     return finalized

@@ -37,7 +37,7 @@ class _Buffer(NamedTuple):
 
 
 class PackedLayout:
-    """Where one micro-batch's tokens lie. Its methods take and give what verl's functions of these places do."""
+    """Positions of one micro-batch's tokens. The methods take and return what verl's functions of these places do."""
 
     def __init__(self, batch: TensorDict, device: torch.device):
         """`batch`: on the host (else this waits), with nested (sequences, tokens) `input_ids`; for the loss also
@@ -86,8 +86,8 @@ class PackedLayout:
         return self._nested(tensor.repeat_interleave(lengths, output_size=self.tokens), nested_tensor)
 
     def pad(self, tensor, data):
-        """What belongs to the responses of (tokens of all sequences, ...), nested or not, as (sequences, longest
-        response, ...): that of a token stands at the token before it. Differentiable."""
+        """Return the response values of (tokens of all sequences, ...), nested or not, as (sequences, longest response,
+        ...): the value of a token stands at the token before it. Differentiable."""
         if self.parts is None:
             return PAD.stock(tensor, data)
         values = self._values(tensor)
@@ -127,7 +127,7 @@ class PackedLayout:
         return self.buffers[key]
 
     def _slots(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each response token (response tokens,): where its value is found and where it goes in (sequences x
+        """Return for each response token (response tokens,) the index of its value and its index in (sequences x
         width)."""
         if width not in self.slots:
             prompts, responses = self.parts

@@ -1,6 +1,6 @@
 """The mask audit in the trainer's workers: the gradient that the loss really gives to every token's log-probability.
 
-What the trainer process can check are columns (metrics/audit.py). Between them and the loss lie Ray's object store, the
+What the trainer process can check are columns (metrics/audit.py). Between them and the loss are Ray's object store, the
 mini-batch loader, micro-batches, padding and the shift by one token; so here, where verl calls its loss, the loss is
 differentiated with respect to the log-probabilities that it was given, and a token's weight is that derivative. The
 graph between the two is elementwise arithmetic on one number a token: nothing next to the model's own backward pass.
@@ -60,10 +60,10 @@ def _check(data, gradients: list[torch.Tensor]) -> dict[str, Metric]:
     weighted = ((together != 0) & together.isfinite()).any(0)
     kind, position = data[SPAN_KIND].values(), token_positions(data)
     broken = ~together.isfinite().all(0)[position]
-    found = weighted[position]
-    leaked = found & (kind == INTERPRETER)
+    counted = weighted[position]
+    leaked = counted & (kind == INTERPRETER)
     in_response = torch.zeros_like(weighted).index_fill_(0, position, True)
-    counts = [leaked.sum(), (weighted & ~in_response).sum(), found.sum(), (kind == INTERPRETER).sum(), broken.sum()]
+    counts = [leaked.sum(), (weighted & ~in_response).sum(), counted.sum(), (kind == INTERPRETER).sum(), broken.sum()]
     leaks, in_prompts, with_gradient, interpreter, not_finite = torch.stack(counts).tolist()
     if leaks:
         raise _error(data, int(leaked.nonzero()[0]), "an interpreter token receives a gradient")

@@ -13,5 +13,5 @@ def check_config(verl) -> None:
         validate_config(verl, use_reference_policy=need_reference_policy(verl), use_critic=need_critic(verl))
         omega_conf_to_dataclass(verl.actor_rollout_ref.rollout)
     except (ValueError, TypeError, AssertionError, NotImplementedError, InstantiationException) as error:
-        said = " ".join(str(getattr(error, "__cause__", None) or error).split()).removesuffix(".")
-        raise UserError(f"verl refuses its configuration: {said}.") from error
+        reason = " ".join(str(getattr(error, "__cause__", None) or error).split()).removesuffix(".")
+        raise UserError(f"verl refuses its configuration: {reason}.") from error

@@ -1,7 +1,7 @@
 """PPO's critic: verl's value model on Megatron, in the processes of the policy.
 
 What verl 0.9.1 does itself: a value head in the place of the output layer, values, generalised advantages, the clipped
-value loss, `critic/` beside `actor/` in every checkpoint. Here is what it leaves open.
+value loss, `critic/` next to `actor/` in every checkpoint. This module adds what verl leaves open.
 """
 
 from verl.single_controller.base.decorator import Dispatch, register

@@ -185,8 +185,8 @@ class Engines:
 
     # -- the weights --------------------------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Where they share devices, the rollout engines give their memory to the trainer. Turns in progress go on after
-        the next push."""
+        """Make rollout engines that share devices with the trainer free their memory for it. Turns in progress go on
+        after the next push."""
         if self.partial:
             self.transport.abort_replicas()
         if not self.apart:
@@ -334,6 +334,6 @@ def _replica() -> type:
 
 
 def _metrics(output, role: str) -> dict[str, float]:
-    found = rename_dict(tensordict_utils.get(output, "metrics"), f"{role}/")
-    found[f"perf/mfu/{role}"] = found.pop(f"{role}/mfu")
-    return reduce_metrics(found)
+    metrics = rename_dict(tensordict_utils.get(output, "metrics"), f"{role}/")
+    metrics[f"perf/mfu/{role}"] = metrics.pop(f"{role}/mfu")
+    return reduce_metrics(metrics)

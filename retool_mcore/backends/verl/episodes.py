@@ -80,7 +80,7 @@ class Episodes:
         return made
 
     def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager:
-        """What surrounds an episode and its score; nothing here (backends/verl/tracing.py)."""
+        """Return the context around an episode and its score; empty here (backends/verl/tracing.py)."""
         return nullcontext()
 
     async def run(
@@ -191,9 +191,9 @@ class Episodes:
         )
         # The engine records the experts of all tokens before a turn as well, so the last turn's record is whole.
         if (experts := outputs[-1].routed_experts) is not None:
-            found = np.asarray(experts, np.int16)[: sample.length]
-            sample.experts = np.zeros((sample.length, *found.shape[1:]), np.int16)
-            sample.experts[: len(found)] = found  # the engine has read all but the last turn's last token
+            routed = np.asarray(experts, np.int16)[: sample.length]
+            sample.experts = np.zeros((sample.length, *routed.shape[1:]), np.int16)
+            sample.experts[: len(routed)] = routed  # the engine has read all but the last turn's last token
         facts = {
             "trajectory": packed,
             "policy_text": answer_text(trajectory, self.tokenizer),

@@ -25,7 +25,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Block(NamedTuple):
-    """Where a slice lies in the whole tensor, and its share of the fingerprint (int64, modulo 2**64)."""
+    """The position of a slice in the whole tensor, and its share of the fingerprint (int64, modulo 2**64)."""
 
     row: int
     column: int
@@ -61,18 +61,18 @@ def fingerprint(block: torch.Tensor, row: int = 0, column: int = 0) -> torch.Ten
 
 
 def whole(blocks_of_ranks: Iterable[Mapping[str, Iterable[Block]]]) -> tuple[dict[str, Whole], list[str]]:
-    """(tensors put together from all ranks' blocks, names of those of which two ranks hold different copies)."""
-    found: dict[str, dict[tuple, int]] = {}
+    """Return (tensors put together from all ranks' blocks, names of tensors whose copies differ between ranks)."""
+    collected: dict[str, dict[tuple, int]] = {}
     differing = []
     for blocks in blocks_of_ranks:
         for name, pieces in blocks.items():
             for *place, value in map(tuple, pieces):
-                if found.setdefault(name, {}).setdefault(tuple(place), value) != value and name not in differing:
+                if collected.setdefault(name, {}).setdefault(tuple(place), value) != value and name not in differing:
                     differing.append(name)
     half = 1 << 63  # of int64's range, to which the sum is brought back
     return {
         name: Whole(sum(rows * cols for _, _, rows, cols in pieces), (sum(pieces.values()) + half) % (2 * half) - half)
-        for name, pieces in found.items()
+        for name, pieces in collected.items()
     }, differing
 
 

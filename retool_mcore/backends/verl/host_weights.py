@@ -32,7 +32,7 @@ class HostWeights(CheckpointEngine):
         self.rank = -1
 
     def prepare(self) -> tuple[str, int]:
-        """Where this worker could be met: its address and a port that it holds."""
+        """Return the address of this worker and a port that it holds."""
         address = ray.util.get_node_ip_address().strip("[]")
         listener = socket.create_server((address, 0))  # the store itself would listen on all addresses
         port = listener.getsockname()[1]

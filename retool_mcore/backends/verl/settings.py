@@ -1,4 +1,4 @@
-"""From the run's configuration to what verl's RL trainer gets: its own section, and where our pieces find theirs."""
+"""Convert the run's configuration to that of verl's RL trainer: its own section, and the one that our parts read."""
 
 from pathlib import Path
 
@@ -33,11 +33,15 @@ def write_episode(config, path: Path) -> None:
 
 def evaluation_set(config) -> dict | None:
     """How the trainer validates on the evaluation set as well; None: it does not."""
-    named = {found.name: found for found in validation_sets(config)} if "held_back_files" in config.data else {}
-    if (found := named.get(EVALUATION)) is None:
+    named = (
+        {validation_set.name: validation_set for validation_set in validation_sets(config)}
+        if "held_back_files" in config.data
+        else {}
+    )
+    if (validation_set := named.get(EVALUATION)) is None:
         return None
-    sampling = {"temperature": found.temperature, "top_p": found.top_p}
-    return {"files": list(map(str, found.files)), "samples": found.samples, "sampling": sampling}
+    sampling = {"temperature": validation_set.temperature, "top_p": validation_set.top_p}
+    return {"files": list(map(str, validation_set.files)), "samples": validation_set.samples, "sampling": sampling}
 
 
 def verl_config(config, stage_dir: Path):

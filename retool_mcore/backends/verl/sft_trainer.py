@@ -76,8 +76,8 @@ class ColdStart(SFTTrainer):
     """verl's SFT trainer with `total_training_steps` that may span epochs, our checkpoints, and timed steps."""
 
     def _build_dataloader(self):
-        """As verl's, in the order that the run's seed draws, with all rows of the validation: verl 0.9.1 reads no seed
-        here and drops the rows behind the last whole batch."""
+        """Build verl's loaders in the order that the run's seed draws, with all validation rows: verl 0.9.1 reads no
+        seed here and drops the rows after the last whole batch."""
         if self.val_dataset:
             self.val_dataset, self.validated = FilledUp(self.val_dataset, self.config.data.train_batch_size), 0
             client = self.training_client
@@ -113,7 +113,7 @@ class ColdStart(SFTTrainer):
         self.training_client.train_batch = partial(self._train_batch, self.training_client.train_batch)
 
     def _train_batch(self, train_batch, data):
-        """One step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
+        """Run one step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
         if self.stopping:
             raise stop.StopRequested(self.ckpt_handler.saved_step)
         start, tokens = time.monotonic(), data["input_ids"].values().numel()
@@ -151,10 +151,10 @@ class ColdStart(SFTTrainer):
     def _said_by_first_rank(self) -> tuple[bool, bool, dict[str, float]]:
         """Whether it sees a reason to stop and whether a save is due, which the ranks would see at different moments,
         and the metrics of a checkpoint that has become whole: another rank may be the one that logs."""
-        said: list = [None] * 3
+        decisions: list = [None] * 3
         if self.rank == 0:
             requested = stop.requested(Path(self.config.trainer.default_local_dir).parent)
-            said = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
+            decisions = [requested or not self.schedule.another_fits(), self.schedule.due(), self.ckpt_handler.saved]
             self.ckpt_handler.saved = {}
-        torch.distributed.broadcast_object_list(said, src=0)
-        return said[0], said[1], said[2]
+        torch.distributed.broadcast_object_list(decisions, src=0)
+        return decisions[0], decisions[1], decisions[2]

@@ -1,6 +1,6 @@
 """One policy turn from verl's client; where a push of new weights interrupts it, the rest is drawn with new noise.
 
-verl has a client that resumes an interrupted turn by itself, with the same sampling parameters: the engine then seeds
+verl has a client that resumes an interrupted turn on its own, with the same sampling parameters: the engine then seeds
 its generator again, and the noise that chose the first tokens chooses the next ones as well. So each part of a turn is
 a request of its own here, by verl's plain client.
 """

@@ -83,20 +83,21 @@ class VerifyingWorker(GpuWatchingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def recorded_push(self) -> tuple[dict[str, str], dict[str, float]] | None:
-        """Of the rank that sent to engines elsewhere: (arguments of their verify_weights, {tensors, bytes})."""
+        """Return the push of the rank that sent to engines elsewhere: (arguments of their verify_weights, {tensors,
+        bytes})."""
         if self.exported is None:
             return None
         return self._message(), self.told
 
     def _message(self) -> dict[str, str]:
-        assert self.exported is not None, "verl pushes its weights otherwise than it did: nothing was recorded"
+        assert self.exported is not None, "update_weights() exported no tensors: verl's push has changed"
         return {"exported": json.dumps(self.exported), "dtype": self.config.rollout.dtype}
 
 
 def exported_once(seen: list[tuple[str, int, torch.Tensor]]) -> dict[str, Whole]:
     """The tensors of a push by name, from (name, elements, fingerprint () int64) of each that was exported.
 
-    A tied embedding lies on the first and on the last pipeline stage, and mbridge exports both copies under one name.
+    A tied embedding is on the first and on the last pipeline stage, and mbridge exports both copies under one name.
     Raises PushError when two copies differ.
     """
     values = torch.stack([value for _, _, value in seen]).tolist()  # one wait for the device
@@ -113,7 +114,7 @@ def refused():
     try:
         yield
     except Exception as error:
-        found = _FOUND.search(str(error))
-        if found is None:
+        match = _FOUND.search(str(error))
+        if match is None:
             raise
-        raise PushError(found[0]) from None
+        raise PushError(match[0]) from None

@@ -59,9 +59,9 @@ class VerifyingExtension(vLLMColocateWorkerExtension):
         ranks: list[Any] = [None] * group.world_size
         torch.distributed.all_gather_object(ranks, own, group=group.cpu_group)
         expected = {name: Whole(*value) for name, value in json.loads(exported).items()}
-        found = compare(model, expected, ranks)
-        if found is not None:
-            raise RuntimeError(f"{STOPS}: {found}.")
+        mismatch = compare(model, expected, ranks)
+        if mismatch is not None:
+            raise RuntimeError(f"{STOPS}: {mismatch}.")
 
 
 def compare(model: torch.nn.Module, exported: dict[str, Whole], ranks: list[dict[str, list[Block]]]) -> str | None:
@@ -77,10 +77,10 @@ def fingerprints(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, list[B
         places.append((name, row, column, len(piece), piece.numel() // max(len(piece), 1)))
         shares.append(fingerprint(piece if name.endswith((FP8, SCALES)) else piece.to(dtype), row, column))
     values = torch.stack(shares).tolist()  # one wait for the device
-    found: dict[str, list[Block]] = {}
+    blocks: dict[str, list[Block]] = {}
     for (name, row, column, rows, columns), value in zip(places, values, strict=True):
-        found.setdefault(name, []).append(Block(row, column, rows, columns, value))
-    return found
+        blocks.setdefault(name, []).append(Block(row, column, rows, columns, value))
+    return blocks
 
 
 def slices(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int, int]]:
@@ -134,7 +134,7 @@ def _layer_slices(module, kind: str, held: torch.Tensor, names: list[str]) -> It
 
 
 def _expert_slices(module, kind: str, held: torch.Tensor, name: str) -> Iterator[tuple]:
-    """`held`: (experts, rows, columns), of each expert this rank's share; gate and up lie below each other."""
+    """`held`: (experts, rows, columns), of each expert this rank's share; gate above up."""
     backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "unknown")
     if module.expert_map is not None or backend not in PLAIN_EXPERTS:
         raise RuntimeError(

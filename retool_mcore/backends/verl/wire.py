@@ -45,7 +45,7 @@ def sent(batch, columns: list[str], **settings) -> TensorDict:
 
 
 def whole(data: TensorDict) -> TensorDict:
-    """What verl's engines read, of a worker's part of what was `sent`."""
+    """Return the fields that verl's engines read, from a worker's part of what was `sent`."""
     prompts, responses = ([row.long() for row in data[name].unbind()] for name in ("prompts", "responses"))
     ids = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
     made = {"prompts": prompts, "responses": responses, "input_ids": ids}

@@ -78,12 +78,12 @@ def validate(kind: type[Kind], value: Any, key: str = "", first: Collection[str]
         return _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
         errors = error.errors()
-    found = [(_name(key, one), one) for one in errors if not (partial and one["type"] == "missing")]
-    if not found:
+    refused = [(_name(key, one), one) for one in errors if not (partial and one["type"] == "missing")]
+    if not refused:
         return None  # type: ignore[return-value]
     # A misspelt key is missing, too.
-    found.sort(key=lambda one: (one[1]["type"] != "extra_forbidden", one[0] not in first))
-    raise UserError(_sentence(*found[0]))
+    refused.sort(key=lambda one: (one[1]["type"] != "extra_forbidden", one[0] not in first))
+    raise UserError(_sentence(*refused[0]))
 
 
 def _name(key: str, error: ErrorDetails) -> str:

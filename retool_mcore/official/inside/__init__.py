@@ -1,4 +1,4 @@
-"""What runs inside the sandbox: sources that `grader.py` sends there. No module of the package imports them.
+"""Sources that `grader.py` sends into the sandbox, where they run. No module of the package imports them.
 
 They import the standard library, the graders' packages and each other.
 """

@@ -55,7 +55,7 @@ def score(category: str, function: str, possible_answer: str, calls: list[dict] 
         return 0.0
     language = next((one for one in (Language.JAVASCRIPT, Language.JAVA) if category.endswith(one.value)), None)
     try:
-        found = ast_checker(described, decoded, accepted, language or Language.PYTHON, category, _MODEL)
+        verdict = ast_checker(described, decoded, accepted, language or Language.PYTHON, category, _MODEL)
     except Exception:
         return 0.0
-    return float(found["valid"] is True)
+    return float(verdict["valid"] is True)

@@ -112,7 +112,7 @@ def score(family: str, entry: str, answer: str) -> float:
 
 def _official(scorer, answer: str, entry: dict) -> float:
     try:
-        found = float(scorer.score_answer(answer, entry))
+        result = float(scorer.score_answer(answer, entry))
     except Exception:
         return 0.0
-    return found if math.isfinite(found) else 0.0
+    return result if math.isfinite(result) else 0.0

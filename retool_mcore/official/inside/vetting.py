@@ -39,7 +39,7 @@ def refusal(code: CodeType, names: Iterable[str]) -> str:
 
 
 def _content(code: CodeType) -> tuple:
-    """What code does, whatever features of the future its text was compiled with."""
+    """Return the content of the code, independent of the future features that its text was compiled with."""
     return code.co_code, code.co_names, code.co_consts
 
 

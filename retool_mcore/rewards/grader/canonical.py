@@ -1,8 +1,8 @@
 """Exact canonical forms: quotients of polynomials over the rationals extended by real roots of rationals, i, pi and e.
 
 A polynomial is a dict from a monomial to its coefficient (never 0); a monomial is a frozenset of
-(atom, exponent). Atoms are primes (their exponents lie in (0, 1); products of such roots are linearly independent over
-the rationals, Besicovitch 1940), symbols, powers ("power", base, monomial) of which the exponent's coefficient is the
+(atom, exponent). Atoms are primes (their exponents are in (0, 1); products of such roots are linearly independent over
+the rationals, Besicovitch 1940), symbols, powers ("power", base, monomial) whose exponent's coefficient is the
 atom's exponent, logarithms of primes, and opaque terms such as arcsin(x), which are only known to equal themselves.
 Trigonometric and hyperbolic functions are sums of powers of e, so that their identities are identities of polynomials.
 """
@@ -16,7 +16,7 @@ MAX_BITS = 40_000
 MAX_RADICAND = 10**8
 ONE: frozenset = frozenset()
 
-# The power of e of which the exponent is a multiple of i pi.
+# The power of e whose exponent is a multiple of i pi.
 TURN = ("power", "e", frozenset([("i", 1), ("pi", 1)]))
 
 Poly = dict
@@ -171,7 +171,7 @@ class Form:
 
     @property
     def is_power(self) -> bool:
-        """Whether it is one monomial of which each atom stands for a positive number."""
+        """Whether it is one monomial whose atoms all stand for positive numbers."""
         return set(self.bottom) == {ONE} and len(self.top) == 1 and all(map(_is_positive, self.atoms))
 
 
@@ -184,7 +184,7 @@ def _is_positive(atom) -> bool:
 @lru_cache(maxsize=1024)
 def _factors(value: Fraction) -> tuple[tuple[int, int], ...]:
     """(prime, exponent) of a positive rational."""
-    found = []
+    factors = []
     for number, sign in ((value.numerator, 1), (value.denominator, -1)):
         if number > MAX_RADICAND:
             raise TooHard("radicand too large")
@@ -197,9 +197,9 @@ def _factors(value: Fraction) -> tuple[tuple[int, int], ...]:
                 number //= divisor
                 count += 1
             if count:
-                found.append((divisor, count * sign))
+                factors.append((divisor, count * sign))
             divisor += 1 if divisor == 2 else 2
-    return tuple(found)
+    return tuple(factors)
 
 
 def _root_of_rational(value: Fraction, exponent: Fraction) -> Form:

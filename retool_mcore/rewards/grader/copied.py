@@ -56,22 +56,22 @@ def _stands_in(answer: str, question: str) -> bool:
 
 def _formulas(question: str) -> list[object]:
     """The forms of the formulas between the question's mathematical delimiters."""
-    found = []
+    formulas = []
     for match in list(_FORMULA.finditer(question))[:_MOST_FORMULAS]:
         try:
-            found.append(_form(build(normal_form(next(filter(None, match.groups()))))))
+            formulas.append(_form(build(normal_form(next(filter(None, match.groups()))))))
         except (Unreadable, RecursionError):
             continue
-    return found
+    return formulas
 
 
 def _form(node: Node) -> object:
-    """What the form of an answer is: its parts in order, sums and products without their order."""
+    """Return the form of an answer: its parts in order, sums and products without their order."""
     if node.kind == "relation" and set(node.operators) == {"="}:
         return _form(node.items[-1])
     if node.kind == "scalar":
-        found = parsed(split(node.text).number)
-        return _shape(found.tree) if found else (phrase(node.text) or node.text)
+        expression = parsed(split(node.text).number)
+        return _shape(expression.tree) if expression else (phrase(node.text) or node.text)
     return tuple(_form(item) for item in node.items)
 
 

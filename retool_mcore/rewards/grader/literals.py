@@ -28,7 +28,7 @@ def _based(text: str) -> tuple[str, str, int] | None:
 
 
 def same_digits(a: str, t: str) -> bool | None:
-    """Whether answer `a` and truth `t`, of which one has a base of its own, or both are codes, are the same.
+    """Whether answer `a` and truth `t` are the same; one has a base of its own, or both are codes.
 
     None where they are neither. A truth in base ten takes the value in any base; a truth in another base takes that
     base's digits alone, and not its value in base ten, which the question may have given.

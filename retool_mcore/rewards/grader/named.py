@@ -22,8 +22,8 @@ def values(node: Node, in_order: bool = False) -> tuple[Node, ...]:
         equation = item.kind == "relation" and set(item.operators) == {"="}
         return (relations.assigned(item, is_truth=True) if equation else None) or item
 
-    told = in_order and None not in names and "".join(sorted(names)) in ascii_lowercase
-    return tuple(value(item) for item in (sorted(node.items, key=name_of) if told else node.items))
+    by_name = in_order and None not in names and "".join(sorted(names)) in ascii_lowercase
+    return tuple(value(item) for item in (sorted(node.items, key=name_of) if by_name else node.items))
 
 
 def names_of(node: Node) -> set[str]:

@@ -61,7 +61,7 @@ class Unreadable(ValueError):
 
 
 def _depths(text: str):
-    """(position, character or command, depth) of what lies outside words; brackets count whatever their kind."""
+    """(position, character or command, depth) of everything outside words; brackets count whatever their kind."""
     depth = at = 0
     while at < len(text):
         c = text[at]
@@ -94,13 +94,13 @@ def _depths(text: str):
 def _split(text: str, separators, mark: re.Pattern | None = None) -> tuple[list[str], list[str]]:
     if mark is not None and not mark.search(text):  # the scan costs as much as everything else
         return [text], []
-    parts, found, start = [], [], 0
+    parts, matches, start = [], [], 0
     for at, token, depth in _depths(text):
         if depth == 0 and at >= start and (length := separators(text, at, token)):
             parts.append(text[start:at].strip())
-            found.append(text[at : at + length].strip())
+            matches.append(text[at : at + length].strip())
             start = at + length
-    return [*parts, text[start:].strip()], found
+    return [*parts, text[start:].strip()], matches
 
 
 def _list_separator(text: str, at: int, token: str) -> int:
@@ -150,9 +150,9 @@ def build(text: str, nesting: int = 0) -> Node:
         groups, _ = _split(text, _any_of(";"))
         if len(groups) > 1 and any("," in group for group in groups):
             return Node("list", text, tuple(build(group, nesting + 1) for group in groups if group), join=",")
-    items, found = _split(text, _list_separator, _LISTED)
+    items, separators = _split(text, _list_separator, _LISTED)
     if len(items) > 1:
-        return _list(text, items, found, nesting)
+        return _list(text, items, separators, nesting)
     parts, operators = _split(text, _relation_separator, _RELATION)
     if len(parts) > 1:
         if not all(parts) or r"\pm" in parts[0] + "".join(operators):
@@ -190,9 +190,9 @@ def _single(text: str, nesting: int) -> Node:
         rows = [row.split("&") for row in re.split(r" *\\\\ *", match[1]) if row.strip()]
         if any(len(row) != 2 for row in rows):
             raise Unreadable("cases")
-        told = [(value.strip(" ,"), _IF.sub("", condition, 1)) for value, condition in rows]
+        cases = [(value.strip(" ,"), _IF.sub("", condition, 1)) for value, condition in rows]
         return Node(
-            "cases", text, tuple(Node("row", "&".join(t), tuple(build(x, nesting + 1) for x in t)) for t in told)
+            "cases", text, tuple(Node("row", "&".join(t), tuple(build(x, nesting + 1) for x in t)) for t in cases)
         )
     if r"\begin{" in text and (rows := _sum_of_matrices(text)):
         nodes = tuple(Node("row", "&".join(row), tuple(build(cell, nesting + 1) for cell in row)) for row in rows)

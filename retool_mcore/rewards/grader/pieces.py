@@ -28,7 +28,7 @@ Point = dict[str, float]
 
 
 class Branches:
-    """What two trees have that is another function from place to place.
+    """Parts of two trees that are another function from place to place.
 
     kinks: (tree, whether it is rounded) of each argument of a floor, absolute value, root or logarithm. counted:
     letters of factorials and binomials, which are integers. rounded: letters inside of a floor or ceiling.
@@ -78,11 +78,11 @@ def letters(tree: tuple) -> set[str]:
     """The symbols of a tree that are not constants."""
     if tree[0] == "sym":
         return {tree[1]} - CONSTANTS
-    found: set[str] = set()
+    names: set[str] = set()
     for part in tree[1:]:
         if isinstance(part, tuple):
-            found |= letters(part)
-    return found
+            names |= letters(part)
+    return names
 
 
 def is_monomial(tree: tuple) -> bool:
@@ -148,9 +148,9 @@ def _along(name: str, row: Point, kinks: list[tuple[tuple, bool]], real: Callabl
 
 
 def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[float]:
-    """Where an argument of a branch crosses 0 or touches it, or any integer when it is rounded."""
+    """Return the places where an argument of a branch crosses 0 or touches it, or any integer when it is rounded."""
     known = [(at, y) for at in _GRID if (y := value(at)) is not None]
-    found: list[float] = []
+    places: list[float] = []
     for (a, left), (b, right) in zip(known, known[1:], strict=False):
         if rounds and math.floor(left) != math.floor(right):
             level = math.floor(min(left, right)) + 1
@@ -158,17 +158,18 @@ def _places(value: Callable[[float], float | None], rounds: bool) -> Iterable[fl
             level = 0
         else:
             continue
-        found.append(_root(lambda at, level=level: value(at), a, left, b, right, level))
+        places.append(_root(lambda at, level=level: value(at), a, left, b, right, level))
     if not rounds:
         for (a, left), (b, mid), (c, right) in zip(known, known[1:], known[2:], strict=False):
             if abs(mid) <= abs(left) and abs(mid) <= abs(right):
-                found.append(_least(value, a, b, c))
-    found.sort(key=abs)
-    return found[:_MOST_KINKS]
+                places.append(_least(value, a, b, c))
+    places.sort(key=abs)
+    return places[:_MOST_KINKS]
 
 
 def _root(value: Callable, a: float, left: float, b: float, right: float, level: float) -> float:
-    """Where `value` crosses `level` between a and b, by false position that halves a side which stays (Illinois)."""
+    """Return where `value` crosses `level` between a and b, by false position that halves a side which stays
+    (Illinois)."""
     left, right = left - level, right - level
     for _ in range(40):
         middle = b - right * (b - a) / (right - left) if right != left else (a + b) / 2
@@ -186,7 +187,7 @@ def _root(value: Callable, a: float, left: float, b: float, right: float, level:
 
 
 def _least(value: Callable, a: float, b: float, c: float) -> float:
-    """Where the absolute value is least between a and c, by golden sections."""
+    """Return where the absolute value is least between a and c, by golden sections."""
     ratio = (math.sqrt(5) - 1) / 2
 
     def size(at: float) -> float:

@@ -1,4 +1,4 @@
-"""Sets of real numbers, however they are said: intervals, conditions, what is left out, as intervals in order."""
+"""Sets of real numbers, however they are written: intervals, conditions, what is left out, as intervals in order."""
 
 import itertools
 import math
@@ -45,17 +45,17 @@ def _piece(low: str, high: str, closed: tuple[bool, bool]) -> tuple[Piece, ...] 
 
 
 def _union(pieces) -> tuple[Piece, ...]:
-    """Pieces that touch or lie in each other as one."""
-    found: list[Piece] = []
+    """Merge pieces that touch or contain each other."""
+    merged: list[Piece] = []
     for piece in sorted(pieces, key=lambda p: (p.low, not p.closed[0])):
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last and (last.high > piece.low or (last.high == piece.low and (last.closed[1] or piece.closed[0]))):
             if (piece.high, piece.closed[1]) > (last.high, last.closed[1]):
                 ends, closed = (last.ends[0], piece.ends[1]), (last.closed[0], piece.closed[1])
-                found[-1] = Piece(last.low, piece.high, ends, closed)
+                merged[-1] = Piece(last.low, piece.high, ends, closed)
         else:
-            found.append(piece)
-    return tuple(found)
+            merged.append(piece)
+    return tuple(merged)
 
 
 def _complement(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
@@ -147,10 +147,10 @@ def _of_list(node: Node) -> Region | None:
 
 def _condition(node: Node) -> Region | None:
     if node.kind == "relation" and node.operators == ("=",) and (value := assigned(node, is_truth=True)):
-        found = region(Node("set", value.text, (value,)))
-        return replace(found, name=node.items[0].text) if found else None
-    if node.kind == "relation" and node.operators == (r"\in",) and (found := region(node.items[1])):
-        return replace(found, name=node.items[0].text)
+        interval = region(Node("set", value.text, (value,)))
+        return replace(interval, name=node.items[0].text) if interval else None
+    if node.kind == "relation" and node.operators == (r"\in",) and (interval := region(node.items[1])):
+        return replace(interval, name=node.items[0].text)
     return region(node)
 
 

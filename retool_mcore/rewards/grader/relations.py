@@ -1,4 +1,4 @@
-"""What a relation or an interval amounts to: the value it assigns, the interval it describes, its sides' difference."""
+"""The meaning of a relation or an interval: the value it assigns, the interval it describes, its sides' difference."""
 
 import math
 import re
@@ -69,17 +69,18 @@ def reduced(node: Node, modulus: Node) -> Node:
 
 
 def assigned(relation: Node, is_truth: bool) -> Node | None:
-    """What an equation gives to its left side; None when that is no name but part of an equation to be solved."""
+    """Return the value that an equation gives to its left side; None when the left side is no name but part of an
+    equation to be solved."""
     left, last = relation.items[0], relation.items[-1]
     if left.kind not in ("scalar", "bracket") or last.kind == "relation" or (phrase(left.text) and phrase(last.text)):
         return None
-    # `not x = 5`, `x = 6 instead of x = 5`, `D = C`: said of the value, not its name.
-    said = {word.lower() for item in relation.items[:-1] for word in _SAID.findall(item.text)}
-    if said & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
+    # `not x = 5`, `x = 6 instead of x = 5`, `D = C`: about the value, not its name.
+    words = {word.lower() for item in relation.items[:-1] for word in _SAID.findall(item.text)}
+    if words & CLAIM_WORDS or (_CAPITAL.fullmatch(left.text) and _CAPITAL.fullmatch(last.text)):
         return None
     numbers = [(item.text, parsed(split(item.text).number)) for item in relation.items[:-1]]
-    found = parsed(split(last.text).number)
-    letters = found.symbols if found else frozenset("?")
+    expression = parsed(split(last.text).number)
+    letters = expression.symbols if expression else frozenset("?")
     valued = [
         text
         for text, tree in numbers

@@ -38,8 +38,8 @@ def _same_quantity(a: units.Quantity, t: units.Quantity) -> bool | None:
         if as_value is not False:
             return as_value
         # A question that asks for a percentage takes the bare number; a plain truth below 1 is a fraction.
-        found = form(t.number)
-        value = found.rational() if found is not None else None
+        exact = form(t.number)
+        value = exact.rational() if exact is not None else None
         return False if t.kind == "" and value is not None and abs(value) < 1 else same
     if "degree" in kinds and same is not True:
         degrees, other = (a, t) if a.kind == "degree" else (t, a)

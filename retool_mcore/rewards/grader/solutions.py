@@ -1,4 +1,4 @@
-"""Families of solutions over the integers, as terms of which a letter is any integer."""
+"""Families of solutions over the integers, as terms with a letter for any integer."""
 
 import re
 
@@ -11,7 +11,7 @@ _LETTER = r"(?<![\\A-Za-z]){}(?![A-Za-z])"
 
 
 def family(answer: str, truth: str) -> tuple[str, str]:
-    r"""Where the truth says that a letter of it is any integer: both without that clause, the letter the same."""
+    r"""Return both sides without the truth's clause that a letter is any integer, with the same letter."""
     terms, name = _family(truth)
     ours, other = _family(answer)
     letters = set(re.findall(_LETTER.format("[kmn]"), ours))

@@ -29,7 +29,7 @@ def _all(verdicts: Iterable[bool | None]) -> bool | None:
 def _same_texts(answer: str, truth: str) -> bool | None:
     """The verdict on two normal forms."""
     answer, truth = solutions.family(answer, truth)
-    if answer == truth or (len(said := _said(answer)) > 4 and said == _said(truth)):
+    if answer == truth or (len(wording := _said(answer)) > 4 and wording == _said(truth)):
         return True
     if (verdict := choice(answer, truth, same_scalar)) is not None:
         return verdict
@@ -287,7 +287,7 @@ def _said(text: str) -> str:
 
 
 def _holds_value(node: Node) -> bool:
-    r"""Of a set's only element: `\{\{5\}\}` is not `\{5\}`, and `\{\emptyset\}` not `\emptyset`."""
+    r"""Whether a set's only element holds a value: `\{\{5\}\}` is not `\{5\}`, and `\{\emptyset\}` not `\emptyset`."""
     return node.kind in ("scalar", "relation") and node.text != r"\emptyset"
 
 
@@ -315,7 +315,7 @@ def decide(answer: str, truth: str, rounded: bool = False) -> bool | None:
     """Whether `answer` means the same as `truth`; None when no rule decides it.
 
     rounded: whether a decimal of enough places stands for the exact value, `1.414214` for the root of 2.
-    Equal texts are equal, an empty side is not, and different texts of which one is longer than MAX_CHARS are not.
+    Equal texts are the same; an empty side is not, nor are different texts when one is longer than MAX_CHARS.
     """
     if not answer.strip() or not truth.strip():
         return False

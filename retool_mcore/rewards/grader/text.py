@@ -65,7 +65,7 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 FUNCTION_NAMES = frozenset(TABLES["functions"].split())
-# Words that say something about a value (`not 5`), and names of which expressions are made.
+# Words that say something about a value (`not 5`), and names that expressions are made of.
 CLAIM_WORDS = frozenset(TABLES["claims"].split())
 FORMS = FUNCTION_NAMES.union(TABLES["forms"].split(), GREEK_NAMES)
 

@@ -108,10 +108,10 @@ def parse_unit(text: str) -> Unit | None:
                 prefix = 2
             elif name in ("cubic", "cu"):
                 prefix = 3
-            elif found := _lookup(name):
-                total = found[1] * power * prefix * (-1 if n else 1)
-                dims[found[0]] = dims.get(found[0], 0) + total
-                scale *= found[2] ** (power * prefix * (-1 if n else 1))
+            elif entry := _lookup(name):
+                total = entry[1] * power * prefix * (-1 if n else 1)
+                dims[entry[0]] = dims.get(entry[0], 0) + total
+                scale *= entry[2] ** (power * prefix * (-1 if n else 1))
                 prefix = 1
             elif name.lower() in _NOT_UNITS:
                 return None
@@ -172,7 +172,7 @@ def joined(text: str) -> str:
 
 
 def split_letter(text: str) -> Quantity | None:
-    """As `split` for `5 m`, which may also be a product; None when it does not look so."""
+    """Split like `split` for `5 m`, which may also be a product; None when it does not look so."""
     match = _LETTER.search(text)
     if not match:
         return None

@@ -38,8 +38,8 @@ def parsed(text: str) -> Parsed | None:
 
 def form(text: str) -> canonical.Form | None:
     """The canonical form of `text`, None when it has none within the limits."""
-    found = parsed(text)
-    return None if found is None else _form(found.tree)
+    expression = parsed(text)
+    return None if expression is None else _form(expression.tree)
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +67,7 @@ def _decimal_logs(tree: tuple) -> tuple:
 
 def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
     """Whether `decimal`, written with so many places, is `exact` rounded or cut off there."""
-    places = min(places, 12)  # beyond lies the noise of binary floats
+    places = min(places, 12)  # more places are the noise of binary floats
     digits = len(str(abs(int(decimal * 10**places))).lstrip("0"))
     if not ROUNDED.get() or places < ROUNDED_PLACES or digits < ROUNDED_DIGITS:
         return False
@@ -78,7 +78,7 @@ def _rounds_to(decimal: Fraction, places: int, exact) -> bool:
 
 
 def _rounded(a: Parsed, b: Parsed, symbols: frozenset) -> bool | None:
-    """Comparison of constants of which one is a decimal; the other may be exact, or a decimal of other length."""
+    """Comparison of constants, one of them a decimal; the other may be exact, or a decimal of another length."""
     if symbols - {"pi", "e"}:
         return None
     try:

@@ -13,7 +13,8 @@ _ADJECTIVES = frozenset(["or", "and", "even", "other"])  # claims elsewhere, `no
 
 
 def _nothing(words: str) -> str | None:
-    """What a phrase says that there is none of, `integer roots`; "" where it does not say of what; None for others."""
+    """Return what a phrase says there is none of, `integer roots`; "" where it does not name it; None for other
+    phrases."""
     if _SAME.get(words, words) == "no solution" or words == "there are none":
         return ""
     match = _NO.fullmatch(words)
@@ -23,7 +24,7 @@ def _nothing(words: str) -> str | None:
 
 
 def same_words(a: str, t: str) -> bool | None:
-    """The verdict on two scalars of which at least one is a phrase."""
+    """The verdict on two scalars, at least one of them a phrase."""
     left, right = (side and re.sub(r"^(?:the|a|an) ", "", side) for side in (phrase(a), phrase(t)))
     if left is not None and right is not None:
         if _SAME.get(left, left) == _SAME.get(right, right):

@@ -20,8 +20,8 @@ TMP_OPTIONS = f"size={FOLDER_MB}m,nr_inodes={FOLDER_FILES},mode=700"
 
 @dataclass(frozen=True)
 class Confinement:
-    """What all programs of a server share. `folders`: what they may read besides the system's libraries, but for the
-    folders `hidden` in them; `protected`: process ids that they may not signal where they could see them."""
+    """Limits that all programs of a server share. `folders`: what they may read in addition to the system's libraries,
+    except the folders `hidden` in them; `protected`: process ids that they may not signal where they could see them."""
 
     level: str
     folders: list[str]

@@ -76,7 +76,7 @@ def _check(confinement: Confinement, init: int | None, work_dir: str) -> None:
 
 
 def _outcome(attempt: Callable[[], None], init: int | None = None) -> str:
-    """What goes wrong, "" for nothing, when a child process makes the attempt."""
+    """Return what goes wrong when a child process makes the attempt, "" for nothing."""
     reader, writer = os.pipe()
     child = os.fork() if init is None else namespaces.fork_into(init)
     if child == 0:

@@ -33,7 +33,8 @@ def set_cpu_limit(cpu_s: int, last: bool) -> None:
 
 
 def niceness(processes: int) -> int:
-    """What lets that many together weigh as much as one that is NICER than this process, as far as 19 does.
+    """Return the niceness at which that many processes together weigh as much as one that is NICER than this process,
+    up to 19.
 
     A step of nice is a weight 1.25 times as small (the kernel's sched_prio_to_weight). SCHED_IDLE would do more; on a
     busy machine its processes do not get even the time that ending takes.
@@ -42,8 +43,8 @@ def niceness(processes: int) -> int:
 
 
 def lower_priority(which: int, number: int, nice: int) -> None:
-    """Of a process or a process group (`os.PRIO_PROCESS`, `os.PRIO_PGRP`), and of the group of tasks that the kernel
-    makes of a session of its own accord where it does. It cannot be taken back."""
+    """Lower the priority of a process or a process group (`os.PRIO_PROCESS`, `os.PRIO_PGRP`), and of the task group
+    that the kernel makes of a session where autogrouping is on. It cannot be taken back."""
     try:
         os.setpriority(which, number, nice)
         with open(f"/proc/{number}/autogroup", "w") as file:
@@ -73,15 +74,15 @@ def mapped_bytes() -> int:
 
 def descendants(pid: int) -> list[int]:
     """Process ids below `pid` at this moment, parents before children."""
-    found = []
+    children = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 for child in file.read().split():
-                    found += [int(child), *descendants(int(child))]
+                    children += [int(child), *descendants(int(child))]
     except (FileNotFoundError, ProcessLookupError):
         pass  # It ended while we looked.
-    return found
+    return children
 
 
 def private_bytes(pid: int) -> int:
@@ -90,8 +91,8 @@ def private_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """The same with every shared page divided among those that share it. Slow: the kernel walks all pages. Where it
-    does not let us look, what `private_bytes` says."""
+    """Return a process's memory, each shared page divided among those that share it. Slow: the kernel walks all
+    pages. Where it does not let us look, the result is that of `private_bytes`."""
     try:
         return _sum_of(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:"))
     except PermissionError:
@@ -116,8 +117,8 @@ def folder_use(folder: str, max_files: int) -> tuple[int, int]:
     size, entries, waiting = 0, 0, [folder]
     while waiting and entries <= max_files:
         try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
+            with os.scandir(waiting.pop()) as listing:
+                for entry in listing:
                     entries += 1
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):

@@ -48,8 +48,8 @@ def hidden_packages(names: Sequence[str], further: Sequence[str] = ()) -> tuple[
     """The folders that no program may read: our own package's and those of the packages `names`, wherever Python or the
     folders `further` have them."""
     places = sorted({os.path.abspath(path) for path in (*sys.path, *further) if path})
-    found = (os.path.join(place, name) for place in places for name in names)
-    return (own_package(), *(path for path in found if os.path.isdir(path)))
+    candidates = (os.path.join(place, name) for place in places for name in names)
+    return (own_package(), *(path for path in candidates if os.path.isdir(path)))
 
 
 def without(folders: Sequence[str], hidden: Sequence[str]) -> list[tuple[str, bool]]:

@@ -112,7 +112,7 @@ def collapse_into_huge_pages(address: int, size: int) -> bool:
 
 
 def drop_privileges() -> None:
-    """No capability is left, none can come back through exec, and no setuid file has an effect."""
+    """Drop all capabilities: none can come back through exec, and no setuid file has an effect."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")

@@ -17,7 +17,7 @@ What is NOT covered:
 - fair shares of processor time beyond what the scheduler does between processes;
 - level "process": reading and writing the user's files; signals to the user's processes other than the sandbox's;
 - level "landlock" before Linux 6.12: such signals too;
-- without namespaces: the run's folder lies on the host's disk, where it is added up every 0.1 s only.
+- without namespaces: the run's folder is on the host's disk, and its size is summed only every 0.1 s.
 """
 
 from typing import TYPE_CHECKING

@@ -64,10 +64,10 @@ class Caller:
             return
         try:
             self._frames.feed(data)
-            found = self._frames.next()
-            if found is not None and not self._asked:
+            frame = self._frames.next()
+            if frame is not None and not self._asked:
                 self._asked = True
-                self.on_request(self, found[0], found[2])
+                self.on_request(self, frame[0], frame[2])
         except (ValueError, KeyError, TypeError):
             self.close()
 

@@ -83,7 +83,7 @@ class Init:
 
 @dataclass(eq=False)
 class NamespacePool:
-    """Those that no program is in: `returning` become ready soon; `on_ready()` says when one is, or is lost."""
+    """Namespaces that no program is in: `returning` become ready soon; `on_ready()` says when one is, or is lost."""
 
     loop: Loop
     folders: list[str]
@@ -92,7 +92,7 @@ class NamespacePool:
     returning: set[Init] = field(default_factory=set)
 
     def take(self) -> Init:
-        """One that is ready, or a new one that will be. Raises OSError."""
+        """Take a namespace that is ready, or a new one that will be. Raises OSError."""
         return self.ready.pop() if self.ready else Init(self.loop, self.folders)
 
     def give_back(self, init: Init) -> None:

@@ -25,7 +25,7 @@ class Slot:
     """`on_end(place)` is called once, when every process of the place is gone and its pipes can be read to their end.
 
     `program`: process id, 0 until the zygote has forked it. `exit_status`: as of waitpid, None until it has ended or
-    when it was never told.
+    when nothing reported it.
     """
 
     loop: Loop
@@ -156,7 +156,7 @@ class Slot:
             return None
         try:
             info = os.fstat(fd)
-            # A file with several names may be the host's own where the folder lies in the host's file system.
+            # A file with several names may be the host's own where the folder is in the host's file system.
             if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1 or info.st_size > limit_bytes:
                 return None
             with open(fd, "rb", closefd=False) as file:

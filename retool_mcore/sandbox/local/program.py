@@ -1,7 +1,7 @@
-"""What runs inside the child: the program itself, as `__main__`, with its final expression displayed.
+"""The program's run inside the child: as `__main__`, with its final expression displayed.
 
-The process was forked from a warm server, so everything that the server shares with all runs and that a program could
-notice (random state, streams, module search path) is renewed here.
+The process was forked from a warm server. State that the server shares with all runs and that a program could notice
+(random state, streams, module search path) is renewed here.
 """
 # It replaces the interpreter's own streams, and calls its shutdown.
 # mypy: disable-error-code="attr-defined, misc, operator"
@@ -55,7 +55,7 @@ class Interpreter:
         try:
             program = _compiled(code)
             exec(program, self.main.__dict__)
-            # What the interpreter does at its own end: thread pools are told to stop, then threads are waited for.
+            # What the interpreter does at its own end: thread pools are stopped, then threads are joined.
             threading._shutdown()
             _flush()
         except SystemExit as error:
@@ -88,10 +88,10 @@ class Interpreter:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """What the interpreter makes of it: nothing is 0, a number itself, anything else 1."""
+    """Return the interpreter's exit code: nothing is 0, a number itself, anything else 1."""
     if error.code is None:
         return 0
-    # Only these compare and calculate by themselves: another type may be the program's own.
+    # Only these compare and calculate without other code: another type may be the program's own.
     if type(error.code) not in (int, bool):
         return 1
     return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
@@ -106,7 +106,7 @@ def _compiled(code: str) -> types.CodeType:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """As far as the program has not closed the descriptor."""
+    """Write all bytes, as far as the program has not closed the descriptor."""
     left = memoryview(data)
     with suppress(OSError):
         while left:

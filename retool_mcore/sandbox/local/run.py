@@ -47,7 +47,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the program has ended, by itself or by a signal."""
+        """Whether the program has ended, on its own or by a signal."""
         return self.exit_code is not None or (self.place is not None and self.place.exit_status is not None)
 
     def stop(self, status: Status, reason: str) -> None:
@@ -79,8 +79,8 @@ class Run:
         try:
             chunk = self.place.control.recv(READ_BYTES)
             self.words.feed(chunk)
-            while chunk and (found := self.words.next()) is not None:
-                word = found[0]
+            while chunk and (frame := self.words.next()) is not None:
+                word = frame[0]
                 if "failed" in word and not self.begun and (self.session is None or self.new_session):
                     self.failure = str(word["failed"])
                 elif "exit_code" in word and self.session is not None and not self.is_over and self.stopped is None:

@@ -213,12 +213,12 @@ async def _exchange(connection: socket.socket, request: bytes) -> tuple[dict, by
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(connection, request)
     frames = Frames(MAX_REPLY_BYTES)
-    while (found := frames.next()) is None:
+    while (answer := frames.next()) is None:
         data = await loop.sock_recv(connection, 1 << 18)
         if not data:
             raise EOFError("the sandbox server hung up")
         frames.feed(data)
-    return found[0], found[1]
+    return answer[0], answer[1]
 
 
 def _check_paths(paths: Sequence[str]) -> None:

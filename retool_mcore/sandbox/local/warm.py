@@ -1,7 +1,7 @@
-"""What a first use of the preloaded libraries does once and for all, done before anything is forked.
+"""First uses of the preloaded libraries, made before anything is forked.
 
-Libraries import parts of themselves late and fill caches; without this every program that uses them would do so again,
-and pay for it. And what makes a process cheap to fork (`settle`).
+Libraries import parts of themselves late and fill caches: without this every program that uses them would do so again,
+and pay for it. `settle` makes a process cheap to fork.
 """
 
 import contextlib

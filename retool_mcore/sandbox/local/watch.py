@@ -1,4 +1,4 @@
-"""What no limit of a single process bounds: all processes of a run together, and the size of its folder."""
+"""Bounds that no limit of a single process sets: all processes of a run together, and the size of its folder."""
 
 import os
 import time
@@ -24,7 +24,7 @@ class Watch:
         self.shared_bytes = limits.private_bytes(zygote)
 
     def look(self, runs: list[Run]) -> list[Run]:
-        """Those of `runs` that are now stopped because they use too much."""
+        """Return those of `runs` that are now stopped because they use too much."""
         now, grace_s = time.monotonic(), GRACE_S if self.has_namespaces else 0.0
         old = now - min(grace_s, LONG_S)
         grown = [run for run in runs if run.started < old and run.stopped is None and not run.is_over]

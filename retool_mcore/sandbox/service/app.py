@@ -101,18 +101,18 @@ class Service:
         if self.token is None and host_of(request.host) not in own_names:
             return _problem(403, f"this service is not called {request.host!r}")
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
-            told = "the service's token is missing or wrong: its address file has it, see docs/security.md"
-            return _problem(401, told)
+            message = "the service's token is missing or wrong: its address file has it, see docs/security.md"
+            return _problem(401, message)
         if request.method == "POST" and request.content_type != "application/json":
             return _problem(415, f"the body is {request.content_type}; send application/json")
         return None
 
     def _knows_token(self, request: web.Request) -> bool:
-        kind, _, given = request.headers.get("Authorization", "").partition(" ")
+        kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic":
             with suppress(ValueError):
-                given = BasicAuth.decode(f"Basic {given}").password
-        return hmac.compare_digest(given.encode(), self.token.encode())
+                credentials = BasicAuth.decode(f"Basic {credentials}").password
+        return hmac.compare_digest(credentials.encode(), self.token.encode())
 
     async def _run_code(self, request: web.Request) -> web.Response:
         try:
@@ -160,7 +160,7 @@ class Service:
         self._sessions[session] = None
         self._sessions.move_to_end(session)
         if len(self._sessions) > MAX_SESSIONS:
-            # Each is a process; its owner is told that it is not known here, and makes it again.
+            # Each is a process; its owner learns that it is not known here, and makes it again.
             await self.sandbox.end_session(self._sessions.popitem(last=False)[0])  # type: ignore[attr-defined]
 
     async def _end_session(self, request: web.Request) -> web.Response:
@@ -192,7 +192,8 @@ class Service:
 
 
 async def end_headless(server: web.Server) -> None:
-    """For ever: end connections that have sent no whole request within HEAD_S, or are too many of that kind."""
+    """End, for ever, connections without a whole request within HEAD_S, and those beyond the limit of such
+    connections."""
     since: dict = {}
     while True:
         now = time.monotonic()

@@ -51,7 +51,7 @@ def clean_url(text: str) -> str:
 
 
 class HostList:
-    """Addresses that are given, or lie in a file or in the files of a folder: one a line, `#` begins a comment."""
+    """Addresses that are listed directly, in a file or in the files of a folder: one a line, `#` begins a comment."""
 
     def __init__(self, urls: Sequence[str] = (), path: str | Path | None = None):
         self.path = Path(path) if path is not None else None
@@ -79,7 +79,7 @@ def _lines(file: Path) -> list[str]:
 
 @dataclass(eq=False)
 class Host:
-    """One service as one event loop sees it. `load`: runs of other clients there, as the service last said."""
+    """One service as one event loop sees it. `load`: runs of other clients there, as the service last reported."""
 
     url: str
     up: bool = True
@@ -188,7 +188,7 @@ class Fleet:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """While any caller is inside, hosts are checked and the list is read again."""
+        """Check hosts and read the list again while any caller is inside."""
         self._in_flight += 1
         if self._in_flight == 1:
             self._watch()
@@ -200,7 +200,7 @@ class Fleet:
                 asyncio.get_running_loop().call_later(IDLE_S, self._rest)
 
     def rest(self, host: Host, seconds: float) -> None:
-        """It asked to be left alone for so long; if that is because it goes, the check tells."""
+        """The host asked to be left alone for this time; if it is going away, the check finds out."""
         host.busy_until = time.monotonic() + seconds
         host.look.set()
 

@@ -1,4 +1,4 @@
-"""What a service counts, in Prometheus' text format."""
+"""A service's counters, in Prometheus' text format."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST

@@ -50,14 +50,14 @@ class _Refused(Exception):
 
 @dataclass
 class _Session:
-    """Where a session lives, and the requests that made its state, to make it again elsewhere."""
+    """A session's host, and the requests that made its state, to make it again elsewhere."""
 
     home: str | None = None
     history: list[dict] = field(default_factory=list)
 
 
 class _State:
-    """What belongs to one event loop."""
+    """The state of one event loop."""
 
     def __init__(self, pool: "PoolSandbox"):
         self.counts: Counter = Counter()
@@ -71,7 +71,7 @@ class PoolSandbox:
     """Runs programs on the hosts of a pool. Any event loop and any fork may use it; each has its own connections.
 
     `patience_s`: for how long a run that no host takes or finishes is tried again before it is a Status.SANDBOX. When
-    no host has answered for so long, runs that come later give up within seconds: an outage is waited for once.
+    no host has answered for that time, later runs give up within seconds: an outage is waited for once.
     `concurrency` bounds the runs at once in each event loop; the rest wait, fair between trajectories. A session lives
     on one host; where that dies, its programs are run again on another (what they printed is not seen twice). The
     services' own limit of output holds.
@@ -131,7 +131,7 @@ class PoolSandbox:
         await self._states.get().fleet.close()
 
     def impatient(self, patience_s: float) -> "PoolSandbox":
-        """The same pool, with another patience."""
+        """Return this pool with another patience."""
         other = copy.copy(self)
         other.patience_s = patience_s
         return other
@@ -143,11 +143,11 @@ class PoolSandbox:
         states = self._states.all()
         counts = sum((state.counts for state in states), self._past.copy())
         hosts = [host for state in states[-1:] for host in state.fleet.hosts.values()]
-        found: dict[str, float] = {name: counts[name] for name in COUNTERS}
-        return found | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
+        totals: dict[str, float] = {name: counts[name] for name in COUNTERS}
+        return totals | {"hosts": len(hosts), "hosts_up": sum(h.up for h in hosts)}
 
     async def health(self) -> dict | None:  # type: ignore[return]
-        """What the first host says of itself at /health; None when it has no such page."""
+        """Return the first host's report about itself at /health; None when it has no such page."""
         fleet = self._states.get().fleet
         for url in fleet.hosts:
             async with fleet.attempt(fleet.hosts[url], HEALTH_TIMEOUT_S), fleet.http().get(f"{url}/health") as response:

@@ -26,10 +26,10 @@ class Runs:
         return request_id in self._running or request_id in self._replies
 
     async def reply(self, request_id: str | None, make: Callable[[], Awaitable[tuple[str, bool]]]) -> str:
-        """What `make()` gives, started once for an id: (reply, whether a repeated request may have it again).
+        """Return the result of `make()`, started once for an id: (reply, whether a repeated request may have it again).
 
-        Raises what `make` raises; such a run is not remembered, so that a repeated request starts another. When the
-        last caller is cancelled the run is too, at once or, with an id, when nobody has joined it for `orphan_s`.
+        Raises what `make` raises; such a run is not remembered, and a repeated request starts another. When the last
+        caller is cancelled the run is cancelled too: at once or, with an id, when nobody has joined it for `orphan_s`.
         """
         if request_id in self._replies:
             self.joined += 1

@@ -54,7 +54,7 @@ File = Annotated[bytes, BeforeValidator(_decoded)]
 
 
 class RunRequest(BaseModel):
-    """What a request holds, `files` decoded; its other fields are passed over."""
+    """The content of a request, `files` decoded; its other fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -73,13 +73,18 @@ class RunRequest(BaseModel):
     display: bool = False
 
     def options(self) -> dict:
-        """For Sandbox.run; what the request leaves out is left to the sandbox."""
+        """Return the arguments of Sandbox.run; what the request leaves out is left to the sandbox."""
         options: dict[str, Any] = {"timeout_s": self.run_timeout}
         if self.memory_limit_MB != -1:
             options["memory_mb"] = int(self.memory_limit_MB)
         files = {path: data for path, data in self.files.items() if data is not None}
-        given = {"stdin": self.stdin, "files": files, "fetch_files": tuple(self.fetch_files), "session": self.session}
-        return options | {name: value for name, value in given.items() if value}
+        optional = {
+            "stdin": self.stdin,
+            "files": files,
+            "fetch_files": tuple(self.fetch_files),
+            "session": self.session,
+        }
+        return options | {name: value for name, value in optional.items() if value}
 
 
 def read_request(body: bytes, limits: Limits) -> RunRequest:

@@ -1,4 +1,4 @@
-"""From start to drained end: the sandbox, its HTTP server, the address file that tells clients where it is.
+"""Run the service from start to drained end: the sandbox, its HTTP server, and the address file for clients.
 
 And `probe_url`, which asks one service how it is."""
 
@@ -49,7 +49,7 @@ async def serve(
     Args:
         config: for `create_sandbox`; its kind must be "local". `workers` is the number of programs at once.
         port: 0 takes a free one.
-        register: folder in which a file with this service's address, its token in it, lies while it takes runs
+        register: folder that holds a file with this service's address and token while the service takes runs
             (sandbox.hosts_from). Only this user can read it.
         advertise: this machine's name in that address; None: `host`, or the host name where that is a wildcard.
 
@@ -127,7 +127,7 @@ async def _serve(
 
 
 async def probe_url(url: str) -> str:
-    """One line. Raises UserError when no right answer comes from there."""
+    """Describe the service in one line. Raises UserError when its answer is missing or wrong."""
     # The dialect that both kinds of service speak.
     sandbox = FusionSandbox(url=url)
     await probe(sandbox)
