@@ -96,5 +96,5 @@ def test_one_mini_batch_has_no_order():
 
 
 def test_what_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match="whole mini-batches"):
+    with pytest.raises(ValueError, match="equal part for each rank"):
         Cut(rows=100, size=32, ranks=2)
