@@ -71,6 +71,15 @@ def shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def at(tree: Any, key: str) -> Any:
+    """Return the value at a dotted key of nested mappings, or MISSING."""
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return MISSING
+        tree = tree[part]
+    return tree
+
+
 class Values:
     """The values of a tree (nested dicts) that holds plain values, texts with `${a.b}`, and defaults."""
 
@@ -81,12 +90,7 @@ class Values:
 
     def raw(self, key: str) -> Any:
         """Return the raw value at a dotted key, or MISSING."""
-        node: Any = self.tree
-        for part in key.split("."):
-            if not isinstance(node, Mapping) or part not in node:
-                return MISSING
-            node = node[part]
-        return node
+        return at(self.tree, key)
 
     def value(self, key: str) -> Any:
         """The value of a dotted key, or MISSING. Raises UserError for one that cannot be worked out."""

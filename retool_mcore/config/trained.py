@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from retool_mcore.config.defaults import MISSING, Values
+from retool_mcore.config.defaults import MISSING, Values, at
 from retool_mcore.config.models import STAGE_POLICIES
 from retool_mcore.config.overrides import store
 from retool_mcore.errors import UserError
@@ -50,10 +50,10 @@ def take_over(tree: dict[str, Any], asked: Iterable[str], choices: Mapping[str, 
     if (run_and_config := _trained(run_dir, policy)) is None:
         return
     trained = run_and_config[1]
-    groups = [group for group in GROUPS if group in choices and choices[group] != _at(trained, f"{group}.name")]
+    groups = [group for group in GROUPS if group in choices and choices[group] != at(trained, f"{group}.name")]
     keys = [*asked, *groups]
     for key in TAKEN_OVER:
-        value = _at(trained, key)
+        value = at(trained, key)
         absent = MISSING in (value, known.raw(key))
         if absent or _is_datas(tree, trained, key):
             continue
@@ -70,11 +70,11 @@ def report(config: DictConfig) -> str:
     if source is None:
         return ""
     path, trained = source
-    answers = [value for key in ("data.answer", "recipe.answer") if (value := _at(trained, key)) is not MISSING]
-    pairs = {key: (_at(trained, key), key) for key in TAKEN_OVER}
+    answers = [value for key in ("data.answer", "recipe.answer") if (value := at(trained, key)) is not MISSING]
+    pairs = {key: (at(trained, key), key) for key in TAKEN_OVER}
     pairs["recipe.answer"] = (answers[0] if answers else MISSING, "answer")
-    pairs["recipe.decimals"] = (_at(trained, "recipe.decimals"), "decimals")
-    pairs["rollout.temperature"] = (_at(trained, "rollout.temperature"), "temperature")
+    pairs["recipe.decimals"] = (at(trained, "recipe.decimals"), "decimals")
+    pairs["rollout.temperature"] = (at(trained, "rollout.temperature"), "temperature")
     changed = []
     for before, key in pairs.values():
         now = _plain(OmegaConf.select(config, key, default=MISSING))
@@ -99,20 +99,12 @@ def _trained(run_dir: str, policy: str) -> tuple[Path, dict[str, Any]] | None:
 
 def _is_datas(tree: Mapping[str, Any], trained: Mapping[str, Any], key: str) -> bool:
     """Whether other data than the run's decide about this key: a data set brings its tools, and may bring a format."""
-    same = _at(trained, "data.name") == tree["data"]["name"]
+    same = at(trained, "data.name") == tree["data"]["name"]
     return not same and (key in TOOLBOX or (key == "rollout.format" and "format" in tree["data"]))
 
 
 def _touches(asked: str, key: str) -> bool:
     return asked == key or key.startswith(f"{asked}.") or asked.startswith(f"{key}.")
-
-
-def _at(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        if not isinstance(config, Mapping) or part not in config:
-            return MISSING
-        config = config[part]
-    return config
 
 
 def _plain(value: Any) -> Any:

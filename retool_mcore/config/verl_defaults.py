@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from retool_mcore.config import overrides as ov
+from retool_mcore.config.defaults import MISSING, at
 from retool_mcore.config.models.data import check_floor
 from retool_mcore.config.models.section import validate
 from retool_mcore.config.to_verl import FOLLOWING
@@ -111,13 +112,13 @@ def over_defaults(stage: str, ours: dict[str, Any]) -> DictConfig:
 def check_verl(verl: Mapping[str, Any], loggers: list[str] | None) -> None:
     """Refuse values of verl (plain, complete) that cannot work. Raises UserError."""
     for key, kind in _FIXED.items():
-        for value in _at(verl, key):
+        if (value := at(verl, key)) is not MISSING:  # no stage has all
             validate(kind, value, f"verl.{key}")
-    for logger in _at(verl, "trainer.logger"):
-        if loggers and logger != [*loggers, "file"]:
-            raise UserError(f"verl.trainer.logger={logger} follows train.loggers: set that.")
+    logger = at(verl, "trainer.logger")
+    if logger is not MISSING and loggers and logger != [*loggers, "file"]:
+        raise UserError(f"verl.trainer.logger={logger} follows train.loggers: set that.")
     for place in ("optim", "actor_rollout_ref.actor.optim", "critic.optim"):
-        for optimizer in _at(verl, place):
+        if (optimizer := at(verl, place)) is not MISSING:
             _check_optimizer(f"verl.{place}", optimizer)
 
 
@@ -130,12 +131,3 @@ def _check_optimizer(place: str, optimizer: Mapping[str, Any]) -> None:
         raise UserError(
             f"the schedule WSD needs the number of steps in which the rate falls: add {place}.lr_wsd_decay_steps=STEPS."
         )
-
-
-def _at(config: Any, key: str) -> Iterator[Any]:
-    """The value of a dotted key, if the configuration has it: no stage has all."""
-    for part in key.split("."):
-        if not isinstance(config, Mapping) or part not in config:
-            return
-        config = config[part]
-    yield config
