@@ -53,51 +53,44 @@ class Curriculum(Section):
         return self
 
 
-class Arithmetic(Section):
-    """Numbers of the embedded task: multi-step integer arithmetic."""
+class MadeRows(Section):
+    """Numbers of rows that `retool prepare` makes with traces."""
 
     sft: Natural = preset()
     """Traces for the cold start."""
     train: Natural = preset()
     """Problems for RL."""
-    validation: Natural = preset()
-    """Problems for `retool eval`."""
     held_back: Natural = preset()
     """Problems for the validation inside the run."""
+
+
+class Arithmetic(MadeRows):
+    """Numbers of the embedded task: multi-step integer arithmetic."""
+
+    validation: Natural = preset()
+    """Problems for `retool eval`."""
     tool_share: Share = preset()
     """Share of the traces that call the interpreter."""
     failed_share: Share = preset()
     """Of those, the share whose first program fails and is put right."""
 
 
-class Functions(Section):
+class Functions(MadeRows):
     """Numbers of the generated function calls, in xLAM's columns."""
 
-    sft: Natural = preset()
-    """Traces for the cold start."""
-    train: Natural = preset()
-    """Problems for RL."""
     validation: Natural = preset()
     """Problems for `retool eval`."""
-    held_back: Natural = preset()
-    """Problems for the validation inside the run."""
     right_share: Share = preset()
     """Share of the traces with right arguments; the others call the right function with wrong arguments."""
     style: Style = preset()
     """How traces write their calls. list: recipe=tool_n1. lines: recipe=toolrl."""
 
 
-class Calls(Section):
+class Calls(MadeRows):
     """Numbers of function calls on functions that training has not seen."""
 
-    sft: Natural = preset()
-    """Traces for the cold start."""
-    train: Natural = preset()
-    """Problems for RL."""
     test: Natural = preset()
     """Problems for `retool eval`."""
-    held_back: Natural = preset()
-    """Problems for the validation inside the run."""
     right_share: Share = preset()
     """Share of the traces with right arguments; the others call the right functions with wrong arguments."""
     style: Style = preset()
@@ -108,17 +101,11 @@ class Calls(Section):
     """Weights of the rows that ask for so many calls."""
 
 
-class Toolmath(Section):
+class Toolmath(MadeRows):
     """Numbers of integer problems in four families (retool_mcore/data/toolmath.py)."""
 
-    sft: Natural = preset()
-    """Traces for the cold start."""
-    train: Natural = preset()
-    """Problems for RL."""
     test: Natural = preset()
     """Problems for `retool eval`."""
-    held_back: Natural = preset()
-    """Problems for the validation inside the run."""
     code_share: Share = preset()
     """Share of the traces with a program; the others are scratchpads."""
     failed_share: Share = preset()
@@ -306,7 +293,7 @@ class Data(Section):
     environment: Text = preset()
     """The environment of the trajectories."""
     stages: dict[str, Count] = preset()
-    """Trajectories at once in each stage of an rollout worker; a full stage holds up the one before."""
+    """Trajectories at once in each stage of a rollout worker; a full stage holds up the one before."""
     sources: dict[str, DataSource | None] = preset()
     """Published data sets by name."""
     episodes: Episodes = preset()
