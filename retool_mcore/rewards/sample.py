@@ -71,7 +71,7 @@ def sample_of_text(text: str, **known: Any) -> Sample:
 
 
 def read_sample(packed: str, **known: Any) -> Sample:
-    """The sample whose trajectory the agent loop packed into `packed` (rollout/wire.py); `known`: its other fields."""
+    """The sample whose trajectory the episode packed into `packed` (rollout/wire.py); `known`: its other fields."""
     return sample_of(from_wire(packed), **known)
 
 

@@ -1,1 +1,1 @@
-"""Episodes: a policy that writes, calls the interpreter, reads the observation and goes on; and verl's agent loop."""
+"""Episodes: a policy that writes, calls the interpreter, reads the observation and goes on."""

@@ -1,7 +1,7 @@
 """A process that has imported the libraries once, and forks every Python process of a stage from itself.
 
-A stage of RL has ten Python processes and more (the trainer, Ray's workers, vLLM's engine, the agent loops), and each
-of them imports torch, transformers, verl and vLLM: most of what a start takes. `forked` starts a template next to a
+A stage of RL has ten Python processes and more (the trainer, Ray's workers, vLLM's engine), and each of them
+imports torch, transformers, verl and vLLM: most of what a start takes. `forked` starts a template next to a
 stage and yields the variables with which its processes are forked: `forked_python.py` stands for `python` there, asks
 the template by a Unix socket, and lends the child its descriptors, environment and folder.
 

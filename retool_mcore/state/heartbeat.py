@@ -1,9 +1,9 @@
 """The activity of a running stage, reported by its processes: RUN/<stage>/heartbeat/WRITER.json, one file a writer.
 
-The trainer names the phase; rank 0 counts micro-batches, the agent loops count turns. Call these functions where work
+The trainer names the phase; rank 0 counts micro-batches, rollout workers count turns. Call these functions where work
 has ended, never by a timer (reading.py asks what was read meanwhile): the watchdog takes every beat for progress. A
 rank that stands still needs no file of its own: the others wait for it at the next collective, as a phase waits at its
-end for an agent loop. Where the folder is not named in the environment, as in tests and tools, nothing is written.
+end for a rollout worker. Where the folder is not named in the environment, as in tests and tools, nothing is written.
 """
 
 import json

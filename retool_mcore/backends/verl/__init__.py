@@ -1,1 +1,1 @@
-"""verl: its trainers with what is ours in a step, its agent loops, workers, weight pushes and checkpoints."""
+"""verl behind `Engines`: its workers, servers, pushes and checkpoints; episodes on its client; SFT's trainer."""
