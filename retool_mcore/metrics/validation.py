@@ -11,7 +11,9 @@ from zlib import crc32
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.pass_k import majority_acc
 
-FILE = "validation.jsonl"  # in the stage's folder: {"step", "problems": [mean of each]}, one line a validation
+# In the stage's folder, one line a validation: the step, and for each problem its mean accuracy ("problems"), its data
+# source ("sources") and its calls a trajectory ("calls").
+FILE = "validation.jsonl"
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -86,13 +88,19 @@ def worse_in_a_row(validations: Sequence[Sequence[float]]) -> int:
     return count
 
 
-def record(stage_dir: Path, step: int, means: list[float]) -> list[list[float]]:
-    """Add a validation to the stage's file; returns all up to `step`, oldest first, over all attempts.
+def record(
+    stage_dir: Path, step: int, means: list[float], sources: Sequence[str], calls: Sequence[float]
+) -> list[list[float]]:
+    """Add a validation to the stage's file; return the accuracies of all up to `step`, oldest first, over all attempts.
 
     What an earlier attempt had beyond the checkpoint that was resumed, or of other problems, does not count.
+
+    Args:
+        means, sources, calls: accuracy, data source and calls a trajectory of each problem.
     """
     path = stage_dir / FILE
-    lines = [*(path.read_text().splitlines() if path.exists() else ()), json.dumps({"step": step, "problems": means})]
+    line = json.dumps({"step": step, "problems": means, "sources": list(sources), "calls": list(calls)})
+    lines = [*(path.read_text().splitlines() if path.exists() else ()), line]
     write_atomically(path, "".join(f"{line}\n" for line in lines))
     by_step = {line["step"]: line["problems"] for line in map(json.loads, lines) if line["step"] <= step}
     return [by_step[n] for n in sorted(by_step) if len(by_step[n]) == len(means)]

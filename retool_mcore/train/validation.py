@@ -33,13 +33,15 @@ def validate(cfg: Settings, rollouts: Rollouts, run: Run, problems: Validation, 
     clock = time.monotonic()
     groups = _sampled(cfg, rollouts, problems.held_back, step, cfg.validation_n, cfg.validation_sampling)
     means = [sum(float(sample.outcome["acc"]) for sample in group.samples) / cfg.validation_n for group in groups]
-    worse = validation.worse_in_a_row(validation.record(run.stage_dir, step, means))
+    sources = [str(group.row["data_source"]) for group in groups]
+    calls = [sum(len(sample.notes["calls"]) for sample in group.samples) / cfg.validation_n for group in groups]
+    worse = validation.worse_in_a_row(validation.record(run.stage_dir, step, means, sources, calls))
     if cfg.stop_after_worse is not None and worse >= cfg.stop_after_worse and step < run.total:
         # With a checkpoint: this step's, else that of one step more, since the engines have the device memory by now.
         run.total = step + (cfg.save_every > 0 and run.saved_step != step)
         reason = f"{worse} validations in a row were not better by more than a standard error"
         print(f"RL ends with step {run.total}: {reason} (train.stop_after_worse)", flush=True)
-    metrics = validation.validation_metrics([str(group.row["data_source"]) for group in groups], means)
+    metrics = validation.validation_metrics(sources, means)
     metrics["val/failed"] = sum(cfg.validation_n - len(group.samples) for group in groups)
     if problems.evaluation is not None and cfg.evaluation is not None:
         metrics |= _evaluation_metrics(cfg, rollouts, problems.evaluation, step, cfg.evaluation)

@@ -71,14 +71,23 @@ def test_noise_is_no_gain_and_slow_progress_is():
     assert max(worse_in_a_row(wobble[:n]) for n in range(1, 7)) <= 2, "compared with the best, not with the last"
 
 
+def recorded(folder, step, means):
+    return record(folder, step, means, sources=["all"] * len(means), calls=[1.0] * len(means))
+
+
 def test_the_record_goes_on_from_the_checkpoint_that_was_resumed(tmp_path):
-    assert record(tmp_path, 5, [0.5, 0.0]) == [[0.5, 0.0]]
-    record(tmp_path, 10, [0.6, 0.0])
-    record(tmp_path, 15, [0.7, 0.0])
+    assert recorded(tmp_path, 5, [0.5, 0.0]) == [[0.5, 0.0]]
+    recorded(tmp_path, 10, [0.6, 0.0])
+    recorded(tmp_path, 15, [0.7, 0.0])
     # Killed; a second attempt starts from checkpoint 5.
-    assert record(tmp_path, 10, [0.1, 0.1]) == [[0.5, 0.0], [0.1, 0.1]]
-    assert record(tmp_path, 15, [1.0, 1.0, 1.0]) == [[1.0, 1.0, 1.0]]  # of another set of problems
-    assert [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()] == [5, 10, 15, 10, 15]
+    assert recorded(tmp_path, 10, [0.1, 0.1]) == [
+        [0.5, 0.0],
+        [0.1, 0.1],
+    ]
+    assert recorded(tmp_path, 15, [1.0, 1.0, 1.0]) == [[1.0, 1.0, 1.0]]  # of another set of problems
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 15, 10, 15]
+    assert lines[0] == {"step": 5, "problems": [0.5, 0.0], "sources": ["all", "all"], "calls": [1.0, 1.0]}
 
 
 def test_mean_best_and_majority_of_a_set_with_their_errors():
