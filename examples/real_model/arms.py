@@ -94,11 +94,12 @@ def data_jobs(runs: Path, model: list[str]) -> list[Job]:
     return jobs
 
 
-def sft_jobs(runs: Path, model: list[str], traces: Path) -> list[Job]:
-    """Return the cold starts: three kinds by three seeds."""
+def sft_jobs(runs: Path, model: list[str], traces: Path, asked: Sequence[str]) -> list[Job]:
+    """Return the cold starts that the RL runs of these names begin with."""
+    arms = [name.rsplit("-s", 1) for name in asked]
     jobs = []
-    for seed in (1, 2, 3):
-        for start, (file, form) in STARTS.items():
+    for start, (file, form) in STARTS.items():
+        for seed in sorted({int(seed) for arm, seed in arms if ARMS[arm].start == start}):
             words = [*model, *SFT, *LIMITS, PROMPTS[form], f"rollout.format={form}", f"data.file.sft={traces / file}"]
             words += [f"seed={seed}", "parallel=1gpu"]
             name = f"start-{start}-s{seed}"
@@ -160,10 +161,10 @@ def main() -> int:
     if not failed and not (traces / "small.jsonl").exists():
         words_ = [sys.executable, "-m", "examples.real_model.traces", str(traces)]
         subprocess.run([*words_, "--prepared", str(runs)], check=True)
-    failed = failed or run_together(sft_jobs(runs, model, traces), *together, args.stagger)
-    if failed:
-        return 1
     found = [job for job in rl_jobs(runs, model, path, words) if any(part in job[0] for part in args.only.split(","))]
+    starts = sft_jobs(runs, model, traces, [name for name, _ in found])
+    if failed or run_together(starts, *together, args.stagger):
+        return 1
     return int(run_together(found, *together, args.stagger) > 0)
 
 
