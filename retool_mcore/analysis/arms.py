@@ -21,14 +21,24 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
+class Validated:
+    """One validation: of each problem the accuracy, and the data source and the calls a trajectory, which runs of an
+    older version do not have."""
+
+    accuracies: Sequence[float]
+    sources: Sequence[str] | None = None
+    calls: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
 class Trained:
-    """One run. curve: {step: training accuracy}; validations: {step: [accuracy of each problem]}; evaluation:
-    {problem: accuracy}, {} without one. minutes: of SFT and RL together; gpus: 0 on CPUs; tokens: of all RL steps.
+    """One run. curve: {step: training accuracy}; validations: by step, 0 before the first; evaluation: {problem:
+    accuracy}, {} without one. minutes: of SFT and RL together; gpus: 0 on CPUs; tokens: of all RL steps.
     began: when RL began, seconds since 1970, None where that was not recorded."""
 
     path: Path
     curve: Mapping[int, float]
-    validations: Mapping[int, Sequence[float]]
+    validations: Mapping[int, Validated]
     evaluation: Mapping[str, float]
     minutes: float
     gpus: int
@@ -47,7 +57,9 @@ def read_run(path: Path, label: str) -> Trained:
         path=path,
         curve={step: data[CURVE] for step, data in steps.items() if CURVE in data},
         validations={
-            own["step"]: own["problems"] for own in read_json_lines(path / "rl" / FILE) if own.get("problems")
+            own["step"]: Validated(own["problems"], own.get("sources"), own.get("calls"))
+            for own in read_json_lines(path / "rl" / FILE)
+            if own.get("problems")
         },
         evaluation=read_problems(path / "eval" / label / "trajectories.jsonl"),
         minutes=seconds / 60,

@@ -2,7 +2,7 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,13 +18,21 @@ MEASURES = {
 
 
 class Claim(BaseModel):
-    """One criterion: `better` against `worse`, in points of accuracy, by one of RULES."""
+    """One criterion: `better` against `worse`, in points, by one of RULES.
+
+    Points are those of accuracy, or with `of: calls` the calls of 100 trajectories. sources: the data sources that
+    count; null: all. worse_at: `last`, or `start` for the validation of `worse` before its first step, which measures
+    the policy that its RL began with. Calls and sources need measure=validation.
+    """
 
     model_config = ConfigDict(extra="forbid")
     better: str
     worse: str
     rule: str
     points: float
+    of: Literal["accuracy", "calls"] = "accuracy"
+    sources: list[str] | None = None
+    worse_at: Literal["last", "start"] = "last"
 
 
 class Plan(BaseModel):
@@ -66,6 +74,8 @@ def read_plan(path: Path) -> Plan:
             raise UserError(
                 f"{path}: claim {name} has the rule {claim.rule!r}, one of {', '.join(RULES)} was expected."
             )
+        if plan.measure != "validation" and (claim.of, claim.sources, claim.worse_at) != ("accuracy", None, "last"):
+            raise UserError(f"{path}: claim {name} has of, sources or worse_at: these need measure: validation.")
         for arm in (claim.better, claim.worse):
             if arm not in plan.arms:
                 raise UserError(f"{path}: claim {name} names the arm {arm!r}; the arms are {', '.join(plan.arms)}.")

@@ -55,10 +55,14 @@ def _planned(path: Path, plot: str) -> tuple[dict, list[str]]:
     from retool_mcore.analysis.plan import MEASURES, read_plan
 
     plan = read_plan(path)
-    runs = read_arms(plan, path)
+    runs, missing = read_arms(plan, path)
     rows = judge(plan, runs)
     lines = [f"{path}: {MEASURES[plan.measure]}; seeds {', '.join(map(str, plan.seeds))}"]
     lines += [line for row in rows for line in _claim(row, verdict=True)]
+    if unread := [name for name in plan.claims if name not in {row["claim"] for row in rows}]:
+        lines.append(f"no figures yet: {', '.join(unread)}")
+    if missing:
+        lines.append(f"missing runs: {', '.join(missing)}")
     lines += [*_costs(costs(runs)), *_draw(plan, runs, plot)]
     return {"plan": plan.model_dump(), "claims": rows, "costs": costs(runs)}, lines
 
@@ -119,8 +123,12 @@ def _placed(run: Path, name: str, label: str) -> tuple[dict, list[str]]:
 def _claim(row: Mapping, verdict: bool) -> Iterator[str]:
     pairs, met = ", ".join(f"{pair:+.1f}" for pair in row["pairs"]), ""
     if verdict:
-        met = " met." if row["met"] else " not met."
-    yield f"{row['claim']}: {row['criterion']}.{met} Mean {row['mean']:+.1f} points; pairs {pairs}"
+        met = {True: " met.", False: " not met.", None: " no verdict: a run is missing."}[row["met"]]
+    unit = "points" if row["of"] == "accuracy" else "calls of 100 trajectories"
+    values = f"{row['better']:.1f} against {row['worse']:.1f}"
+    yield f"{row['claim']}: {row['criterion']}.{met} Mean {row['mean']:+.1f} {unit} ({values}); pairs {pairs}"
+    if row["sources"]:
+        yield f"  on {', '.join(row['sources'])}"
     for what, name in ((f"{len(row['pairs'])} seeds", "over_seeds"), (f"{row['problems']} problems", "over_problems")):
         if row[name]:
             yield f"  95 % interval over {what}: {row[name][0]:+.1f} to {row[name][1]:+.1f}"

@@ -60,7 +60,8 @@ def write_plan(folder: Path, older: bool = True, **changes) -> Path:
 
 def rows(path: Path) -> list[dict]:
     plan = read_plan(path)
-    return judge(plan, read_arms(plan, path))
+    runs, _ = read_arms(plan, path)
+    return judge(plan, runs)
 
 
 def test_pairs_by_seed_and_by_problem_decide_together(study):
@@ -71,6 +72,46 @@ def test_pairs_by_seed_and_by_problem_decide_together(study):
     strict = {"helps": PLAN["claims"]["helps"] | {"points": 25}}
     (row,) = rows(write_plan(study, claims=strict))
     assert row["over_seeds"][0] > 25 > row["over_problems"][0] and not row["met"]  # so few problems do not say so much
+
+
+def validate(folder: Path, step: int, hard: float, easy: float, calls: float) -> None:
+    """Add a validation of four problems, two of the source `hard` and two of `easy`, all with `calls` calls."""
+    line = {"step": step, "problems": [hard, easy] * 2, "sources": ["hard", "easy"] * 2, "calls": [calls] * 4}
+    with (folder / "rl/validation.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def test_a_claim_on_some_sources_on_calls_and_against_the_start(study):
+    for seed in (1, 2, 3):
+        validate(study / f"tool-s{seed}", 0, hard=0.25, easy=0.5, calls=0.5)
+        validate(study / f"tool-s{seed}", 9, hard=1.0, easy=0.5, calls=1.0)
+        validate(study / f"text-s{seed}", 9, hard=0.0, easy=0.5, calls=0.0)
+    helps = PLAN["claims"]["helps"]
+    claims = {
+        "hard": helps | {"sources": ["hard"]},
+        "easy": helps | {"sources": ["easy"]},
+        "calls": helps | {"of": "calls"},
+        "learns": helps | {"worse": "tool", "worse_at": "start"},
+    }
+    found = {row["claim"]: row for row in rows(write_plan(study, measure="validation", claims=claims))}
+    assert {name: row["mean"] for name, row in found.items()} == {"hard": 100, "easy": 0, "calls": 100, "learns": 37.5}
+    assert found["hard"]["met"] and not found["easy"]["met"] and found["hard"]["problems"] == 2
+    assert found["learns"]["criterion"].startswith("tool - tool before RL")
+    for wrong, said in (
+        ({"sources": ["odd"]}, "was not validated on the data source odd; it has hard, easy"),
+        ({"worse_at": "start"}, "was not validated before its first step"),  # text has no step 0
+    ):
+        with pytest.raises(UserError, match=said):
+            rows(write_plan(study, measure="validation", claims={"c": helps | wrong}))
+
+
+def test_a_claim_whose_runs_are_not_all_there_has_no_verdict(study, capsys):
+    path = write_plan(study, seeds=[1, 2, 3, 4], arms=PLAN["arms"] | {"late": "late-s{seed}"})
+    (row,) = rows(path)
+    assert row["met"] is None and row["pairs"] == [40.0, 35.0, 35.0]
+    assert main.main(["compare", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "no verdict: a run is missing" in out and "missing runs: " in out and "late-s2" in out
 
 
 @pytest.mark.parametrize("measure", ["training", "validation"])
@@ -106,7 +147,8 @@ def test_a_plan_that_is_younger_than_its_runs_is_refused(study):
         ({"claims": {"c": {"better": "tool", "worse": "text", "rule": "some", "points": 1}}}, "has the rule 'some'"),
         ({"points": 3}, "there is no key points"),
         ({"seeds": []}, "seeds"),
-        ({"seeds": [1, 9]}, "no run in"),
+        ({"seeds": [8, 9]}, "none of the runs of"),
+        ({"claims": {"c": PLAN["claims"]["helps"] | {"sources": ["easy"]}}}, "these need measure: validation"),
         ({"label": "sft"}, "no evaluation 'sft' in"),
     ],
 )
@@ -134,7 +176,10 @@ def test_rules_and_intervals():
 def test_the_command_reports_verdict_costs_and_a_figure(study, capsys):
     assert main.main(["compare", str(study / "study.yaml"), "--json", str(study / "out.json")]) == 0
     out = capsys.readouterr().out
-    assert "helps: tool - text interval above 5. met. Mean +36.7 points; pairs +40.0, +35.0, +35.0" in out
+    assert (
+        "helps: tool - text interval above 5. met. Mean +36.7 points (80.0 against 43.3); pairs +40.0, +35.0, +35.0"
+        in out
+    )
     assert "95 % interval over 3 seeds" in out and "over 20 problems" in out
     assert "4.0" in out and "800" in out  # GPU minutes of two GPUs, tokens
     assert (study / "study.png").stat().st_size > 5000 and (study / "study.svg").is_file()
