@@ -62,7 +62,7 @@ def check_sft_stage(config: DictConfig) -> None:
     keys = ("sft_train_files", "sft_validation_files")
     files = {key: data.check_files(f"data.{key}", config.data[key], check_sft) for key in keys}
     for paths in files.values():
-        data.check_prepared_template(paths, rollout.format)
+        data.check_prepared_template(paths, rollout.format, config.data.prompt)
     rows = data.count_rows(files["sft_train_files"])
     data.check_fills_a_batch("data.sft_train_files", rows=rows, batch=train.batch)
     there = train.epochs * (rows // train.batch)
@@ -177,7 +177,7 @@ def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[P
     data.check_template(config.data.prompt, config.rollout.format)
     files = {key: data.check_files(f"data.{key}", config.data[key], check_rl) for key in keys}
     for paths in files.values():
-        data.check_prepared_template(paths, config.rollout.format)
+        data.check_prepared_template(paths, config.rollout.format, config.data.prompt)
     return files
 
 

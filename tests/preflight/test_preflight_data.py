@@ -118,14 +118,27 @@ def test_a_prompt_that_teaches_the_format_passes_and_unknown_names_do_not():
 
 def test_files_prepared_for_another_format_are_refused(tmp_path, files):
     for rollout_format in ("text", "hermes", "none"):
-        data.check_prepared_template(files, rollout_format)
+        data.check_prepared_template(files, rollout_format, "retool")
     rl, sft = tmp_path / "rl.parquet", tmp_path / "sft.parquet"
     write_problems(arithmetic.problems(2, seed=1), rl, template="retool", split="train")
     write_traces(arithmetic.solve(arithmetic.problems(2, 1), 1, 0.45), sft, template="hermes", split="train")
-    data.check_prepared_template([rl], "text")
-    assert "rl.parquet=retool" in refusal(data.check_prepared_template, [rl], "hermes")
-    data.check_prepared_template([sft], "hermes")
-    assert "sft.parquet=hermes" in refusal(data.check_prepared_template, [files[0], sft], "text")
+    data.check_prepared_template([rl], "text", "retool")
+    assert "rl.parquet=retool" in refusal(data.check_prepared_template, [rl], "hermes", "hermes")
+    data.check_prepared_template([sft], "hermes", "hermes")
+    assert "sft.parquet=hermes" in refusal(data.check_prepared_template, [files[0], sft], "text", "retool")
+
+
+def test_a_prompt_of_ones_own_must_be_the_one_that_the_data_were_prepared_with(tmp_path):
+    own, other = "Solve {question} in Python.", "Solve {question} in your head."
+    rl = tmp_path / "rl.parquet"
+    write_problems(arithmetic.problems(2, seed=1), rl, template=own, split="train")
+    data.check_prepared_template([rl], "text", own)
+    message = refusal(data.check_prepared_template, [rl], "text", other)
+    assert (
+        "in your head" in message and "rl.parquet was prepared with" in message and "prepare the data again" in message
+    )
+    write_problems(arithmetic.problems(2, seed=1), rl, template="retool", split="train")
+    assert "was prepared with" in refusal(data.check_prepared_template, [rl], "text", own)
 
 
 def test_a_recipe_and_the_kind_of_its_data_must_fit(tmp_path, files):
@@ -182,4 +195,4 @@ def test_a_prompt_of_the_users_own_passes(files):
     for row in rows:
         row["prompt"][0]["content"] = "My own words: " + row["extra_info"]["question"]
     parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), files[0])
-    data.check_prepared_template(files, "none")
+    data.check_prepared_template(files, "none", "retool")
