@@ -29,7 +29,7 @@ LIMITS = [
 ]  # fmt: skip
 PROBLEMS = ["data=reasoning_gym", "seed=7", "data.reasoning_gym.test=400", "parallel=1gpu"]
 SFT = [
-    "data=file", "data.sft.batch=32", "data.sft.epochs=3", "data.sft.lr=1e-4", "data.sft.min_lr=1e-5",
+    "data.sft.batch=32", "data.sft.epochs=3", "data.sft.lr=1e-4", "data.sft.min_lr=1e-5",
     "data.sft.warmup_steps=4", "data.sft.max_length=768", "train.save_every=-1", "train.eval_every=-1",
     "train.keep_best=null",
 ]  # fmt: skip
@@ -100,10 +100,10 @@ def sft_jobs(runs: Path, model: list[str], traces: Path, asked: Sequence[str]) -
     jobs = []
     for start, (file, form) in STARTS.items():
         for seed in sorted({int(seed) for arm, seed in arms if ARMS[arm].start == start}):
-            words = [*model, *SFT, *LIMITS, PROMPTS[form], f"rollout.format={form}", f"data.file.sft={traces / file}"]
-            words += [f"seed={seed}", "parallel=1gpu"]
+            data = [*model, "data=file", *LIMITS, PROMPTS[form], f"rollout.format={form}", f"seed={seed}"]
+            data += [f"data.file.sft={traces / file}", "parallel=1gpu"]
             name = f"start-{start}-s{seed}"
-            jobs.append((name, [command("prepare", runs, name, words), command("sft", runs, name, words)]))
+            jobs.append((name, [command("prepare", runs, name, data), command("sft", runs, name, [*data, *SFT])]))
     return jobs
 
 
