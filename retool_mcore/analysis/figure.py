@@ -44,7 +44,7 @@ def bands(
             half = half if np.isfinite(half) else 0.0
             where = steps[-1] + 0.7 + 0.4 * place
             axes.errorbar(where, mean, half, fmt="o", color=line.get_color(), markersize=4)
-    axes.legend(fontsize="small", loc="lower right")
+    axes.legend(fontsize="small", loc="best")
     for path in paths:
         figure.savefig(path, dpi=150)
 
