@@ -7,16 +7,13 @@ share a GPU. What is complete does not run again. `retool compare examples/real_
 """
 
 import argparse
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.learning.arms import command, placed
+from benchmarks.learning.arms import command, run_all
 from examples.real_model.families import EASY, HARDER, TRAINED, UNSEEN, sections
 
 PROMPTS = {
@@ -123,25 +120,6 @@ def rl_jobs(runs: Path, model: list[str], path: str, steps: list[str]) -> list[J
     return jobs
 
 
-def run_together(jobs: Sequence[Job], runs: Path, beside: int, gpus: int, mps: Path | None, stagger: float) -> int:
-    """Run the jobs, at most `beside` at once, in turn on the GPUs, and return how many failed."""
-    (runs / "logs").mkdir(parents=True, exist_ok=True)
-
-    def one(number: int) -> int:
-        name, commands = jobs[number]
-        time.sleep(stagger * number if number < beside else 0.0)  # their starts compete for cores
-        began, code = time.monotonic(), 0
-        with (runs / "logs" / f"{name}.log").open("w") as log:
-            for words in commands:
-                env: Mapping[str, str] = os.environ | placed(number, gpus, mps)
-                code = code or subprocess.run(words, env=env, stdout=log, stderr=log).returncode
-        print(f"{name}: exit {code} after {time.monotonic() - began:.0f} s", flush=True)
-        return code
-
-    with ThreadPoolExecutor(beside) as pool:
-        return sum(code != 0 for code in pool.map(one, range(len(jobs))))
-
-
 def main() -> int:
     """Run what is asked for and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -155,17 +133,17 @@ def main() -> int:
     args, words = parser.parse_known_args()
     runs, path = args.runs.resolve(), str(args.model.resolve())
     model = ["model=folder", f"model.path={path}"]
-    together = (runs, args.beside, args.gpus, args.mps)
-    failed = run_together(data_jobs(runs, model), *together, 0.0)
+    together = (runs, args.gpus, args.beside, args.stagger, args.mps)
+    failed = run_all(data_jobs(runs, model), *together)
     traces = runs / "traces"
     if not failed and not (traces / "small.jsonl").exists():
-        words_ = [sys.executable, "-m", "examples.real_model.traces", str(traces)]
-        subprocess.run([*words_, "--prepared", str(runs)], check=True)
+        make = [sys.executable, "-m", "examples.real_model.traces", str(traces), "--prepared", str(runs)]
+        subprocess.run(make, check=True)
     found = [job for job in rl_jobs(runs, model, path, words) if any(part in job[0] for part in args.only.split(","))]
     starts = sft_jobs(runs, model, traces, [name for name, _ in found])
-    if failed or run_together(starts, *together, args.stagger):
+    if failed or run_all(starts, *together):
         return 1
-    return int(run_together(found, *together, args.stagger) > 0)
+    return int(run_all(found, *together) > 0)
 
 
 if __name__ == "__main__":
