@@ -38,6 +38,7 @@ BATCH = 512  # spans of a request, unless OTEL_BSP_MAX_EXPORT_BATCH_SIZE gives a
 TEXT_BATCH = 32  # of a request with text: receivers refuse large ones
 _TIMEOUT = "OTEL_EXPORTER_OTLP_TIMEOUT"
 _EXPORTER_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+_MLFLOW_TAG = "mlflow.traceTag."
 _FINISHES = {"answer": "stop", "length": "length", "turn_length": "length"}
 
 
@@ -143,7 +144,11 @@ class _Episode:
             "retool.accuracy": self.right,
             "retool.taken_over": bool(self.notes.get("taken_over")),
         }
-        return about | _versions(sample.versions) | _input("user", prompt) | _output(response, sample.finish)
+        about |= _versions(sample.versions)
+        # MLflow makes a trace's tags of these; its filters of attributes find more than was asked for.
+        tags = {f"{_MLFLOW_TAG}{name.rpartition('.')[2]}": str(value) for name, value in (self.place | about).items()
+                if name.startswith("retool.")}  # fmt: skip
+        return about | tags | _input("user", prompt) | _output(response, sample.finish)
 
     def _turn(
         self, root: Span, clock: float, seconds: float, number: int, written: tuple[int, int], read, *, final: bool
