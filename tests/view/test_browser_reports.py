@@ -46,24 +46,29 @@ def test_the_overview_opens_on_what_explain_says_and_leads_to_the_trajectories(t
     look(body)
 
 
-def test_a_real_report_and_a_run_that_cannot_be_explained(tmp_path, monkeypatch):
-    real = example_run.make_run(tmp_path / "real")
-    whole = server.explained
-
-    def explain(run):
-        return whole(run) if run.name == "real" else {"stages": [], "findings": [], "error": "too new"}
-
-    monkeypatch.setattr(server, "explained", explain)
-    new = add_metrics(make_run(tmp_path / "new"), steps=2)
+def test_several_runs_have_their_first_sentence_each(tmp_path, monkeypatch):
+    names = ("real", "new", "worse", "good", "better")
+    runs = {name: add_metrics(make_run(tmp_path / name), steps=2) for name in names if name != "real"}
+    runs["real"] = example_run.make_run(tmp_path / "real")
+    whole, empty = server.explained, {"stages": [], "findings": [], "error": ""}
+    others = {
+        "new": empty | {"error": "too new"},
+        "worse": empty | {"findings": [FINDING, FINDING | {"cause": "mismatch"}]},
+    }
+    monkeypatch.setattr(
+        server, "explained", lambda run: whole(run) if run.name == "real" else others.get(run.name, empty)
+    )
 
     async def body():
-        async with shown(real, new) as tab:
+        async with shown(*(runs[name] for name in names)) as tab:
             await tab.until(READY)
-            assert "too new" in await tab.js(PANEL)
+            panel = await tab.js(PANEL)
+            assert "real: sft, overfitted: the validation loss" in panel and "new: too new" in panel
+            assert "worse: rl, reward constant" in panel and "mismatch" not in panel
+            assert "good, better: nothing stands out." in panel
             await tab.js("document.querySelector('.panel details').open = true; 1")
-            assert "real: sft, overfitted: the validation loss" in await tab.js(
-                PANEL
-            ) and "causes looked for" in await tab.js(PANEL)
+            assert "rl, mismatch" in await tab.js(PANEL)
+            assert "run=2" in await tab.js("document.querySelector('.panel a').href")
 
     look(body)
 

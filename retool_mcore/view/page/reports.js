@@ -1,16 +1,30 @@
 // Above the curves: what `retool explain` says of each run, and what `retool compare` says of a plan.
 
-// One run's sentences; of several runs the first each, and the others below it.
-function explanation(report, run, several) {
-  if (report.error) return element("p", { class: "note" }, report.error);
-  const sentences = report.findings.map((one) => sentence(one, run));
-  const head = several ? [element("strong", {}, state.runs[run].name), ": "] : [];
-  const read = element("p", { class: "note" }, report.stages.join(" · "));
-  if (!sentences.length) return element("div", {}, element("p", {}, ...head, "Nothing stands out."), several ? null : read);
-  if (!several) return element("div", {}, element("ol", {}, ...sentences.map((one) => element("li", {}, ...one))), read);
-  return element("details", {}, element("summary", {}, ...head, ...sentences[0]),
-    element("ol", { start: 2 }, ...sentences.slice(1).map((one) => element("li", {}, ...one))), read);
+// All sentences of one run; of several runs the first of each, and those of which nothing stands out in one line.
+function explanations(reports) {
+  const said = reports.map((report, run) => ({ report, name: state.runs[run].name, sentences: report.findings.map((one) => sentence(one, run)) }));
+  if (said.length === 1) return explanation(said[0]);
+  const quiet = said.filter(({ report, sentences }) => !report.error && !sentences.length).map(({ name }) => name);
+  return [
+    ...said.filter(({ report, sentences }) => report.error || sentences.length).map(summary),
+    quiet.length ? element("p", {}, element("strong", {}, quiet.join(", ")), ": nothing stands out.") : null,
+  ];
 }
+
+function explanation({ report, sentences }) {
+  if (report.error) return [element("p", { class: "note" }, report.error)];
+  const found = sentences.length ? element("ol", {}, ...listed(sentences)) : element("p", {}, "Nothing stands out.");
+  return [found, element("p", { class: "note" }, report.stages.join(" · "))];
+}
+
+function summary({ report, name, sentences }) {
+  const head = [element("strong", {}, name), ": "];
+  if (report.error) return element("p", {}, ...head, element("span", { class: "note" }, report.error));
+  if (sentences.length === 1) return element("p", {}, ...head, ...sentences[0]);
+  return element("details", {}, element("summary", {}, ...head, ...sentences[0]), element("ol", { start: 2 }, ...listed(sentences.slice(1))));
+}
+
+const listed = (sentences) => sentences.map((one) => element("li", {}, ...one));
 
 function sentence(finding, run) {
   const looks = finding.looks.slice(0, 2).flatMap(([step, row], i) => [i ? " and " : "; see ",
@@ -46,6 +60,6 @@ function rowsOf(titles, rows) {
 async function fillPanel(panel) {
   const several = state.runs.length > 1;
   const [study, ...reports] = await Promise.all([several ? get("api/study") : {}, ...state.runs.map((_, run) => get("api/explain", { run }))]);
-  panel.replaceChildren(...verdicts(study), ...reports.map((report, run) => explanation(report, run, several)));
+  panel.replaceChildren(...[...verdicts(study), ...explanations(reports)].filter(Boolean));
   panel.hidden = false;
 }
