@@ -5,6 +5,7 @@ it taken now and then.
 """
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,3 +46,11 @@ def host_of(place: str) -> str | None:
         return urlsplit(f"//{place}").hostname
     except ValueError:
         return None
+
+
+def otlp_receiver(environment: Mapping[str, str]) -> str | None:
+    """Return the address to which OpenTelemetry's exporter sends traces by its variables; None: they name none."""
+    if address := environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        return address
+    base = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    return f"{base.rstrip('/')}/v1/traces" if base else None

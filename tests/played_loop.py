@@ -137,12 +137,22 @@ def retool_section(folder: Path, **values):
 
 
 def attempt(
-    folder: Path, patch, cfg: Settings, engines, *, rows: int = 5, log=None, identity=None, flush=None, **retool
+    folder: Path,
+    patch,
+    cfg: Settings,
+    engines,
+    *,
+    rows: int = 5,
+    log=None,
+    identity=None,
+    flush=None,
+    traces=None,
+    **retool,
 ):
     """One attempt at RL in `folder`, as `main` makes it: behind the last checkpoint, to its end; (its run, its log).
 
     identity: makes the chain of policies of the step that the attempt begins behind. flush: in the place of the wait
-    for the trajectories.
+    for the trajectories. traces: as `Run` takes it.
     """
     patch.setattr(prompt_stream, "rows_of", lambda files: made_rows(rows))
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -151,7 +161,7 @@ def attempt(
     prompts = Prompts("rows", 1, Curriculum())
     asked = prompts.load(last, alarms.left_out(folder, start)) if last else []
     log = log or Log()
-    run = Run(cfg, retool_section(folder, **retool), log, start, identity and identity(start))
+    run = Run(cfg, retool_section(folder, **retool), log, start, identity and identity(start), traces)
     if flush:
         run.saves.flush = flush
     problems = None

@@ -42,7 +42,7 @@ EDGES = {
     "rewards": "data official rollout",
     "rollout": "data sandbox state tools",
     "environments": "data sandbox tools",
-    "view": "metrics sandbox state",
+    "view": "explain metrics sandbox state",
     "tools": "data sandbox",
     "planner": "rollout sandbox",
     "metrics": "sandbox",

@@ -17,7 +17,7 @@ from retool_mcore.state.progress import read_steps
 
 CURVE = "reward/accuracy"
 TOKENS = "perf/total_num_tokens"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _began(stage: Path, attempts: Sequence[Mapping]) -> float | None:
 
 def _gpus(path: Path) -> int:
     try:
-        parallel = yaml.load(path.read_text(), Loader=_LOADER)["parallel"]
+        parallel = yaml.load(path.read_text(), Loader=LOADER)["parallel"]
         return parallel["nodes"] * parallel["gpus_per_node"] if parallel["device"] == "cuda" else 0
     except (OSError, KeyError, TypeError, yaml.YAMLError):
         return 0

@@ -1,12 +1,18 @@
 """Reference curves: training accuracy by step of several seeds, and a run's place among them.
 
-A file is JSON: {"name", "about", "config": {key: value}, "curves": {seed: [accuracy of step 1, 2, ...]}}.
+A file is JSON: {"name", "about", "config": {key: value}, "curves": {seed: [accuracy of step 1, 2, ...]}}. `config` has
+the settings that the runs share. A run with another model, data set or recipe is refused; other differences are
+reported.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from retool_mcore.analysis.arms import LOADER
 from retool_mcore.analysis.statistics import interval
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
@@ -14,6 +20,13 @@ from retool_mcore.files import write_atomically
 SHIPPED = Path(__file__).with_name("references")
 PREFIX = "reference:"
 LAST = 4  # steps of the verdict
+SAME = ("model.name", "data.name", "recipe.name", "recipe.reward.name")  # and the data set's own keys, data.NAME.*
+REPORTED = (
+    "model.lora.rank", "recipe.advantage", "recipe.answer", "recipe.clip_high", "recipe.kl_coefficient",
+    "recipe.filters.all_equal", "pipeline.name", "correction.name", "rollout.format", "rollout.max_turns",
+    "rollout.max_response_tokens", "rollout.temperature", "data.sft.steps", "train.batch", "train.n",
+    "train.mini_batch", "train.lr", "train.warmup_steps",
+)  # fmt: skip
 
 
 def find_reference(name: str) -> dict:
@@ -25,17 +38,81 @@ def find_reference(name: str) -> dict:
     try:
         content = json.loads(path.read_text())
         curves = {str(seed): [float(value) for value in curve] for seed, curve in content["curves"].items()}
+        config = dict(content.get("config", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no reference ({error!r}): expected a name, about and curves by seed.") from None
     if len(curves) < 2 or min(map(len, curves.values())) < 1:
         raise UserError(f"{path}: a band needs curves of two seeds or more, with one step or more.")
-    return {"name": name, "about": "", "config": {}} | content | {"curves": curves}
+    return {"name": name, "about": ""} | content | {"config": config, "curves": curves}
 
 
-def write_reference(path: Path, name: str, about: str, curves: Mapping[str, list[float]]) -> None:
-    """Write a reference file of these curves."""
-    content = {"name": name, "about": about, "config": {}, "curves": {seed: own for seed, own in curves.items()}}
+def write_reference(path: Path, about: str, runs: Mapping[Path, Sequence[float]]) -> None:
+    """Write a reference file. runs: the accuracy by step of each run, by its folder.
+
+    Raises UserError for fewer than two runs, for runs of one seed, and for runs with different settings.
+    """
+    if path.suffix != ".json":
+        raise UserError(f"--write-reference {path}: expected the name of a .json file.")
+    if len(runs) < 2:
+        raise UserError(f"--write-reference {path}: a band needs two runs or more, with a seed each.")
+    first, *others = runs
+    settings = {run: settings_of(run) for run in runs}
+    seeds = {run: settings[run].pop("seed", None) for run in runs}
+    for run in others:
+        if differing := differences(settings[first], dict.fromkeys(settings[first]) | settings[run]):
+            raise UserError(f"--write-reference {path}: {first} and {run} differ in {'; '.join(differing)}.")
+    if len(set(seeds.values())) < len(runs):
+        raise UserError(
+            f"--write-reference {path}: the runs have the seeds {list(seeds.values())}; one each is needed."
+        )
+    shortest = min(map(len, runs.values()))
+    curves = {f"seed {seeds[run]}": [round(value, 5) for value in runs[run][:shortest]] for run in runs}
+    content = {"name": path.stem, "about": about, "config": settings[first], "curves": curves}
     write_atomically(path, json.dumps(content, indent=1) + "\n")
+
+
+def check_settings(run: Path, reference: Mapping) -> list[str]:
+    """Return the differences between the run's settings and the reference's that do not forbid a comparison.
+
+    Raises UserError where model, data or recipe differ.
+    """
+    own, theirs = settings_of(run), reference["config"]
+    strict = {key for key in theirs if key in SAME or key.startswith(f"data.{theirs.get('data.name')}.")}
+    if differing := differences(own, {key: theirs[key] for key in strict}):
+        raise UserError(
+            f"{run} is no run of {PREFIX}{reference['name']}: it differs in {'; '.join(differing)}. Compare it with a "
+            "reference of its own model, data and recipe (docs/explain.md: --write-reference)."
+        )
+    return differences(own, {key: value for key, value in theirs.items() if key not in strict})
+
+
+def differences(own: Mapping, theirs: Mapping) -> list[str]:
+    """Return for each key of `theirs` that `own` has another value of: the key and both values."""
+    return [f"{key} ({own.get(key)} and {value})" for key, value in sorted(theirs.items()) if own.get(key) != value]
+
+
+def settings_of(run: Path) -> dict[str, Any]:
+    """The settings of a run's RL that its curve depends on, by their dotted keys, and its seed. Paths are left out.
+
+    Raises UserError where RL's configuration is not there.
+    """
+    path = run / "rl" / "config.yaml"
+    try:
+        config = yaml.load(path.read_text(), Loader=LOADER)
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}): the settings of a run are needed.") from None
+    flat = dict(_flat(config, ""))
+    source = f"data.{flat.get('data.name')}."
+    kept = {key: value for key, value in flat.items() if key in (*SAME, *REPORTED, "seed") or key.startswith(source)}
+    return {key: value for key, value in kept.items() if not str(value).startswith("/")}
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from _flat(below, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def place(curve: list[float], reference: Mapping) -> dict:

@@ -24,6 +24,9 @@ RunOverrides = Annotated[
     list[str] | None, Argument(metavar="[KEY=VALUE]...", help="The words of the run, as of `retool rl`.")
 ]
 Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a run, as in runs/quickstart.")]
+RunsOrPlan = Annotated[
+    list[Path], Argument(metavar="RUN...|PLAN", help="Folders of runs, as in runs/quickstart; or a plan's YAML file.")
+]
 Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")]
 Full = Annotated[bool, Option("--full", help="Print the whole resolved configuration; start nothing.")]

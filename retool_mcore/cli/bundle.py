@@ -38,7 +38,7 @@ KEPT = (
     "slurm/*-ray/**/*",
 )
 MOST = 4 << 20  # bytes of one file, its last
-_NAMES = "key|token|secret|password|passwd|credentials?|authorization"  # words in the names of secrets
+_NAMES = "key|token|secret|password|passwd|credentials?|authorization|headers"  # words in the names of secrets
 _VARIABLE = re.compile(rf"({_NAMES})(_|$)", re.IGNORECASE)
 # Patterns of secrets, and what replaces each: values that are called a secret, bearers, a URL's credentials, and tokens
 # that are known by their beginning.

@@ -27,8 +27,14 @@ def compare(
     ] = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write the figures there.")] = None,
     reference: Annotated[
-        Path | None, Option("--write-reference", metavar="FILE", help="Write the runs' curves as a reference file.")
+        Path | None,
+        Option(
+            "--write-reference", metavar="FILE", help="Write the curves of these seeds as a reference, a .json file."
+        ),
     ] = None,
+    about: Annotated[
+        str, Option(metavar="TEXT", help="With --write-reference: what the runs are, as a sentence.")
+    ] = "",
 ) -> None:
     """Compare arms over seeds and problems by the criteria of a plan that is older than its runs: paired intervals,
     the verdict, minutes and tokens, one figure. Without a plan the same without a verdict; or place a run on a
@@ -37,6 +43,10 @@ def compare(
 
     named = [word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX)]
     folders = [Path(word) for word in words if not word.startswith(PREFIX)]
+    if reference is not None and (named or folders[0].suffix in (".yaml", ".yml")):
+        raise UserError("--write-reference takes folders of runs, one for each seed.")
+    if about and reference is None:
+        raise UserError("--about belongs to --write-reference.")
     if named:
         if len(named) > 1 or len(folders) != 1:
             raise UserError("expected one run and one reference, as in retool compare runs/mine reference:quickstart.")
@@ -44,7 +54,7 @@ def compare(
     elif len(folders) == 1 and folders[0].suffix in (".yaml", ".yml"):
         figures, lines = _planned(folders[0], plot or str(folders[0].with_suffix("")))
     else:
-        figures, lines = _explored(folders, label, plot, reference)
+        figures, lines = _explored(folders, label, plot, reference, about)
     print("\n".join(lines))
     if json_file is not None:
         write_atomically(json_file, json.dumps(figures, indent=1) + "\n")
@@ -67,12 +77,14 @@ def _planned(path: Path, plot: str) -> tuple[dict, list[str]]:
     return {"plan": plan.model_dump(), "claims": rows, "costs": costs(runs)}, lines
 
 
-def _explored(folders: Sequence[Path], label: str, plot: str | None, reference: Path | None) -> tuple[dict, list[str]]:
+def _explored(
+    folders: Sequence[Path], label: str, plot: str | None, reference: Path | None, about: str
+) -> tuple[dict, list[str]]:
     """Runs without a plan: arms by the folders' names, pairs of the first arm with each other one, and no verdict."""
     from retool_mcore.analysis.arms import read_run
     from retool_mcore.analysis.compare import costs, judge
     from retool_mcore.analysis.plan import Claim, Plan
-    from retool_mcore.analysis.reference import write_reference
+    from retool_mcore.analysis.reference import PREFIX, write_reference
 
     runs: dict[str, dict] = {}
     for folder in folders:
@@ -82,8 +94,8 @@ def _explored(folders: Sequence[Path], label: str, plot: str | None, reference: 
             raise UserError(f"{folder} and {runs[arm][seed].path} are both arm {arm}, seed {seed}: rename one.")
         runs[arm][seed] = read_run(folder, label)
     if reference is not None:
-        curves = {f"{arm} {seed}": list(run.curve.values()) for arm, own in runs.items() for seed, run in own.items()}
-        write_reference(reference, reference.stem, f"{', '.join(map(str, folders))}", curves)
+        curves = {run.path: list(run.curve.values()) for own in runs.values() for run in own.values()}
+        write_reference(reference, about or f"{len(curves)} seeds of {next(iter(runs))}", curves)
     first, *others = runs
     measure = "evaluation" if all(run.evaluation for own in runs.values() for run in own.values()) else "training"
     rows: list[dict] = []
@@ -102,20 +114,25 @@ def _explored(folders: Sequence[Path], label: str, plot: str | None, reference: 
     note = f"{measure}; no criterion was fixed before these runs: figures without a verdict"
     plan = Plan(arms=dict.fromkeys(runs, ""), seeds=[0], measure=measure, label=label, claims={})
     lines = [note, *lines, *_costs(costs(runs)), *(_draw(plan, runs, plot) if plot else ())]
+    if reference is not None:
+        lines.append(f"{reference}: compare a run with it by retool compare RUN {PREFIX}{reference}")
     return {"claims": [{k: v for k, v in row.items() if k != "met"} for row in rows], "costs": costs(runs)}, lines
 
 
 def _placed(run: Path, name: str, label: str) -> tuple[dict, list[str]]:
     from retool_mcore.analysis.arms import read_run
-    from retool_mcore.analysis.reference import find_reference, place
+    from retool_mcore.analysis.reference import check_settings, find_reference, place
 
     reference = find_reference(name)
-    own = place(list(read_run(run, label).curve.values()), reference)
+    trained = read_run(run, label)
+    other = check_settings(run, reference)
+    own = place(list(trained.curve.values()), reference)
     low, high = (100 * end for end in own["band"])
     lines = [
         f"{run} on {reference['name']}: {reference['about']}".rstrip(": "),
         f"{own['inside']} of {own['steps']} steps lie in the band in which 95 of 100 further seeds would",
         f"the last steps: {100 * own['value']:.1f} %, band {low:.1f} to {high:.1f} %: {own['verdict']} it",
+        *([f"other settings than the reference's: {'; '.join(other)}"] if other else []),
     ]
     return own | {"reference": reference["name"]}, lines
 

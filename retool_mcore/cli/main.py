@@ -23,6 +23,7 @@ from retool_mcore.cli.app import (
     Overrides,
     Run,
     Runs,
+    RunsOrPlan,
     app,
     command,
 )
@@ -161,9 +162,11 @@ def bundle(
     pack.write(run, out)
 
 
-@command("view", "retool view runs/seed1 runs/seed2", "retool view runs/r32 --eval rl --port 8010")
+@command(
+    "view", "retool view runs/seed1 runs/seed2", "retool view study.yaml", "retool view runs/r32 --eval rl --port 8010"
+)
 def view(
-    runs: Runs,
+    runs: RunsOrPlan,
     host: Host = "127.0.0.1",
     port: Annotated[int, Option(metavar="PORT", help="TCP port.", min=1, max=65535)] = 8008,
     evaluation: Annotated[
@@ -171,12 +174,15 @@ def view(
     ] = None,
     audit: Annotated[bool, Option("--audit", help="The trajectories that the mask audit stopped at.")] = False,
 ) -> None:
-    """Look at runs in a browser: curves, live and over each other; trajectories with text by role, the mask over the
-    tokens, probabilities, the interpreter's output and times; two side by side; failures by their error."""
+    """Look at runs in a browser: why they do not learn; curves, live and over each other; the arms of a plan with its
+    verdict; trajectories with text by role, the mask over the tokens, probabilities, the interpreter's output and
+    times; two side by side; failures by their error."""
+    from retool_mcore.cli.study import study_of
     from retool_mcore.view import server
 
     part = f"eval/{evaluation}" if evaluation else "audit" if audit else "rl"
-    server.serve(runs, host=host, port=port, part=part)
+    folders, study = study_of(runs)
+    server.serve(folders, host=host, port=port, part=part, study=study)
 
 
 @command("chat", "retool chat runs/quickstart", "retool chat /models/Qwen2.5-1.5B-Instruct parallel=1gpu")

@@ -1,10 +1,10 @@
 """The causes of a run in one order, as sentences."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from retool_mcore.errors import no_run
+from retool_mcore.errors import UserError, no_run
 from retool_mcore.explain import answers, calls, cold_start, problems, rewards, speed, updates
 from retool_mcore.explain.finding import Finding, ranked
 from retool_mcore.explain.prepared import Prepared, prepare
@@ -41,9 +41,27 @@ def explain(run: Path) -> tuple[list[Prepared], list[Finding]]:
     return stages, ranked(findings)
 
 
+def explained(run: Path) -> dict:
+    """Return the report for the viewer: {"stages": [a line each], "findings": [Finding as a dictionary], "error"}."""
+    try:
+        stages, findings = explain(run)
+    except UserError as error:
+        return {"stages": [], "findings": [], "error": str(error)}
+    return {"stages": list(_heads(stages)), "findings": [asdict(finding) for finding in findings], "error": ""}
+
+
 def lines(run: Path) -> Iterator[str]:
     """The report of `retool explain`."""
     stages, findings = explain(run)
+    yield from _heads(stages)
+    if not findings:
+        yield "Nothing stands out."
+    for number, finding in enumerate(findings, start=1):
+        yield f"{number}. {finding.sentence()}"
+
+
+def _heads(stages: Iterable[Prepared]) -> Iterator[str]:
+    """What was read of each stage."""
     for prepared in stages:
         checks = len(CAUSES[prepared.stage])
         accuracy = prepared.ends("reward/accuracy")
@@ -51,10 +69,6 @@ def lines(run: Path) -> Iterator[str]:
         few = updates.short_of_steps(prepared)
         note = f" ({few})" if few else ""
         yield f"{prepared.stage}: {prepared.span}{range_text}; {checks} causes looked for{note}"
-    if not findings:
-        yield "Nothing stands out."
-    for number, finding in enumerate(findings, start=1):
-        yield f"{number}. {finding.sentence()}"
 
 
 def top_line(run: Path) -> str:

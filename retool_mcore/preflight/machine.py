@@ -206,18 +206,31 @@ def check_sandbox(config: Mapping) -> str:
     return asyncio.run(start_and_probe())
 
 
-EXTRAS = {"mlflow": "trace", "wandb": "wandb"}
+# Value of train.loggers or trace.backend -> the extra that has its library, and that library.
+EXTRAS = {
+    "mlflow": ("mlflow", "mlflow"),
+    "wandb": ("wandb", "wandb"),
+    "otlp": ("trace", "opentelemetry.exporter.otlp.proto.http"),
+}
 
 
-def check_trace(backend: str, key: str = "trace.backend", off: str = "trace.backend=none") -> None:
-    """Raises UserError for a library that `key` names and that is not installed; `off`: how to do without."""
-    if backend in EXTRAS and find_spec(backend) is None:
+def check_extra(name: str, key: str, off: str) -> None:
+    """Raises UserError where `key` has the value `name`, whose library is not installed; `off`: how to do without."""
+    extra, library = EXTRAS.get(name, ("", ""))
+    if extra and not _installed(library):
         raise UserError(
-            f"{key}={backend} needs {backend}, which is not installed: "
-            f"`pip install -e .[{EXTRAS[backend]}] -c launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
+            f"{key}={name} needs {library}, which is not installed: "
+            f"`pip install -e .[{extra}] -c launch/constraints-cpu.txt` (or -gpu.txt), or set {off}."
         )
 
 
 def check_loggers(loggers: Iterable[str]) -> None:
     for name in loggers:
-        check_trace(name, "train.loggers", "train.loggers without it")
+        check_extra(name, "train.loggers", "train.loggers without it")
+
+
+def _installed(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False

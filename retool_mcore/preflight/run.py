@@ -19,10 +19,9 @@ from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, disk, listeners, machine, memory, relations
 from retool_mcore.preflight.architecture import check_architecture
-from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.relations import check_micro_batch
-from retool_mcore.preflight.trackers import check_mlflow, check_trackers
+from retool_mcore.preflight.trackers import check_receiver, check_trackers
 from retool_mcore.recipes.check import check_arguments, check_needs
 from retool_mcore.rewards.scoring import right_from
 from retool_mcore.rewards.verdict import TESTS
@@ -87,9 +86,8 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
-    check_trace(config.trace.backend)
-    if config.trace.backend == "mlflow":
-        check_mlflow(os.environ, "trace.backend=mlflow")
+    if config.trace.backend == "otlp":
+        check_receiver(os.environ)
     check_rollout_devices(config)
     sets = validation_sets(config) if "held_back_files" in config.data else []  # an older run, replayed, has none
     keys = ["train_files", *(validation_set.key.removeprefix("data.") for validation_set in sets)]

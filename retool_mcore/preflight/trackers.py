@@ -1,4 +1,5 @@
-"""Can the loggers of train.loggers be used: is their library installed, is there a login, does their server answer?"""
+"""Can the loggers of train.loggers and the receiver of traces be used: is the library installed, is there a login, does
+the server answer?"""
 
 import configparser
 import netrc
@@ -10,9 +11,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from retool_mcore.errors import UserError
-from retool_mcore.preflight.machine import check_loggers
+from retool_mcore.ports import otlp_receiver
+from retool_mcore.preflight.machine import check_extra, check_loggers
 
 ANSWER_S = 10.0
+RECEIVER_ANSWER_S = 3.0  # a run does not depend on it
+# Variables that train/traces.py reads, and the least value of each: spans and seconds.
+OTEL_NUMBERS = {
+    "OTEL_BSP_MAX_QUEUE_SIZE": 1,
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": 1,
+    "OTEL_EXPORTER_OTLP_TIMEOUT": 0.1,
+    "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": 0.1,
+}
 WANDB = "https://api.wandb.ai"
 WITHOUT = "WANDB_MODE=offline"  # what W&B needs no login and no network for
 SILENT_MODES = ("offline", "dryrun", "disabled")
@@ -40,6 +50,45 @@ def check_mlflow(environment: Mapping[str, str], key: str) -> None:
             f"{key}: the server of MLFLOW_TRACKING_URI, {_shown(server)}, does not answer ({reason}): start it, or "
             "leave the variable out, and MLflow writes below the run's folder."
         )
+
+
+def check_receiver(environment: Mapping[str, str]) -> None:
+    """Refuse trace.backend=otlp without its library or an address; report a receiver that does not answer, which stops
+    no run. Raises UserError."""
+    check_extra("otlp", "trace.backend", "trace.backend=none")
+    address = otlp_receiver(environment)
+    if address is None:
+        raise UserError(
+            "trace.backend=otlp sends to the address of OTEL_EXPORTER_OTLP_ENDPOINT, which is not set: set it, for "
+            "example to http://localhost:4318, or set trace.backend=none. docs/viewing.md has each service's."
+        )
+    if not address.startswith(("http://", "https://")):
+        raise UserError(
+            f"trace.backend=otlp: {_shown(address)} is no address of HTTP: expected http://HOST:PORT or https://HOST "
+            "in OTEL_EXPORTER_OTLP_ENDPOINT."
+        )
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if (protocol := environment.get(name)) and protocol != "http/protobuf":
+            raise UserError(
+                f"trace.backend=otlp: {name} is {protocol!r}, but spans are sent by http/protobuf: set that, and the "
+                "receiver's port for HTTP (often 4318 in place of 4317)."
+            )
+    for name, least in OTEL_NUMBERS.items():
+        if (value := environment.get(name)) and not _at_least(value, least):
+            raise UserError(f"trace.backend=otlp: {name} is {value!r}: expected a number of {least:g} or more.")
+    if reason := _silent(address, RECEIVER_ANSWER_S):
+        print(
+            f"trace.backend=otlp: {_shown(address)} does not answer ({reason}). Training does not wait for it; the "
+            "metric trace/spans_dropped counts the spans that it does not take.",
+            flush=True,
+        )
+
+
+def _at_least(value: str, least: float) -> bool:
+    try:
+        return float("inf") > (int(value) if least >= 1 else float(value)) >= least
+    except ValueError:
+        return False
 
 
 def _check_wandb(folder: Path, environment: Mapping[str, str]) -> None:
@@ -81,10 +130,10 @@ def _has_netrc(server: str, environment: Mapping[str, str]) -> bool:
     return bool(login and login[2])
 
 
-def _silent(server: str) -> str:
+def _silent(server: str, seconds: float = ANSWER_S) -> str:
     """Why a server does not answer, "" where it does: any answer counts, a refusal or a strange certificate too."""
     try:
-        urllib.request.urlopen(server, timeout=ANSWER_S).close()
+        urllib.request.urlopen(server, timeout=seconds).close()
     except urllib.error.HTTPError:
         return ""
     except OSError as error:  # URLError and time-outs are some

@@ -40,15 +40,16 @@ class Groups:
 
     Args:
         options: gives what a rollout of the groups of a step is asked with (`Rollouts.ask`).
+        seen: called with each group that has ended, before it is judged.
         batch: groups a step.
     """
 
     def __init__(
         self, rollouts: Flight, prompts: Prompts, judge: Judge, options: Callable[[int], dict],
-        *, batch: int, staleness: int,
+        *, batch: int, staleness: int, seen: Callable[[Group], None] | None = None,
     ):  # fmt: skip
         self.rollouts, self.prompts, self.judge, self.options = rollouts, prompts, judge, options
-        self.batch, self.staleness = batch, staleness
+        self.batch, self.staleness, self.seen = batch, staleness, seen
         self.ready: list[Group] = []
         self.decided: list[Group] = []  # since the last take
         self.draws = Draws()
@@ -99,6 +100,8 @@ class Groups:
 
     def _receive(self, step: int, wait_s: float | None) -> None:
         for group in self.rollouts.ended(wait_s):
+            if self.seen:
+                self.seen(group)
             reason = self.judge.reason(group)
             if reason in ("", "all_equal", "accuracy"):
                 self.decided.append(group)

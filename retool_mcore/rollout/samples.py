@@ -29,6 +29,7 @@ class Sample:
         response_mask: (response tokens,) int8, 1 where the policy wrote the token.
         log_probs: (response tokens,) float32, by the rollout engine, 0 on observations; empty where it gives none.
         outcome: what the reward function returned: score, acc, pred, overlong, drop, graded_by.
+        score_s: seconds that it waited for its reward.
         notes: the trajectory's record (rollout/trajectory.py) without these arrays.
         finish: why it ended, SANDBOX where the sandbox itself failed.
         versions: the first and the last version of the weights that wrote it.
@@ -51,6 +52,7 @@ class Sample:
     resent: tuple[int, int] = (0, 0)
     stages: list | None = None
     outcome: dict = field(default_factory=dict)
+    score_s: float = 0.0
     experts: np.ndarray | None = None
 
     def __post_init__(self):

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +23,7 @@ _FOLDERS = 8  # kept open; one a step, and no more steps are in flight
 
 
 class Runner(Protocol):
-    """Runs one episode and has it scored, both inside its trace (backends/verl/episodes.py)."""
-
-    def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager: ...
+    """Runs one episode and has it scored (backends/verl/episodes.py)."""
 
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict
@@ -81,11 +79,12 @@ class RolloutWorker:
         if unfinished and (kept := await asyncio.to_thread(unfinished.take, key)) is not None:
             return Sample.of_kept(uid, number, kept)
         assert self.live is not None, "the worker is asked before it is connected"
-        async with self.episodes.trace(uid, number, row, step):
-            async with self.live.trajectory():
-                sample, facts = await self.episodes.run(self.client, uid, number, row, step, sampling)
-                self.live.ended(sample.length)
-            sample.outcome = await self.episodes.scored(next(self.judges), row, sample, facts)
+        async with self.live.trajectory():
+            sample, facts = await self.episodes.run(self.client, uid, number, row, step, sampling)
+            self.live.ended(sample.length)
+        clock = time.perf_counter()
+        sample.outcome = await self.episodes.scored(next(self.judges), row, sample, facts)
+        sample.score_s = time.perf_counter() - clock
         error = sample.outcome.get("error", "")
         if error and not self.scored:
             raise ScoringError(error)

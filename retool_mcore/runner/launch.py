@@ -316,7 +316,7 @@ def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, s
     # Offline runs of W&B: RUN/STAGE/wandb, for `wandb sync`.
     for name, path in {FLIGHT_RECORDER: "stacks/nccl_rank_", "TENSORBOARD_DIR": "tensorboard", "WANDB_DIR": ""}.items():
         env.setdefault(name, str((folder / path).absolute()))
-    if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):  # without it, traces have a place of their own
+    if "mlflow" in (OmegaConf.select(config, "train.loggers") or ()):
         env.setdefault("MLFLOW_TRACKING_URI", (folder / "mlflow").absolute().as_uri())
         env.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return env

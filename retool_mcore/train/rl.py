@@ -237,6 +237,15 @@ def with_its_trajectory(error: MaskAuditError, batch: Batch, run: Run) -> MaskAu
     return run.refused(Fault(error.what, row, error.token), len(run.records) - len(batch) + row, error.where)
 
 
+def open_traces(settings, tokenizer):
+    """Return where episodes are traced to (train/traces.py); None where they are not."""
+    if settings is None:
+        return None
+    from retool_mcore.train.traces import Traces  # OpenTelemetry, which only a traced run needs
+
+    return Traces(settings, tokenizer)
+
+
 def main(config_path: str) -> None:
     from retool_mcore.backends.verl.engines import Engines, check_config, loggers, start_ray
     from retool_mcore.backends.verl.settings import verl_config
@@ -272,7 +281,8 @@ def main(config_path: str) -> None:
     if last:
         heartbeat.beat(heartbeat.TRAINER, heartbeat.LOAD)
         engines.load(last)
-    run = Run(cfg, verl.retool, loggers(verl), start, PolicyIdentity(verl, start) if cfg.save_every > 0 else None)
+    identity = PolicyIdentity(verl, start) if cfg.save_every > 0 else None
+    run = Run(cfg, verl.retool, loggers(verl), start, identity, open_traces(verl.retool.traces, engines.tokenizer))
     try:
         train(cfg, engines, run, prompts, asked, problems)
     except stop.StopRequested as stopped:

@@ -19,6 +19,7 @@ from retool_mcore.recipes.fewest_calls import FewestCalls
 from retool_mcore.recipes.filters import GroupFilter
 from retool_mcore.rollout import unfinished
 from retool_mcore.rollout.groups import Groups
+from retool_mcore.rollout.samples import Group
 from retool_mcore.state import alarms, heartbeat, stop
 from retool_mcore.state.policy_identity import IDENTITY, PolicyIdentity
 from retool_mcore.state.schedule import Schedule
@@ -35,15 +36,29 @@ class Loggers(Protocol):
     def log(self, data: dict, step: int) -> None: ...
 
 
+class Traces(Protocol):
+    """Where episodes are sent (train/traces.py)."""
+
+    def add(self, group: Group) -> None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def close(self) -> None: ...
+
+
 class Run:
     """One attempt, which goes on after step `start`.
 
     retool: the section with stage_dir, trajectories, texts, rotation, alarms, save_minutes, recipe; identity: of the
-    policy that the attempt starts with, None where no checkpoint is ever written.
+    policy that the attempt starts with, None where no checkpoint is ever written; traces: where episodes are sent.
     """
 
-    def __init__(self, cfg: Settings, retool, log: Loggers, start: int, identity: PolicyIdentity | None):
+    def __init__(
+        self, cfg: Settings, retool, log: Loggers, start: int, identity: PolicyIdentity | None,
+        traces: Traces | None = None,
+    ):  # fmt: skip
         self.cfg, self.stage_dir, self.log, self.identity = cfg, Path(retool.stage_dir), log, identity
+        self.traces = traces
         self.start = self.saved_step = start
         self.total = cfg.steps
         self.recorder = StepRecorder(retool)
@@ -122,7 +137,8 @@ class Run:
         """The groups of the run's steps."""
         judge = GroupFilter(self.cfg.recipe["filters"], self.cfg.sandbox_errors, self.cfg.batch, self.cfg.n)
         return Groups(
-            rollouts, prompts, judge, self.options, batch=self.cfg.batch, staleness=self.cfg.staleness
+            rollouts, prompts, judge, self.options, batch=self.cfg.batch, staleness=self.cfg.staleness,
+            seen=self.traces.add if self.traces else None,
         )  # fmt: skip
 
     def save(self, step: int, engines, prompts: Prompts, pending: list[Asked]) -> None:
@@ -176,6 +192,7 @@ class Run:
         heartbeat.beat(heartbeat.TRAINER, "metrics")
         self.timing.setdefault("step", self.elapsed_s)
         metrics |= self._figures(step, batch, engines) | self.saves.report()
+        metrics |= self.traces.metrics() if self.traces else {}
         tensorboard, wandb = self.log.logger.get("tensorboard"), self.log.logger.get("wandb")
         if wandb and not isinstance(wandb, Overview):
             wandb = self.log.logger["wandb"] = Overview(wandb, "rl")
@@ -200,6 +217,8 @@ class Run:
     def close(self) -> None:
         """Wait until the trajectories of all steps are on the disk. To be called however the run ends."""
         self.recorder.close()
+        if self.traces:
+            self.traces.close()
 
     def _figures(self, step: int, batch: Batch, engines) -> dict[str, float]:
         taken = sum(bool(record.get("taken_over")) for record in self.records)

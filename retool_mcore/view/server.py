@@ -1,5 +1,6 @@
 """The viewer's web server: one page, and what it asks for of the runs. Local only."""
 
+import asyncio
 import base64
 import errno
 import functools
@@ -9,13 +10,15 @@ import itertools
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from aiohttp import web
 
 from retool_mcore.errors import UserError
+from retool_mcore.explain.report import explained
 from retool_mcore.metrics.charts import TEXT
 from retool_mcore.ports import bare, host_of, host_port
 from retool_mcore.view.curves import Curves, starts
@@ -29,6 +32,7 @@ SCRIPTS = [
     "maths",
     "base",
     "charts",
+    "reports",
     "overview",
     "list",
     "changes",
@@ -59,10 +63,24 @@ def page() -> str:
     return html
 
 
+@dataclass(frozen=True)
+class Study:
+    """A comparison's plan whose runs are shown. arms: the arm of each run; compare: returns the verdict of
+    `retool compare` as {"plan", "claims", "costs"}, or raises UserError."""
+
+    arms: Sequence[str] = ()
+    compare: Callable[[], Mapping] = field(default=lambda: {})
+
+
 def application(
-    folders: Sequence[Path], token: str | None = None, host: str = "127.0.0.1", default: str = "rl"
+    folders: Sequence[Path],
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    default: str = "rl",
+    study: Study | None = None,
 ) -> web.Application:
-    """The routes: /, /api/runs, /api/overview, /api/starts, /api/list, /api/trace/STEP and /api/trajectory/STEP/ROW.
+    """The routes: /, /api/runs, /api/overview, /api/explain, /api/study, /api/starts, /api/list, /api/trace/STEP and
+    /api/trajectory/STEP/ROW.
 
     Queries: `run`, the number of one of `folders`; `part` (view/source.py), else `default`; of the list the filters of
     view/query.py, `first` and `count`, or `near`=STEP/ROW instead of `first`. Raises UserError when there is
@@ -101,10 +119,28 @@ def application(
         return web.Response(text=html, content_type="text/html")
 
     async def names(request: web.Request) -> web.Response:
-        return _json([{"name": run.name, "folder": str(run), "part": default, "parts": parts(run)} for run in runs])
+        arms = study.arms if study else [None] * len(runs)
+        return _json(
+            [
+                {"name": run.name, "folder": str(run), "part": default, "parts": parts(run), "arm": arm}
+                for run, arm in zip(runs, arms, strict=True)
+            ]
+        )
 
     async def overview(request: web.Request) -> web.Response:
         return _json(curves[source_of(request).run].read())
+
+    async def explain(request: web.Request) -> web.Response:
+        run = source_of(request).run
+        return _json(await reports[run].read(curves[run].read()))
+
+    async def compared(request: web.Request) -> web.Response:
+        if study is None:
+            return _json({})
+        try:
+            return _json(dict(await asyncio.to_thread(study.compare)))
+        except UserError as error:  # such as a run that has not ended
+            return _json({"error": str(error)})
 
     async def started(request: web.Request) -> web.Response:
         return _json(starts(source_of(request).run))
@@ -139,6 +175,7 @@ def application(
         return _json({"steps": list(files), "trace": json.loads(files[step].read_text())})
 
     html, opened, curves = page(), functools.cache(Source), {run: Curves(run) for run in runs}
+    reports = {run: _Report(run) for run in runs}
     for run in runs:
         opened(run, default)
         curves[run].read()  # so that the first request finds them parsed
@@ -146,11 +183,28 @@ def application(
     app.router.add_get("/", show_page)
     app.router.add_get("/api/runs", names)
     app.router.add_get("/api/overview", overview)
+    app.router.add_get("/api/explain", explain)
+    app.router.add_get("/api/study", compared)
     app.router.add_get("/api/starts", started)
     app.router.add_get("/api/list", listed)
     app.router.add_get(r"/api/trace/{step:\d+}", trace)
     app.router.add_get(r"/api/trajectory/{step:\d+}/{row:\d+}", trajectory)
     return app
+
+
+class _Report:
+    """What `retool explain` says of a run, read again when a step or an attempt has ended."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.state, self.report, self.lock = run, "", {}, asyncio.Lock()
+
+    async def read(self, overview: Mapping) -> dict:
+        stages = overview["stages"]
+        state = json.dumps([[n, one["steps"][-1], one["attempts"], one["complete"]] for n, one in stages.items()])
+        async with self.lock:  # a second request waits for the first one's
+            if state != self.state:
+                self.report, self.state = await asyncio.to_thread(explained, self.run), state
+        return self.report
 
 
 def _json(value: dict | list) -> web.Response:
@@ -159,12 +213,12 @@ def _json(value: dict | list) -> web.Response:
     return response
 
 
-def serve(folders: Sequence[Path], *, host: str, port: int, part: str = "rl") -> None:
+def serve(folders: Sequence[Path], *, host: str, port: int, part: str = "rl", study: Study | None = None) -> None:
     """Serve the runs until Ctrl-C. Raises UserError when one has no such part (view/source.py) or the port is taken."""
     token = secrets.token_urlsafe(16)
     host = bare(host)
     address = f"http://{host_port(host, port)}/?token={token}"
-    app = application(folders, token, host, part)
+    app = application(folders, token, host, part, study)
     names = ", ".join(map(str, folders))
     print(f"{names} at {address}  (from elsewhere: ssh -L {port}:{host_port(host, port)} THIS_MACHINE)", flush=True)
     try:

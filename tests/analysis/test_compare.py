@@ -22,6 +22,17 @@ PLAN = {
     "claims": {"helps": {"better": "tool", "worse": "text", "rule": "above", "points": 5}},
 }
 BEGAN = 1_700_000_000.0
+CONFIG = {
+    "model": {"name": "tiny"},
+    "data": {"name": "arithmetic", "arithmetic": {"train": 4096, "place": "/home/me"}, "sft": {"steps": 400}},
+    "recipe": {"name": "retool", "reward": {"name": "retool"}},
+    "parallel": {"device": "cuda", "nodes": 1, "gpus_per_node": 2},
+    "train": {"batch": 16, "n": 8, "mini_batch": 4, "lr": 0.00025},
+}
+
+
+def seed_of(folder: Path) -> int:
+    return int(folder.name.partition("-s")[2] or 7)
 
 
 def run(folder: Path, last: float, problems: list[int] | None = None, began: float = BEGAN) -> None:
@@ -32,7 +43,7 @@ def run(folder: Path, last: float, problems: list[int] | None = None, began: flo
     (folder / "rl/metrics/attempt_001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     attempt = {"attempt": 1, "started": datetime.fromtimestamp(began, UTC).isoformat(), "seconds": 120.0}
     (folder / "rl/attempts.jsonl").write_text(json.dumps(attempt | {"outcome": "complete"}) + "\n")
-    (folder / "rl/config.yaml").write_text("parallel: {device: cuda, nodes: 1, gpus_per_node: 2}\n")
+    (folder / "rl/config.yaml").write_text(yaml.safe_dump(CONFIG | {"seed": seed_of(folder)}))
     (folder / "rl/validation.jsonl").write_text(json.dumps({"step": 8, "problems": [last, last]}) + "\n")
     if problems is not None:
         (folder / "eval/rl").mkdir(parents=True)
@@ -204,17 +215,95 @@ def test_a_run_lies_on_a_reference(tmp_path, capsys):
     assert reference.place([1.0] * 16, shipped)["verdict"] == "above"
     run(tmp_path / "mine", 0.2)
     assert main.main(["compare", str(tmp_path / "mine"), "reference:quickstart"]) == 0
-    assert "below it" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "below it" in out and "other settings" not in out
     assert main.main(["compare", str(tmp_path / "mine"), "reference:none"]) == 2
     assert "shipped are quickstart" in capsys.readouterr().err
+
+
+def change(folder: Path, **values) -> None:
+    """Set dotted keys (with __ for the dot) of the run's configuration; None removes one."""
+    path = folder / "rl/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    for key, value in values.items():
+        *groups, last = key.split("__")
+        place = config
+        for group in groups:
+            place = place[group]
+        place[last] = value
+        if value is None:
+            del place[last]
+    path.write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model__name": "small"}, "model.name (small and tiny)"),
+        ({"data__name": "math"}, "data.name (math and arithmetic)"),
+        ({"recipe__name": "dapo", "recipe__reward__name": "otc"}, "recipe.name (dapo and retool); recipe.reward.name"),
+        ({"model__name": None}, "model.name (None and tiny)"),
+    ],
+)
+def test_a_run_of_another_model_data_or_recipe_is_refused(tmp_path, capsys, values, said):
+    run(tmp_path / "mine", 0.8)
+    change(tmp_path / "mine", **values)
+    assert main.main(["compare", str(tmp_path / "mine"), "reference:quickstart"]) == 2
+    assert f"is no run of reference:quickstart: it differs in {said}" in capsys.readouterr().err
+
+
+def test_other_settings_are_reported_and_a_lost_configuration_is_refused(tmp_path, capsys):
+    run(tmp_path / "mine", 0.8)
+    change(tmp_path / "mine", train__lr=0.01)
+    assert main.main(["compare", str(tmp_path / "mine"), "reference:quickstart"]) == 0
+    assert "other settings than the reference's: train.lr (0.01 and 0.00025)" in capsys.readouterr().out
+    (tmp_path / "mine/rl/config.yaml").unlink()
+    assert main.main(["compare", str(tmp_path / "mine"), "reference:quickstart"]) == 2
+    assert "config.yaml cannot be read" in capsys.readouterr().err
 
 
 def test_a_reference_of_ones_own(study, capsys):
     path = study / "own.json"
     words = [str(study / f"tool-s{seed}") for seed in (1, 2, 3)]
-    assert main.main(["compare", *words, "--write-reference", str(path)]) == 0
+    assert main.main(["compare", *words, "--write-reference", str(path), "--about", "Three seeds."]) == 0
+    content = json.loads(path.read_text())
+    assert (content["name"], content["about"]) == ("own", "Three seeds.")
+    assert list(content["curves"]) == ["seed 1", "seed 2", "seed 3"]
+    assert content["config"]["data.arithmetic.train"] == 4096 and "/home" not in path.read_text()
     assert main.main(["compare", words[0], f"reference:{path}"]) == 0
     assert "within it" in capsys.readouterr().out
-    path.write_text("{}")
-    with pytest.raises(UserError, match="is no reference"):
-        reference.find_reference(str(path))
+    change(study / "tool-s1", data__arithmetic={"train": 64})  # the data set's own keys count as the data
+    assert main.main(["compare", words[0], f"reference:{path}"]) == 2
+    assert "data.arithmetic.train (64 and 4096)" in capsys.readouterr().err
+    for broken in ("{}", "[]", '{"curves": {"a": [1], "b": [1]}, "config": [1]}'):
+        path.write_text(broken)
+        with pytest.raises(UserError, match="is no reference"):
+            reference.find_reference(str(path))
+
+
+@pytest.mark.parametrize(
+    ("runs", "values", "options", "said"),
+    [
+        (["tool-s1"], {}, [], "two runs or more"),
+        (["tool-s1", "tool-s2"], {"train__lr": 0.1}, [], "tool-s1 and {}/tool-s2 differ in train.lr (0.00025 and 0.1)"),
+        (["tool-s1", "tool-s2"], {"train__lr": None}, [], "differ in train.lr (0.00025 and None)"),
+        (["tool-s1", "tool-s2"], {"seed": 1}, [], "the runs have the seeds [1, 1]"),
+        (["tool-s1", "tool-s2"], {"seed": None}, ["--write-reference", "own"], "expected the name of a .json file"),
+        (["study.yaml"], {}, [], "takes folders of runs"),
+        (["tool-s1", "reference:quickstart"], {}, [], "takes folders of runs"),
+    ],
+)
+def test_what_makes_no_reference_is_refused(study, capsys, runs, values, options, said):
+    if len(runs) > 1:
+        change(study / "tool-s2", **values)
+    words = [one if ":" in one else str(study / one) for one in runs]
+    assert main.main(["compare", *words, *(options or ["--write-reference", str(study / "own.json")])]) == 2
+    assert said.format(study) in capsys.readouterr().err and not (study / "own.json").exists()
+    assert main.main(["compare", words[0], "--about", "x"]) == 2
+    assert "belongs to --write-reference" in capsys.readouterr().err
+
+
+def test_shipped_references_can_be_compared_with():
+    for path in reference.SHIPPED.glob("*.json"):
+        found = reference.find_reference(path.stem)
+        assert set(reference.SAME) <= found["config"].keys() and found["about"]

@@ -167,7 +167,7 @@ REFUSED = [
     ("rl", ["alarms.reward.then=back"], "alarms.reward.then=back: expected 'ignore', 'tell' or 'stop'."),
     ("rl", ["alarms.entropy.in_a_row=0"], "alarms.entropy.in_a_row=0: expected 1 or more."),
     ("rl", ["alarms.backs=-1"], "alarms.backs=-1: expected 0 or more."),
-    ("rl", ["trace.backend=weave"], "trace.backend=weave: expected 'none' or 'mlflow'."),
+    ("rl", ["trace.backend=weave"], "trace.backend=weave: expected 'none' or 'otlp'."),
     ("rl", ["trace.prompts=0"], "trace.prompts=0: expected 1 or more."),
     ("export", ["probe.tokens=0"], "probe.tokens=0: expected 1 or more."),
     ("prepare", ["data=file", "data.file.train={path: a, wieght: 2}"], "data.file.train.wieght=2: expected one of the"),

@@ -1,7 +1,6 @@
 """A rollout worker: groups of episodes, their scores, what it keeps and finds. Episodes and judge are played."""
 
 import asyncio
-import contextlib
 import copy
 import pickle
 
@@ -33,9 +32,6 @@ class Episodes:
         return Sample(uid, number, [1], [2, number], [1, 1], [-1, -0.5], notes, self.finish, 2, (4, 5)), {
             "told": number
         }
-
-    def trace(self, uid, number, row, step):
-        return contextlib.nullcontext()
 
     async def scored(self, judge, row, sample, told):
         return await judge.score.remote(row, sample.response_ids, told)

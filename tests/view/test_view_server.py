@@ -4,11 +4,12 @@ import shutil
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from made_run import add_evaluation, add_metrics, make_run, record
+from made_run import add_evaluation, add_metrics, make_run, metrics_line, record
 
 from retool_mcore.data.tiny_model import build_tokenizer
 from retool_mcore.errors import UserError
 from retool_mcore.metrics.records import write_step
+from retool_mcore.view import server
 from retool_mcore.view.columns import Columns
 from retool_mcore.view.query import select
 from retool_mcore.view.server import application
@@ -166,3 +167,23 @@ def test_a_broken_evaluation_is_one_sentence(tmp_path):
     (run / "eval" / "rl" / "trajectories.jsonl").write_text(json.dumps({"index": 1}) + "\n")
     with pytest.raises(UserError, match="does not hold trajectories of `retool eval`"):
         Source(run, "eval/rl")
+
+
+def test_a_report_is_read_again_only_when_a_step_or_an_attempt_has_ended(tmp_path, monkeypatch):
+    run, read = add_metrics(make_run(tmp_path / "run"), steps=2), []
+    monkeypatch.setattr(server, "explained", lambda run: read.append(run) or {"findings": len(read)})
+
+    async def answers():
+        async with TestClient(TestServer(application([run]))) as client:
+            first = await asyncio.gather(*(client.get("/api/explain") for _ in range(3)))
+            with (run / "rl" / "metrics" / "attempt_002.jsonl").open("a") as file:
+                file.write(metrics_line(3, critic__score__mean=0.5))
+            return [await one.json() for one in [*first, await client.get("/api/explain")]]
+
+    assert asyncio.run(answers()) == [{"findings": 1}] * 3 + [{"findings": 2}]
+
+
+def test_runs_without_a_plan_have_no_arms_and_no_verdict(tmp_path):
+    run = make_run(tmp_path / "run")
+    (_, runs), (_, study) = ask(run, "/api/runs", "/api/study")
+    assert runs[0]["arm"] is None and study == {}

@@ -68,12 +68,6 @@ class Engines:
         if not rollouts:
             self._start_workers()
             return
-        self.episodes = Episodes
-        if self.settings.rollout.trace.backend:
-            from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
-
-            self.episodes = tracing.TracedEpisodes
-            print(f"Episodes are traced to {tracing.try_store(Path(verl.retool.stage_dir) / tracing.FOLDER)}")
         judge = ray.remote(JudgeActor).options(max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD")
         self.judges = [judge.remote(partial(Scorer, verl)) for _ in range(verl.reward.num_workers)]
         episode_workers = [self._rollout_worker() for _ in range(self.settings.rollout.agent.num_workers)]
@@ -172,7 +166,7 @@ class Engines:
             "most": live and live // workers,
         }
         actor = ray.remote(RolloutWorker).options(max_concurrency=_GROUPS, scheduling_strategy="SPREAD")
-        return actor.remote(partial(self.episodes, self.config), self.judges, options)
+        return actor.remote(partial(Episodes, self.config), self.judges, options)
 
     def _connected(self, worker):
         share = self.cache_tokens // self.settings.rollout.agent.num_workers

@@ -3,7 +3,6 @@
 import functools
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -78,10 +77,6 @@ class Episodes:
         )
         made.alike = self.alike
         return made
-
-    def trace(self, uid: str, number: int, row: dict, step: int) -> AbstractAsyncContextManager:
-        """Return the context around an episode and its score; empty here (backends/verl/tracing.py)."""
-        return nullcontext()
 
     async def run(
         self, client, uid: str, number: int, row: dict, step: int, sampling: dict

@@ -44,6 +44,22 @@ def evaluation_set(config) -> dict | None:
     return {"files": list(map(str, validation_set.files)), "samples": validation_set.samples, "sampling": sampling}
 
 
+def _traces(config) -> dict | None:
+    """The settings of train/traces.py; None: episodes are not traced."""
+    if config.get("trace", {}).get("backend", "none") == "none":
+        return None
+    rollout = config.verl.actor_rollout_ref.rollout
+    return {
+        "experiment": config.name,
+        "model": config.model.name,
+        "reward": config.recipe.reward.name,
+        "temperature": float(rollout.temperature),
+        "top_p": float(rollout.top_p),
+        "prompts": config.trace.prompts,
+        "text": config.trace.text,
+    }
+
+
 def verl_config(config, stage_dir: Path):
     """The config that verl's trainer gets: its own section and where our pieces find their settings."""
     derived.fill(config)
@@ -69,6 +85,7 @@ def verl_config(config, stage_dir: Path):
             "alarms": config.get("alarms", alarms.IGNORED),
             "save_minutes": config.train.save_minutes,
             "log_probs_every": config.get("correction", {}).get("log_probs_every", 1),
+            "traces": _traces(config),
         }
         for role in (verl.actor_rollout_ref.actor, verl.critic):
             role.megatron.override_mcore_model_config.update(alarms.engine_switches(verl.retool.alarms))
@@ -76,8 +93,4 @@ def verl_config(config, stage_dir: Path):
                 **(role.megatron.override_ddp_config or {}),
                 "check_for_nan_in_grad": False,  # Megatron's own check would kill a rank before any answer
             }
-    if config.get("trace", {}).get("backend", "none") != "none":
-        from retool_mcore.backends.verl import tracing  # imports MLflow, which only a traced run needs
-
-        tracing.enable(verl, name=config.name, prompts=config.trace.prompts)
     return verl

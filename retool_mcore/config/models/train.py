@@ -278,7 +278,9 @@ class Alarms(Section):
 class Trace(Section):
     """Spans of episodes, turns, tool calls and rewards."""
 
-    backend: Literal["none", "mlflow"] = "none"
-    """mlflow: to RUN/rl/mlflow, or to MLFLOW_TRACKING_URI (docs/viewing.md)."""
+    backend: Literal["none", "otlp"] = "none"
+    """otlp: to the receiver that OTEL_EXPORTER_OTLP_ENDPOINT names (docs/viewing.md)."""
     prompts: Count | None = 1
-    """Prompts a step and rollout worker whose whole group is traced. null: all."""
+    """Prompts of a step whose whole group is traced, the first ones. null: all."""
+    text: bool = False
+    """Send prompts, responses, programs and outputs, too."""

@@ -3,12 +3,15 @@ const STAGE_NAMES = { rl: "RL", sft: "SFT" };
 
 async function showOverview() {
   let last = "";
+  const panel = element("section", { class: "panel", hidden: true }), curves = element("div");
+  $("main").replaceChildren(panel, curves);
   const update = async () => {
     const found = await Promise.all(state.runs.map((_, run) => get("api/overview", { run })));
     const text = JSON.stringify(found);
     if (text !== last) {
       last = text;
-      $("main").replaceChildren(...overview(found));
+      curves.replaceChildren(...overview(found));
+      fillPanel(panel).catch((error) => panel.replaceChildren(element("p", { class: "bad" }, String(error.message || error))));
     }
     return POLL_MS;
   };
@@ -18,7 +21,7 @@ async function showOverview() {
 
 function overview(found) {
   const several = found.length > 1, colours = coloured(found);
-  const parts = several ? [legend(state.runs.map((run, i) => [colours[i].seeds ? `${run.name} (a seed of ${colours[i].seeds})` : run.name, colours[i].colour, colours[i].dash]))] : [];
+  const parts = several ? [legend(state.runs.map((run, i) => [colours[i].seeds ? `${run.name} (${run.arm ? `arm ${run.arm}` : `a seed of ${colours[i].seeds}`})` : run.name, colours[i].colour, colours[i].dash]))] : [];
   for (const stage of ["rl", "sft"]) {
     const own = found.map((run) => run.stages[stage]);
     if (!own.some(Boolean)) continue;
@@ -30,11 +33,11 @@ function overview(found) {
   return parts.length ? parts : [element("p", { class: "note" }, "No step has ended yet.")];
 }
 
-// Runs of one configuration have one colour, and a band from the lowest to the highest of them.
+// Runs of one arm, or else of one configuration, have one colour, and a band from the lowest to the highest of them.
 function coloured(found) {
   const groups = new Map();
   found.forEach((run, i) => {
-    const key = run.configuration || `run ${i}`;
+    const key = state.runs[i].arm || run.configuration || `run ${i}`;
     groups.set(key, [...(groups.get(key) || []), i]);
   });
   const colours = [];
@@ -102,7 +105,7 @@ function seedBand(members, label, curves) {
   const steps = [...found.keys()].filter((step) => found.get(step).length > 1).sort((a, b) => a - b);
   if (!steps.length) return [];
   const over = (figure) => steps.map((step) => figure(found.get(step)));
-  curves.push({ steps, values: over((own) => own.reduce((a, b) => a + b) / own.length), run: members[0].run, colour: members[0].colour, dash: label === "held back" ? DASHES[1] : null, label: ["mean of the seeds", label].filter(Boolean).join(" ") });
+  curves.push({ steps, values: over((own) => own.reduce((a, b) => a + b) / own.length), run: members[0].run, colour: members[0].colour, dash: label === "held back" ? DASHES[1] : null, label: [state.runs[members[0].run].arm ? `mean of ${state.runs[members[0].run].arm}` : "mean of the seeds", label].filter(Boolean).join(" ") });
   return [{ steps, low: over((own) => Math.min(...own)), high: over((own) => Math.max(...own)), colour: members[0].colour }];
 }
 
@@ -132,7 +135,5 @@ function evaluations(found) {
     percent(row.behaviour.code_ratio), percent(row.behaviour.tool_success_rate), short(row.behaviour.response_length),
   ];
   const titles = [...(found.length > 1 ? ["run"] : []), "label", "data source", "policy's step", "samples", ...names, "code ratio", "pass rate", "response tokens"];
-  return [element("h2", {}, "Evaluations"), element("div", { class: "plain" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", {}, title)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((cell) => element("td", {}, cell)))))))];
+  return [element("h2", {}, "Evaluations"), rowsOf(titles, rows.map(cells))];
 }

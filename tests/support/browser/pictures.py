@@ -1,11 +1,14 @@
 """Takes the pictures of docs/viewing.md: `python -m tests.support.browser.pictures`. Needs Chromium."""
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
 
+import yaml
 from aiohttp.test_utils import TestServer
 
+from retool_mcore.cli.study import study_of
 from retool_mcore.view.server import application
 from tests.support.browser.browser import browser
 from tests.support.browser.example_run import make_run
@@ -21,7 +24,15 @@ PICTURES = (
     ("view-changes", 420, "#/changes?since=15"),
     ("view-time", 600, "#/time/17"),
 )
-SEVERAL = ("view-seeds", 700, "#/")
+SEVERAL = ("view-seeds", 860, "#/")
+ARMS = ("view-arms", 760, "#/")
+PLAN = {
+    "arms": {"fast": "fast-s{seed}", "slow": "slow-s{seed}"},
+    "seeds": [1, 2, 3],
+    "measure": "training",
+    "claims": {"faster": {"better": "fast", "worse": "slow", "rule": "above", "points": 5}},
+}
+FULL = "!!document.querySelector('.panel:not([hidden])')"
 
 
 async def take(folder: Path, scratch: Path) -> None:
@@ -34,11 +45,26 @@ async def take(folder: Path, scratch: Path) -> None:
             other = failed + 1 if failed % 4 < 3 else failed - 1  # of the same group
             await tab.size(1240, height)
             await tab.go(address.format(failed=failed, other=other))
+            if address == "#/":
+                await tab.until(FULL)
             await tab.picture(folder / f"{name}.png")
     runs = [run, make_run(scratch / "seed2", 2), make_run(scratch / "seed3", 3), make_run(scratch / "slower", 1, 0.4)]
     async with TestServer(application(runs)) as server, browser(1240, SEVERAL[1]) as tab:
         await tab.open(f"{server.make_url('/')}{SEVERAL[2]}")
+        await tab.until(FULL)
         await tab.picture(folder / f"{SEVERAL[0]}.png")
+    plan = scratch / "study.yaml"
+    plan.write_text(yaml.safe_dump(PLAN | {"runs": str(scratch)}))
+    os.utime(plan, (1, 1))  # older than the runs
+    for arm, rate in (("fast", 1.0), ("slow", 0.4)):
+        for seed in PLAN["seeds"]:
+            make_run(scratch / f"{arm}-s{seed}", seed, rate)
+    os.chdir(scratch)
+    folders, study = study_of([Path("study.yaml")])
+    async with TestServer(application(folders, study=study)) as server, browser(1240, ARMS[1]) as tab:
+        await tab.open(f"{server.make_url('/')}{ARMS[2]}")
+        await tab.until(FULL)
+        await tab.picture(folder / f"{ARMS[0]}.png")
 
 
 if __name__ == "__main__":
