@@ -120,8 +120,7 @@ def cold_start(folder: Path, journal: Journal, patch) -> None:
         journal.train(data["input_ids"].values().tolist())
         return tensordict_utils.get_tensordict({}, {"metrics": {"loss": 1.0}})
 
-    trainer.training_client = SimpleNamespace(train_batch=train_batch, step_profile=lambda: None)
-    trainer.stop_at_request()
+    trainer.step_with(SimpleNamespace(train_batch=train_batch, step_profile=lambda: None))
     trainer.ckpt_handler = MarkingHandler(
         trainer.engine, trainer.train_dataloader, default_local_dir=str(folder / "checkpoints"), max_ckpt_to_keep=2
     )
