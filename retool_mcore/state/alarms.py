@@ -213,7 +213,10 @@ def honour(stage_dir: Path, ended: Ended) -> None:
 def ended(stage_dir: Path) -> Ended | None:
     """How an alarm ended the trainer, None when none did."""
     path = stage_dir / "ALARM"
-    return Ended(**json.loads(path.read_text())) if path.is_file() else None
+    if not path.is_file():
+        return None
+    entry = json.loads(path.read_text())
+    return Ended(entry["answer"], entry["said"])
 
 
 def count(stage_dir: Path) -> str:
