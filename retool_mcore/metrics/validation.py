@@ -8,7 +8,7 @@ from operator import eq
 from pathlib import Path
 from zlib import crc32
 
-from retool_mcore.files import write_atomically
+from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.metrics.pass_k import majority_acc
 
 FILE = "validation.jsonl"  # in the stage's folder: {"step", "problems": [mean of each]}, one line a validation
@@ -92,7 +92,7 @@ def record(stage_dir: Path, step: int, means: list[float]) -> list[list[float]]:
     What an earlier attempt had beyond the checkpoint that was resumed, or of other problems, does not count.
     """
     path = stage_dir / FILE
-    lines = [*(path.read_text().splitlines() if path.exists() else ()), json.dumps({"step": step, "problems": means})]
-    write_atomically(path, "".join(f"{line}\n" for line in lines))
-    by_step = {line["step"]: line["problems"] for line in map(json.loads, lines) if line["step"] <= step}
+    validations = [*read_json_lines(path), {"step": step, "problems": means}]
+    write_atomically(path, "".join(f"{json.dumps(one)}\n" for one in validations))
+    by_step = {one["step"]: one["problems"] for one in validations if one["step"] <= step}
     return [by_step[n] for n in sorted(by_step) if len(by_step[n]) == len(means)]
