@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from docs.fields import UNSET, fields, prose, shown, translation
+from docs.fields import shown, translation
 from retool_mcore.config.defaults import MISSING
 from retool_mcore.config.files import CONFIG_DIR
+from retool_mcore.config.keys import UNSET, fields, prose
 from retool_mcore.config.models import STAGES, Rl, Stage
 from retool_mcore.config.models.section import Section, key_of, section_of
 from retool_mcore.config.presets import read
@@ -39,10 +40,10 @@ order:
     retool rl name=mine recipe=dapo parallel=1gpu train.lr=2e-6
 
 `recipe=dapo` and `parallel=1gpu` choose a preset of a group, `train.lr=2e-6` sets a key; unknown keys are refused.
-`retool rl --full` prints what results. A value `${{a.b}}` follows the key `a.b`, in a default, a preset or an override.
-A default `name(a.b)` is the function of that name in `retool_mcore/config/models/`. Keys below `verl` are verl's own:
-any can be set, as in `verl.trainer.save_freq=5`. Lists and sections are quoted:
-`'sandbox.hosts=[http://a:8080,http://b:8080]'`.
+`retool rl --help` lists the keys outside of the groups, and `retool rl --full` prints what results. A value `${{a.b}}`
+follows the key `a.b`, in a default, a preset or an override. A default `name(a.b)` is the function of that name in
+`retool_mcore/config/models/`. Keys below `verl` are verl's own: any can be set, as in `verl.trainer.save_freq=5`. Lists
+and sections are quoted: `'sandbox.hosts=[http://a:8080,http://b:8080]'`.
 
 Stages: {stages}. Groups: {groups}. `configs/site/` (Slurm) and `configs/coldstart/` are files of their own:
 [cluster.md](cluster.md), [coldstart.md](coldstart.md).

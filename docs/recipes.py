@@ -15,8 +15,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from docs import recipe_runs as seen
-from docs.fields import UNSET, explanations, fields, prose, shown, translation
+from docs.fields import shown, translation
 from retool_mcore.config import CONFIG_DIR, compose
+from retool_mcore.config.keys import UNSET, explanations, fields, prose
 from retool_mcore.config.models import Recipe, Rl
 from retool_mcore.config.overrides import leaves
 from retool_mcore.recipes import group_filters, sample_filters

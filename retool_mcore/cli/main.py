@@ -98,8 +98,7 @@ command(
 command(
     "simulate",
     "retool simulate model=qwen2.5-32b parallel=2x8-80g data=math --gpus 16,64,256,1024",
-    "retool simulate model=qwen2.5-32b parallel=2x8-80g data=math --gpus 16,128 "
-    "--lengths-of runs/r32 --json r32.json --plot r32",
+    "retool simulate model=qwen2.5-32b parallel=2x8-80g data=math --gpus 16,128 --lengths-of runs/r32 --json r32.json",
 )(simulate)
 
 

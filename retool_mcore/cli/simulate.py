@@ -36,7 +36,6 @@ def simulate(
     gpu: Gpu = None,
     gpu_memory: GpuMemory = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write the figures there.")] = None,
-    plot: Annotated[Path | None, Option(metavar="NAME", help="Draw NAME.png and NAME.svg.")] = None,
 ) -> None:
     """Play whole steps of a run on other numbers of GPUs: seconds, tokens/s, what bounds it, staleness, and the share
     of the time that failures leave (ETTR)."""
@@ -70,14 +69,6 @@ def simulate(
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps([asdict(row) | {"speed": row.speed / rows[0].speed} for row in rows], indent=1))
-    if plot:
-        from retool_mcore.cli.figures import write
-
-        x = [row.gpus for row in rows]
-        curves = {"simulated": [row.speed / rows[0].speed for row in rows], "as the GPUs": [of / x[0] for of in x]}
-        parts = {name: [row.parts[name] for row in rows] for name in rows[0].parts}
-        panels = {"speed": curves, "seconds of a step": parts}
-        write(plot, {title: [(name, x, y) for name, y in of.items()] for title, of in panels.items()}, over="GPUs")
 
 
 def turns_of(record: dict) -> "Turns":

@@ -22,7 +22,7 @@ def study_of(words: Sequence[Path]) -> tuple[list[Path], Study | None]:
         raise UserError(f"{path}: none of its runs has begun RL: {', '.join(map(str, folders))}.")
 
     def compare() -> Mapping:
-        runs = read_arms(plan, path)
-        return {"plan": str(path), "claims": judge(plan, runs), "costs": costs(runs)}
+        runs, missing = read_arms(plan, path)
+        return {"plan": str(path), "claims": judge(plan, runs), "costs": costs(runs), "missing": missing}
 
     return list(begun), Study(list(begun.values()), compare)

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -52,7 +51,7 @@ from retool_mcore.runner.launch import (
     run_attempt,
     stage_dir,
 )
-from retool_mcore.state import chain, stop
+from retool_mcore.state import background, chain, stop
 
 say = partial(print, flush=True)
 STAGES = ("sft", "rl", "eval", "export")
@@ -285,29 +284,23 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
     Raises:
         ClusterFailed: in the place of what the stage raised, since its own error only follows from this one.
     """
-    over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(1.0):
-            if fault := cluster.fault():
-                say(f"rl: {fault}; the stage is ended, which takes up to half a minute")
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield
-    except (StageFailed, Stopped) as error:
-        if isinstance(error, Stopped) and error.signum != signal.SIGINT:
-            raise
-        over.wait(3.0)  # Ray looks at its own processes once a second
+    def look() -> bool:
         if fault := cluster.fault():
-            raise ClusterFailed(fault) from error
-        raise
-    finally:
-        over.set()
-        watcher.join()
+            say(f"rl: {fault}; the stage is ended, which takes up to half a minute")
+            os.kill(os.getpid(), signal.SIGINT)
+        return bool(fault)
+
+    with background.looking(1.0, look):
+        try:
+            yield
+        except (StageFailed, Stopped) as error:
+            if isinstance(error, Stopped) and error.signum != signal.SIGINT:
+                raise
+            time.sleep(3.0)  # Ray looks at its own processes once a second
+            if fault := cluster.fault():
+                raise ClusterFailed(fault) from error
+            raise
 
 
 def dump_nodes(allocation: Allocation, srun: Callable, folder: Path) -> None:

@@ -29,7 +29,6 @@ from retool_mcore.state import alarms, chain, checkpoints, heartbeat
 from retool_mcore.state import stop as stop_request
 from retool_mcore.state.progress import attempt_files, metric, read_steps, total_steps
 
-RECENT_STEPS = 10  # over which speeds are taken
 ERROR_LENGTH = 200  # characters of a failure in the table
 NO_CHAIN = chain.Chain([], {}, [])
 PIPED_WIDTH = 160  # columns when the output is no terminal
@@ -149,9 +148,9 @@ def _row(run: Path, stage: str, job: dict | None, states: dict[str, slurm.JobSta
     if job is not None and now != "-":
         now = f"job {job['job']}: {now}"
 
-    recent = list(steps.values())[-RECENT_STEPS:]
+    recent = list(steps.values())[-chain.RECENT_STEPS :]
     total = total_steps(folder)
-    step_s = _median(recent, _step_s, "{:.1f}")
+    step_s = _median(recent, chain.seconds_of, "{:.1f}")
     if state == "running" and total and step_s != "-":
         now += f"; {duration((total - max(steps)) * float(step_s))} left of the stage"
     return Row(
@@ -215,11 +214,6 @@ def _last(steps: dict[int, dict[str, float]]) -> str:
     return "-"
 
 
-def _step_s(data: dict[str, float]) -> float | None:
-    seconds = metric(data, "timing_s/step")
-    return metric(data, "step_seconds") if seconds is None else seconds
-
-
 def _tokens_per_s(data: dict[str, float]) -> float | None:
     """Return the whole job's tokens a second: verl's own perf/throughput is a GPU's share."""
     tokens, seconds = metric(data, "perf/total_num_tokens"), metric(data, "perf/time_per_step")
@@ -227,7 +221,7 @@ def _tokens_per_s(data: dict[str, float]) -> float | None:
 
 
 def _median(steps: list[dict[str, float]], figure: Callable, form: str) -> str:
-    values = [value for data in steps if (value := figure(data)) is not None]
+    values = [value for data in steps if (value := figure(data))]
     return form.format(statistics.median(values)) if values else "-"
 
 

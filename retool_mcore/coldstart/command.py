@@ -37,7 +37,7 @@ def run(path: Path, overrides: list[str]) -> None:
             f"{purpose}: {used['calls']} calls, {used['retries']} retries, {used['tokens_in']} tokens in and "
             f"{used['tokens_out']} out, cost {used['cost']:.2f}; {used['cached']} replies from the cache in this start"
         )
-    print(f"report: {Path(config.output) / 'report.html'}")
+    print(f"rows:   {Path(config.output) / 'samples.md'}")
     print(
         f"train:  retool sft data=math data.sft_train_files={text / 'train.parquet'} "
         f"data.sft_validation_files={validation}"

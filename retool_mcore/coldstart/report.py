@@ -1,23 +1,17 @@
-"""The last step: the split, the parquet files in both formats, the statistics, and by templates/ the data card and the
-HTML report: funnel, lengths, code, and rows in which reasoning and trace stand side by side."""
+"""The last step: the split, the parquet files in both formats, the statistics, and by templates/ the data card and some
+rows to read, each with its reasoning and its trace."""
 
 import ast
 import json
 import random
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from difflib import SequenceMatcher
-from html import escape
-from itertools import groupby, islice
-from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader
 
 from retool_mcore.coldstart.config import Config
 from retool_mcore.coldstart.rows import Row, Store
@@ -28,42 +22,15 @@ from retool_mcore.data.records import Trace, normalise_question
 from retool_mcore.errors import UserError
 from retool_mcore.files import replacing, write_atomically
 
-SAMPLES = 20
-_PIECE = re.compile(r"\s+|(?:\w+|[^\w\s]+)\s*")
-# Fewer words in common are chance.
-_LEAST_WORDS = 3
-# Beyond it the comparison, quadratic at worst, takes longer than the reader.
-_MAX_PIECES = 20_000
+SAMPLES = 20  # rows to read
 
 
 def render(template: str, **values: Any) -> str:
-    """The text of a file of templates/; what an .html one is given is escaped."""
-    loader = PackageLoader("retool_mcore.coldstart")
-    environment = Environment(loader=loader, autoescape=select_autoescape(), keep_trailing_newline=True)
-    formats = {"n": "{:,}", "figure": "{:,.10g}", "cost": "{:,.2f}", "share": "{:.1%}"}
-    environment.filters |= {name: form.format for name, form in formats.items()} | {"pair": pair}
-    # Half a surrogate pair has no UTF-8 and would end the report.
+    """The text of a file of templates/."""
+    environment = Environment(loader=PackageLoader("retool_mcore.coldstart"), keep_trailing_newline=True)
+    environment.filters["share"] = "{:.1%}".format
+    # Half a surrogate pair has no UTF-8 and would end the run.
     return environment.get_template(template).render(values).encode("utf-8", "replace").decode()
-
-
-def report(config: Config, counts: Sequence, calls: dict, stats: dict, rows: Sequence[Row]) -> str:
-    """The report; `counts` as `pipeline.run` returns them, `calls` as `Services.calls`, `stats` as `statistics`. The
-    rows shown are drawn with config.seed."""
-    read = counts[0].rows_in
-    tokens = sum(used["tokens_in"] + used["tokens_out"] for used in calls.values())
-    cards = {
-        "rows read": f"{read:,}",
-        "traces": f"{stats['rows']:,}",
-        "kept": f"{stats['rows'] / max(1, read):.1%}",
-        "programs": f"{stats['programs']['total']:,}",
-        "traces with a repaired output": f"{stats['repaired_share']:.1%}",
-        "model calls": f"{sum(used['calls'] for used in calls.values()):,}",
-        "tokens paid for": f"{tokens:,}",
-        "cost": f"{sum(used['cost'] for used in calls.values()):,.2f}",
-    }
-    shown = random.Random(config.seed).sample(list(rows), min(SAMPLES, len(rows)))
-    shown.sort(key=lambda row: row.index)
-    return render("report.html", config=config, cards=cards, counts=counts, calls=calls, stats=stats, rows=shown)
 
 
 def statistics(rows: Sequence[Row]) -> dict:
@@ -111,43 +78,6 @@ def _figures(values: Sequence[int]) -> dict:
     return {"total": sum(values)} | middle | {"histogram": histogram}
 
 
-def pair(row: Row) -> dict:
-    """{before: HTML of the reasoning, trace: [(kind, HTML, the claimed output where it is another, else "")]}."""
-    texts = [segment["text"] for segment in row.segments if segment["kind"] == "text"]
-    before, *after = map(Markup, marked(row.reasoning, texts))
-    prose, claims, trace = iter(after), iter(row.claimed), []
-    for segment in row.segments:
-        kind, text = segment["kind"], segment["text"]
-        claimed = next(claims, text) if kind == "observation" else text
-        other = claimed if claimed.strip() != text.strip() else ""
-        trace.append((kind, next(prose) if kind == "text" else text, other))
-    return {"before": before, "trace": trace}
-
-
-def marked(before: str, after: list[str]) -> list[str]:
-    """HTML of `before` and of each text of `after`, what the other side lacks in <del> and <ins>."""
-    a = _PIECE.findall(before)
-    groups = [_PIECE.findall(text) for text in after]
-    b = [piece for group in groups for piece in group]
-    too_long = len(a) + len(b) > _MAX_PIECES
-    same_a, same_b = [too_long] * len(a), [too_long] * len(b)
-    if not too_long:
-        words_a, words_b = ([piece.strip() for piece in pieces] for pieces in (a, b))
-        for block in SequenceMatcher(None, words_a, words_b).get_matching_blocks():
-            if block.size >= _LEAST_WORDS:
-                same_a[block.a : block.a + block.size] = [True] * block.size
-                same_b[block.b : block.b + block.size] = [True] * block.size
-    flags = iter(same_b)
-    inserted = ["".join(_spans(group, list(islice(flags, len(group))), "ins")) for group in groups]
-    return ["".join(_spans(a, same_a, "del")), *inserted]
-
-
-def _spans(pieces: list[str], same: list[bool], tag: str) -> Iterator[str]:
-    for known, run in groupby(zip(same, pieces, strict=True), itemgetter(0)):
-        text = escape("".join(piece for _, piece in run))
-        yield text if known or not text.strip() else f"<{tag}>{text}</{tag}>"
-
-
 def write(config: Config, stores: list[Store], counts: list, calls: dict, tokenizer: str) -> None:
     """Write everything under config.output; each file appears whole or not at all.
 
@@ -163,10 +93,11 @@ def write(config: Config, stores: list[Store], counts: list, calls: dict, tokeni
             for record in store.dropped():
                 line = {"stage": count.stage, "row": record["index"], "reason": record["drop"]}
                 file.write(json.dumps(line | {"detail": record["detail"]}) + "\n")
-    write_atomically(folder / "report.html", report(config, counts, calls, stats, rows))
     if not rows:
-        files = f"{folder / 'report.html'} and dropped.jsonl next to it"
-        raise UserError(f"no row is left ({_why_none(stores, counts)}): see {files}.")
+        raise UserError(f"no row is left ({_why_none(stores, counts)}): see {folder / 'dropped.jsonl'}.")
+    shown = random.Random(config.seed).sample(rows, min(SAMPLES, len(rows)))
+    shown.sort(key=lambda row: row.index)
+    write_atomically(folder / "samples.md", render("samples.md", rows=shown))
     splits = _split(config, rows)
     for name, template in TEMPLATES.items():
         for split in ("train", "validation"):

@@ -44,8 +44,8 @@ NEAR = 0.75  # difflib's ratio: train.step and train.steps have 0.95, foo and to
 class Unknown(UserError):
     """A stage has not the key, or the group, `key`."""
 
-    def __init__(self, said: str, key: str) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
         self.key = key
 
 

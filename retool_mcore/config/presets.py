@@ -50,8 +50,8 @@ def read(config_dir: Path, group: str, name: str) -> Iterator[tuple[dict[str, An
     assert isinstance(values, dict)
     suited: dict[str, str] = {}
     for entry in values.pop("defaults", []):
-        if isinstance(entry, Mapping):  # `override /toolbox@_global_.toolbox` is how earlier versions wrote it
-            suited |= {key.removeprefix("override /").split("@")[0]: choice for key, choice in entry.items()}
+        if isinstance(entry, Mapping):
+            suited |= entry
         elif entry != "_self_" and not entry.startswith("/"):
             yield from read(config_dir, group, entry)
     yield values, suited

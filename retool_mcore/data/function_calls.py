@@ -185,9 +185,9 @@ def _bare_calls(text: str) -> list:
 _UPPER_CALL = re.compile(r"<TOOLCALL>(.*?)</TOOLCALL>", re.DOTALL)
 
 
-def _shown(said: Sequence[_Said]) -> list[tuple[str, str]]:
+def _shown(turns: Sequence[_Said]) -> list[tuple[str, str]]:
     """(role, text) of each message."""
-    return [(role, text) for role, text, _ in said]
+    return [(role, text) for role, text, _ in turns]
 
 
 def _written(call: Mapping) -> str:

@@ -8,7 +8,7 @@ from operator import eq
 from pathlib import Path
 from zlib import crc32
 
-from retool_mcore.files import write_atomically
+from retool_mcore.files import read_json_lines, write_atomically
 from retool_mcore.metrics.pass_k import majority_acc
 
 # In the stage's folder, one line a validation: the step, and for each problem its mean accuracy ("problems"), its data
@@ -99,8 +99,10 @@ def record(
         means, sources, calls: accuracy, data source and calls a trajectory of each problem.
     """
     path = stage_dir / FILE
-    line = json.dumps({"step": step, "problems": means, "sources": list(sources), "calls": list(calls)})
-    lines = [*(path.read_text().splitlines() if path.exists() else ()), line]
-    write_atomically(path, "".join(f"{line}\n" for line in lines))
-    by_step = {line["step"]: line["problems"] for line in map(json.loads, lines) if line["step"] <= step}
+    validations = [
+        *read_json_lines(path),
+        {"step": step, "problems": means, "sources": list(sources), "calls": list(calls)},
+    ]
+    write_atomically(path, "".join(f"{json.dumps(one)}\n" for one in validations))
+    by_step = {one["step"]: one["problems"] for one in validations if one["step"] <= step}
     return [by_step[n] for n in sorted(by_step) if len(by_step[n]) == len(means)]

@@ -20,7 +20,6 @@ from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, disk, listeners, machine, memory, relations
 from retool_mcore.preflight.architecture import check_architecture
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
-from retool_mcore.preflight.relations import check_micro_batch
 from retool_mcore.preflight.trackers import check_receiver, check_trackers
 from retool_mcore.recipes.check import check_arguments, check_needs
 from retool_mcore.rewards.scoring import right_from
@@ -72,7 +71,6 @@ def check_sft_stage(config: DictConfig) -> None:
     check_architecture(model, vanilla_mbridge=config.parallel.megatron.vanilla_mbridge)
     dp = check_trainer_layout(config, model)
     parallel.check_sft_length(max_length=train.max_length, max_positions=model.max_positions)
-    check_micro_batch(config, longest=train.max_length)
     check_gpu_memory(config, model, dp)
     check_checkpoints("sft", config, model)
     tell_plan(config, model)
@@ -115,8 +113,6 @@ def check_rl_stage(config: DictConfig) -> None:
     check_rollout(config, model)
     check_fp8(config, model)
     check_bucket(config, model)
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    check_micro_batch(config, longest=longest)
     shared = bool(config.pipeline.hybrid)
     check_gpu_memory(config, model, dp, critic=critic, reference=config.recipe.kl_loss, engine=shared)
     check_checkpoints("rl", config, model)

@@ -27,7 +27,7 @@ class SandboxErrors:
         lost = [row for row, finish in enumerate(finishes) if finish == Status.SANDBOX]
         self.seen, self.lost = self.seen + len(finishes), self.lost + len(lost)
         if lost:
-            self.last = said(calls(lost[-1]))
+            self.last = error_of(calls(lost[-1]))
         return bool(lost)
 
     def check(self, step: int, prompts: int) -> None:
@@ -35,13 +35,13 @@ class SandboxErrors:
         if self.lost > self.limit * max(self.seen, prompts * self.n):
             raise UserError(
                 f"step {step}: the sandbox itself failed in {self.lost} of {self.seen} trajectories, more than the "
-                f"share of rollout.sandbox_errors={self.limit:g} that a step may lose (it last said: {self.last}): "
+                f"share of rollout.sandbox_errors={self.limit:g} that a step may lose (the last error: {self.last}): "
                 "start the sandbox again or correct sandbox.*, see that `retool doctor` finds it, and give the same "
                 "command again, which goes on after the last checkpoint."
             )
 
 
-def said(calls: Sequence[Mapping]) -> str:
+def error_of(calls: Sequence[Mapping]) -> str:
     """The sandbox's own words about the last call that it failed; `calls` as in a trajectory's record."""
     texts = [call["stderr"] for call in calls if call["status"] == Status.SANDBOX]
     return " ".join(texts[-1].split())[-300:] if texts else ""

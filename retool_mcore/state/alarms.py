@@ -40,8 +40,8 @@ class Fired(NamedTuple):
 class Ended(Exception):
     """Raised in a trainer whose run goes back or stops; the message says why, `answer` which."""
 
-    def __init__(self, answer: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, answer: str, message: str) -> None:
+        super().__init__(message)
         self.answer = answer
 
 
@@ -189,9 +189,9 @@ def backs(stage_dir: Path) -> list[dict]:
     return json.loads(path.read_text()) if path.is_file() else []
 
 
-def go_back(stage_dir: Path, step: int, start: int, fetched: int, said: str) -> None:
+def go_back(stage_dir: Path, step: int, start: int, fetched: int, message: str) -> None:
     """Write down that the run goes back to the checkpoint of `start`, after which it took `fetched` prompts."""
-    entry = {"step": step, "from": start, "skip": fetched, "said": said}
+    entry = {"step": step, "from": start, "skip": fetched, "said": message}
     write_atomically(stage_dir / "back.json", json.dumps([*backs(stage_dir), entry], indent=1) + "\n")
 
 
@@ -213,7 +213,10 @@ def honour(stage_dir: Path, ended: Ended) -> None:
 def ended(stage_dir: Path) -> Ended | None:
     """How an alarm ended the trainer, None when none did."""
     path = stage_dir / "ALARM"
-    return Ended(**json.loads(path.read_text())) if path.is_file() else None
+    if not path.is_file():
+        return None
+    entry = json.loads(path.read_text())
+    return Ended(entry["answer"], entry["said"])
 
 
 def count(stage_dir: Path) -> str:

@@ -128,7 +128,7 @@ class Progress:
         self.position = 0
         self.started = self.printed = time.monotonic()
         self.printed_step = 0
-        self.doing, self.asked, self.said = doing, 0.0, ""
+        self.doing, self.looked, self.activity = doing, 0.0, ""
         shape = {} if counts_steps else {"bar_format": "{desc}: {elapsed}{postfix}"}
         self.bar = tqdm(total=total, desc=stage, unit="step", file=self.out, **shape) if self.out.isatty() else None
 
@@ -172,9 +172,9 @@ class Progress:
         self.bar.update(self.step - self.bar.n)
 
     def _now(self) -> str:
-        if time.monotonic() - self.asked >= ASK_S:
-            self.asked, self.said = time.monotonic(), self.doing()
-        return self.said and f"{self.said}, "
+        if time.monotonic() - self.looked >= ASK_S:
+            self.looked, self.activity = time.monotonic(), self.doing()
+        return self.activity and f"{self.activity}, "
 
     def _figures(self) -> str:
         return ", ".join(f"{label} {self.shown[label]:.4g}" for label in SHOWN if label in self.shown)

@@ -14,7 +14,7 @@ from retool_mcore.state import heartbeat
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def read_beats(tmp_path, monkeypatch):
     """Reads the beats of this process."""
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.0)
     monkeypatch.setattr(heartbeat, "_writers", {})
@@ -22,7 +22,7 @@ def told(tmp_path, monkeypatch):
     return lambda: heartbeat.read(tmp_path)
 
 
-def test_micro_batches_are_counted_as_they_are_taken(told, monkeypatch):
+def test_micro_batches_are_counted_as_they_are_taken(read_beats, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     given = [tensordict_utils.get_tensordict({"x": torch.ones(1)}, {"num_micro_batch": 3}) for _ in range(3)]
     counter, batches, shares = MicroBatches(), iter(given), []
@@ -30,16 +30,16 @@ def test_micro_batches_are_counted_as_they_are_taken(told, monkeypatch):
     counter.begin(forward_only=False)
     for batch in given:
         assert next(counter.taken(batches)) is batch
-        shares.append([told()["rank0"][name] for name in ("done", "total", "updates")])
+        shares.append([read_beats()["rank0"][name] for name in ("done", "total", "updates")])
     assert shares == [[0, 3, 1], [1, 3, 1], [2, 3, 1]]
     monkeypatch.setenv("RANK", "1")
     counter.begin(forward_only=False)
     next(counter.taken(iter(given)))
-    assert told()["rank0"]["updates"] == 1
+    assert read_beats()["rank0"]["updates"] == 1
 
 
 @pytest.mark.parametrize("engine", [Engine, CriticEngine])
-def test_the_engines_count_whether_they_pack_or_not(engine, told, monkeypatch):
+def test_the_engines_count_whether_they_pack_or_not(engine, read_beats, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     taken = []
     below = engine.__mro__[engine.__mro__.index(_Packs) + 1 :]
@@ -65,10 +65,10 @@ def test_the_engines_count_whether_they_pack_or_not(engine, told, monkeypatch):
         use_remove_padding=True,
     )
     one.forward_backward_batch(given, None, forward_only=False)
-    assert taken == given and told()["rank0"]["done"] == 1 and told()["rank0"]["total"] == 2
+    assert taken == given and read_beats()["rank0"]["done"] == 1 and read_beats()["rank0"]["total"] == 2
 
 
-def test_turns_and_trajectories_are_counted(told, monkeypatch):
+def test_turns_and_trajectories_are_counted(read_beats, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(turn_beats.time, "time", lambda: now[0])
     turns = Turns()
@@ -84,7 +84,7 @@ def test_turns_and_trajectories_are_counted(told, monkeypatch):
     episode(3)
     with pytest.raises(RuntimeError):
         episode(3, fails=True)
-    (seen,) = told().values()
+    (seen,) = read_beats().values()
     assert seen["writer"].startswith("agent-") and seen["done"] == 2
     assert (seen["finished"], seen["live"], seen["patience_s"]) == (2, 0, 20.0)
     assert seen["tokens_per_s"] == 30.0

@@ -17,7 +17,7 @@ LIBRARIES = ("verl", "megatron", "vllm", "torch", "ray", "importlib")
 def test_what_is_installed_is_what_ours_was_written_for():
     check("cpu")
     here = [p for p in PATCHES if any(patches.installed(release.rpartition(" ")[0]) for release in p.sources)]
-    assert len(here) > 20
+    assert len(here) > 15
 
 
 @pytest.mark.parametrize(

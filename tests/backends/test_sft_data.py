@@ -59,7 +59,7 @@ def trainer(rank: int, ranks: int, rows: int, seed: int = 1) -> ColdStart:
     made.engine = Rank(rank, ranks)
     made.train_dataset = [example(row) for row in range(40)]
     made.val_dataset = [example(row) for row in range(rows)]
-    made.training_client = SimpleNamespace(infer_batch=lambda data: data)
+    made.step_with(SimpleNamespace(infer_batch=lambda data: data))
     made._build_dataloader()
     return made
 
@@ -75,7 +75,7 @@ def test_the_validations_loss_is_the_mean_over_the_targets_of_all_rows(rows, ran
             sums = [one.engine.sums(part) for one, part in zip(made, parts, strict=True)]
             loss = sum(total for total, _ in sums) / sum(targets for _, targets in sums)
             outputs = [tensordict_utils.get_tensordict({}, {"metrics": {"loss": loss}}) for _ in made]
-            found = [one._validate_batch(lambda data: data, output) for one, output in zip(made, outputs, strict=True)]
+            found = [one.training_client.infer_batch(output) for one, output in zip(made, outputs, strict=True)]
             values = {tensordict_utils.get(output, "metrics")["loss"] for output in found}
             losses.append(values.pop())
             assert not values, "all ranks report one loss"

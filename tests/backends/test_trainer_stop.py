@@ -10,16 +10,14 @@ import torch
 from omegaconf import OmegaConf
 from played_loop import Engines, settings
 from played_loop import attempt as attempt_at_rl
-from torch.utils.data import DistributedSampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer import sft_trainer
 from verl.utils import tensordict_utils
 
 from retool_mcore.backends.megatron import engine
-from retool_mcore.backends.verl.sft_trainer import ColdStart, MarkingHandler
+from retool_mcore.backends.verl.sft_trainer import ColdStart
 from retool_mcore.state import checkpoints, schedule, stop
 
-STEPS, SAVE_EVERY, STEPS_PER_EPOCH = 8, 4, 3
+STEPS, SAVE_EVERY = 8, 4  # an epoch has three steps
 ALL_STEPS = list(range(1, STEPS + 1))
 HOUR = 3600.0
 ROTATION = {"keep_last": 2, "keep_best": None, "best_is": "highest"}
@@ -86,52 +84,53 @@ def _one_rank():
         torch.distributed.destroy_process_group()
 
 
+class ColdStarted(ColdStart):
+    """The trainer of the cold start, whose worker writes what it trains on into the journal."""
+
+    def __init__(self, config, journal: Journal):
+        self.journal = journal
+        super().__init__(config)
+
+    def _build_config(self):
+        self.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
+        self.optimizer_config = SimpleNamespace()
+        self.start_profile_step = self.end_profile_step = -1
+
+    def _build_dataset(self):
+        self.train_dataset, self.val_dataset = [{"input_ids": torch.tensor([row])} for row in range(12)], None
+
+    def _build_engine(self):
+        def train_batch(data):
+            self.journal.train(data["input_ids"].values().tolist())
+            return tensordict_utils.get_tensordict({}, {"metrics": {"loss": 1.0}})
+
+        self.engine = Engine()
+        self.step_with(SimpleNamespace(train_batch=train_batch, step_profile=lambda: None, reset=lambda: None))
+
+
 def cold_start(folder: Path, journal: Journal, patch) -> None:
     """One attempt at SFT, as train/sft.py's main does it."""
     for name in ("aggressive_empty_cache", "log_gpu_memory_usage"):
         patch.setattr(sft_trainer, name, lambda *_, **__: None)
     patch.setattr(sft_trainer, "Tracking", journal.tracking)
     checkpoints.repair(folder / "checkpoints")
-    trainer = object.__new__(ColdStart)
     config = {
-        "trainer": NAMES | {"total_epochs": 3, "default_local_dir": str(folder / "checkpoints")},
+        "trainer": NAMES
+        | {"total_training_steps": STEPS, "total_epochs": 1, "save_freq": SAVE_EVERY, "test_freq": -1, "seed": 1}
+        | {"default_local_dir": str(folder / "checkpoints"), "max_ckpt_to_keep": 2, "device": "cpu"}
+        | {"resume_mode": "auto", "resume_from_path": None},
         "data": {
             "use_dynamic_bsz": True,
             "pad_mode": "no_padding",
             "max_token_len_per_gpu": 8,
             "micro_batch_size_per_gpu": 1,
+            "train_batch_size": 4,
+            "num_workers": 0,
         },
         "model": {"use_remove_padding": True},
-        "retool": {"save_minutes": journal.save_minutes},
+        "retool": {"save_minutes": journal.save_minutes, "rotation": ROTATION},
     }
-    trainer.config = OmegaConf.create(config)
-    trainer.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0))
-    trainer.rank, trainer.device_name, trainer.engine = 0, "cpu", Engine()
-    trainer.val_dataloader = None
-    trainer.train_sampler = DistributedSampler(range(12), num_replicas=1, rank=0, drop_last=True)
-    trainer.train_dataloader = StatefulDataLoader(
-        range(12), batch_size=4, sampler=trainer.train_sampler, collate_fn=collate, drop_last=True
-    )
-    trainer.steps_per_epoch, trainer.total_training_steps = STEPS_PER_EPOCH, STEPS
-    trainer.save_freq, trainer.test_freq, trainer.global_batch_size = SAVE_EVERY, -1, 4
-    trainer.start_profile_step = trainer.end_profile_step = -1
-
-    def train_batch(data):
-        journal.train(data["input_ids"].values().tolist())
-        return tensordict_utils.get_tensordict({}, {"metrics": {"loss": 1.0}})
-
-    trainer.training_client = SimpleNamespace(train_batch=train_batch, step_profile=lambda: None)
-    trainer.stop_at_request()
-    trainer.ckpt_handler = MarkingHandler(
-        trainer.engine, trainer.train_dataloader, default_local_dir=str(folder / "checkpoints"), max_ckpt_to_keep=2
-    )
-    trainer.ckpt_handler.rotation = ROTATION
-    trainer.resume_global_step = trainer.ckpt_handler.load_checkpoint()
-    trainer.fit()
-
-
-def collate(items: list[int]) -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.nested.as_nested_tensor([torch.tensor([i]) for i in items], layout=torch.jagged)}
+    ColdStarted(OmegaConf.create(config), journal).fit()
 
 
 class Trained(Engines):

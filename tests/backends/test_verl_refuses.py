@@ -11,17 +11,17 @@ ROLLOUT, ACTOR = "verl.actor_rollout_ref.rollout", "verl.actor_rollout_ref.actor
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "sentence"),
     [
         (f"{ROLLOUT}.mode=sync", "Rollout mode 'sync' has been removed"),
         (f"{ROLLOUT}.pipeline_model_parallel_size=2", "not implemented pipeline_model_parallel_size > 1"),
         (f"{ACTOR}.loss_agg_mode=mean", "Invalid loss_agg_mode: mean"),
     ],
 )
-def test_refused(word, said):
+def test_refused(word, sentence):
     with pytest.raises(UserError, match="^verl refuses its configuration: ") as caught:
         check_config(compose("rl", [word, DTYPE]).verl)
-    assert said in str(caught.value) and "\n" not in str(caught.value) and str(caught.value).endswith(".")
+    assert sentence in str(caught.value) and "\n" not in str(caught.value) and str(caught.value).endswith(".")
 
 
 @pytest.mark.parametrize("words", [[], ["recipe=grpo"]])

@@ -7,7 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from retool_mcore.cli import dry_run, main
-from retool_mcore.config import compose
+from retool_mcore.config import compose, keys, models
 from retool_mcore.errors import UserError
 from retool_mcore.runner import launch
 
@@ -21,6 +21,17 @@ def test_help_explains_and_gives_two_examples(stage, capsys):
     assert main.main([stage, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.partition("Examples:")[2].count(f"retool {stage}") >= 2
+
+
+@pytest.mark.parametrize("stage", ["prepare", "sft", "rl", "eval", "export"])
+def test_help_lists_the_keys_of_the_stage(stage, capsys):
+    assert main.main([stage, "--help"]) == 0
+    groups, _, listed = capsys.readouterr().out.partition("Keys")
+    kind = models.STAGES[stage]
+    for key, _, why in keys.fields(kind):
+        if key.split(".")[0] not in kind.groups and not key.endswith("*"):
+            assert f"  {key}" in listed and why.split()[0] in listed, key
+    assert "name=default" in listed and all(f"{group}={preset}" in groups for group, preset in kind.groups.items())
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -77,12 +77,14 @@ def test_sft_loads_the_files(finished, name):
     assert "print(" in trained and "<interpreter>\n" not in trained.rpartition("user question")[2]
 
 
-def test_report_and_card_show_counts_and_pairs(finished):
+def test_samples_and_card_show_rows_and_counts(finished):
     folder, counts, _ = finished
-    report = (folder / "report.html").read_text()
-    assert report.count("<summary>") == min(20, counts["selection"].rows_out)
-    assert "program outside of &lt;code&gt;" in report or "tool call outside of &lt;code&gt;" in report
+    samples = (folder / "samples.md").read_text()
+    shown = min(20, counts["selection"].rows_out)
+    assert [samples.count(title) for title in ("# Row ", "## Reasoning\n", "## Trace\n")] == [shown] * 3
+    assert samples.count("~~~~~~python\n") == samples.count("~~~~~~output\n") > 0
     card = (folder / "README.md").read_text()
+    assert "program outside of &lt;code&gt;" in card or "tool call outside of &lt;code&gt;" in card
     assert f"| execution | {counts['execution'].rows_in} | {counts['execution'].rows_out} |" in card
     calls = json.loads((folder / "statistics.json").read_text())["calls"]
     assert calls["rewrite"]["tokens_out"] == 5 * counts["rewrite"].rows_in

@@ -11,7 +11,6 @@ from retool_mcore.coldstart.config import Columns, EvaluationFile, Source, load
 from retool_mcore.coldstart.dedup import Decontaminate
 from retool_mcore.coldstart.execution import agree, stale
 from retool_mcore.coldstart.normalise import normalise
-from retool_mcore.coldstart.report import marked
 from retool_mcore.coldstart.rows import Drop, Outcome, Row, Store
 from retool_mcore.coldstart.source import read
 from retool_mcore.config import CONFIG_DIR
@@ -186,12 +185,3 @@ def test_missing_values_are_named(tmp_path):
     path.write_text("source: {path: x.jsonl}\nrewrite: {model: {url: u}}\n")
     with pytest.raises(UserError, match="lacks output, rewrite.model.name, source.columns"):
         load(path)
-
-
-def test_the_report_marks_what_one_side_lacks():
-    before, *after = marked(
-        "The boxes hold 5 times 6, <that> is 30.", ["The boxes hold 5 times 6. Run it.\n", "So 30."]
-    )
-    assert before == "The boxes hold 5 times 6<del>, &lt;that&gt; is 30.</del>"
-    assert after == ["The boxes hold 5 times 6<ins>. Run it.\n</ins>", "<ins>So 30.</ins>"]
-    assert marked("same old words", ["same old words"]) == ["same old words"] * 2

@@ -56,12 +56,9 @@ def test_a_preset_starts_from_others_and_chooses_other_groups(presets):
     (presets / "parallel" / "earlier.yaml").write_text("defaults: [/parallel_base@_here_, cpu-pp2, _self_]\ntp: 1\n")
     mine, earlier = (compose("prepare", [f"parallel={name}"], presets).parallel for name in ("mine", "earlier"))
     assert (mine.pp, mine.max_num_seqs, mine.rollout.weight_bucket_mb, earlier.pp) == (2, 8, 16, 2)
-    for entry in ("{toolbox: replay}", "override /toolbox@_global_.toolbox: replay"):
-        (presets / "data" / "mine.yaml").write_text(f"defaults: [arithmetic, {entry}]\nname: mine\n")
-        assert compose("prepare", ["data=mine"], presets).toolbox.use[0].path.endswith("ReplayTable")
-        assert (
-            compose("prepare", ["data=mine", "toolbox=code"], presets).toolbox.use[0].path.endswith("CodeInterpreter")
-        )
+    (presets / "data" / "mine.yaml").write_text("defaults: [arithmetic, {toolbox: replay}]\nname: mine\n")
+    assert compose("prepare", ["data=mine"], presets).toolbox.use[0].path.endswith("ReplayTable")
+    assert compose("prepare", ["data=mine", "toolbox=code"], presets).toolbox.use[0].path.endswith("CodeInterpreter")
 
 
 def test_an_unknown_key_in_a_preset_names_the_nearest(presets):

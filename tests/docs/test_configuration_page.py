@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import retool_mcore
-from docs.fields import fields, translation
+from docs.fields import translation
 from retool_mcore.config import CONFIG_DIR
+from retool_mcore.config.keys import fields
 from retool_mcore.config.load import resolve
 from retool_mcore.config.models import STAGES, Rl
 from retool_mcore.config.overrides import leaves

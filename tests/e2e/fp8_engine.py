@@ -49,7 +49,7 @@ def exported(tensors: dict[str, torch.Tensor], quantization: str | None) -> dict
     worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=SimpleNamespace(rollout=rollout))
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.bfloat16):
         pass
-    assert worker.told["tensors"] == len(tensors)
+    assert worker.pushed["tensors"] == len(tensors)
     return exported_once(seen)
 
 

@@ -98,7 +98,6 @@ def test_the_embedded_task_passes(prepared, stage, overrides):
         ("rl", ["init_from=/nowhere/model"], ["init_from", "retool sft"]),
         ("rl", ["train.batch=41", "train.mini_batch=41"], ["data.train_files holds 40 rows"]),
         ("rl", ["rollout.max_response_tokens=100000"], ["positions"]),
-        ("rl", ["parallel.micro_batch_tokens=100"], ["parallel.micro_batch_tokens=100"]),
         ("rl", ["parallel.rollout_tp=4"], ["parallel.rollout_tp=4"]),
         ("rl", ["verl.actor_rollout_ref.rollout.quantization=fp8"], ["rollout.quantization=fp8 cannot be used"]),
         ("rl", ["rollout.max_prompt_tokens=5"], ["row", "rollout.max_prompt_tokens=5"]),

@@ -51,7 +51,7 @@ def test_the_default_is_todays_and_another_is_named_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "recipe", "log_probs", "said"),
+    ("name", "change", "recipe", "log_probs", "sentence"),
     [
         ("decoupled_k3_rs", {}, {}, False, "correction=decoupled_k3_rs needs the rollout engine's log-probabilities"),
         ("decoupled_token_is", {}, {}, False, "correction=disabled"),
@@ -65,8 +65,8 @@ def test_the_default_is_todays_and_another_is_named_on_the_command_line():
         ("decoupled_geo_rs", {}, {"observation_weight": 0.1}, True, "would take for observations"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_one_sentence(name, change, recipe, log_probs, said):
-    with pytest.raises(UserError, match=said):
+def test_what_does_not_fit_is_refused_with_one_sentence(name, change, recipe, log_probs, sentence):
+    with pytest.raises(UserError, match=sentence):
         check_correction(OmegaConf.merge(PRESETS[name], change), RECIPE | recipe, log_probs=log_probs)
 
 

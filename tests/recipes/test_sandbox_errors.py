@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from retool_mcore.errors import UserError
-from retool_mcore.recipes.sandbox_errors import said, with_sandbox
+from retool_mcore.recipes.sandbox_errors import error_of, with_sandbox
 from retool_mcore.sandbox.base import Result, Status
 
 
@@ -47,4 +47,4 @@ def test_a_sandbox_that_is_down_ends_the_evaluation_in_one_sentence():
 
 def test_the_last_words_are_of_the_call_that_failed():
     calls = [{"status": "sandbox_error", "stderr": "no\nservice\n"}, {"status": "error", "stderr": "ZeroDivisionError"}]
-    assert said(calls) == "no service" and said([]) == ""
+    assert error_of(calls) == "no service" and error_of([]) == ""

@@ -30,7 +30,7 @@ def exported(tensors: dict[str, torch.Tensor]) -> dict[str, Whole]:
     """As the trainer's worker records the stream of a push."""
     seen: list = []
     config = SimpleNamespace(rollout=SimpleNamespace(quantization=None))
-    worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=config)
+    worker = SimpleNamespace(pushed={"tensors": 0, "bytes": 0}, config=config)
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.float32):
         pass
     return exported_once(seen)

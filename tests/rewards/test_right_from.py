@@ -12,9 +12,9 @@ from retool_mcore.rewards.scoring import right_from, score_or_crash
 PLAN = "recipe.reward.name=own_rewards.plan"
 
 
-def scored(*overrides, truth="", said="a plan", **known):
+def scored(*overrides, truth="", text="a plan", **known):
     return score_or_crash(
-        sample(acc=0.0, ground_truth=truth, text=said, policy_text=said, **known), compose("rl", overrides).recipe
+        sample(acc=0.0, ground_truth=truth, text=text, policy_text=text, **known), compose("rl", overrides).recipe
     )
 
 
@@ -29,11 +29,11 @@ def test_a_reward_of_at_least_so_much_is_right(least, reward, right):
 def test_the_reward_sees_the_verdict_of_the_answer_where_there_is_one():
     """Partial credit for a wrong answer in the right format; from 1 on it is right."""
     given = ("recipe.reward.name=own_rewards.partial", "recipe.right_from=1")
-    right, wrong = (scored(*given, truth="42", said=f"\\boxed{{{n}}}") for n in (42, 41))
+    right, wrong = (scored(*given, truth="42", text=f"\\boxed{{{n}}}") for n in (42, 41))
     assert (right.reward, right.acc, right.pred) == (1.0, 1.0, "42")
     assert (wrong.reward, wrong.acc, wrong.pred) == (0.25, 0.0, "41")
-    assert scored(*given, "recipe.right_from=0.25", truth="42", said="\\boxed{41}").acc == 1.0
-    assert scored(*given, said="\\boxed{7}").pred == "7", "what is voted on is read without a truth, too"
+    assert scored(*given, "recipe.right_from=0.25", truth="42", text="\\boxed{41}").acc == 1.0
+    assert scored(*given, text="\\boxed{7}").pred == "7", "what is voted on is read without a truth, too"
 
 
 def test_an_environments_default_is_one():

@@ -1,13 +1,11 @@
 """Megatron-core on a machine without CUDA: the CPU generator, and layers under Transformer Engine's parameter names.
 
 Adapted places (megatron-core 0.16.1, mbridge 0.15.1):
-- megatron/core/tensor_parallel/random.py:44,73: the RNG tracker reads and writes the CPU generator.
+- megatron/core/tensor_parallel/random.py:73: the RNG tracker writes the CPU generator.
 - mbridge/core/llm_bridge.py:149 asks for the Transformer Engine layer spec, and mbridge's weight names are Transformer
   Engine's: `TESpecProvider` and `TENorm` of gpt_layer_specs are replaced by CPU layers with the same parameter names,
   so that weight conversion stays mbridge's own.
 - Attention is torch's SDPA, for padded batches and for packed ones (thd): `use_remove_padding` runs as on a GPU.
-- megatron/core/optimizer/distrib_optimizer.py:640: Adam state must exist before a checkpoint is loaded (Transformer
-  Engine's and Apex's Adam make it at once, torch's at the first step).
 - megatron/core/optimizer/distrib_optimizer.py:825,911: a loaded checkpoint leaves torch's Adam with one step count,
   which all parameters share and advance, set back to 0: the bias correction, and with it every later update, is wrong.
 - Experts are those of experts_cpu.py.
@@ -139,7 +137,6 @@ def install() -> None:
     if torch.cuda.is_available() or installed():
         return
     torch_cpu.install()
-    megatron_random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     megatron_random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
     # It warns at every fork of the tracker that the CPU state changed: here that is the purpose.
     logging.getLogger(megatron_random.__name__).addFilter(lambda r: "CPU RNG state changed" not in r.getMessage())
@@ -147,17 +144,6 @@ def install() -> None:
     layer_specs.TESpecProvider, layer_specs.TENorm, layer_specs.HAVE_TE = SpecProvider, Norm, True
 
     optimizer = distrib_optimizer.DistributedOptimizer
-    state_dict = optimizer.state_dict
-
-    def with_adam_state(self):
-        if not distrib_optimizer.HAVE_APEX_OR_TE and not self.optimizer.state:
-            for group in self.optimizer.param_groups:
-                for p in group["params"]:
-                    moments = dict(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-                    self.optimizer.state[p] = dict(step=torch.tensor(0.0), **moments)
-        return state_dict(self)
-
-    optimizer.state_dict = with_adam_state
     set_states = torch.no_grad()(optimizer._set_main_param_and_optimizer_states)
 
     def with_own_step(self, model_param, tensors):

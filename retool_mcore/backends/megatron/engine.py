@@ -32,6 +32,7 @@ from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngin
 
 from retool_mcore.backends.env import NCCL_TIMEOUT_S
 from retool_mcore.backends.megatron import (  # noqa: F401  bridges registers
+    adam_state,
     beats,
     bridges,
     micro_batches,
@@ -71,6 +72,7 @@ class _Packs(GuardedUpdate):
 
     def _build_optimizer(self):
         optimizer = super()._build_optimizer()  # registers the functions that Megatron calls in an update
+        adam_state.begin(optimizer)
         config = get_model_config(self.module[0])
         config.finalize_model_grads_func = pace.watched(config.finalize_model_grads_func, lambda: self._beats.began)
         return optimizer

@@ -13,23 +13,18 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from retool_mcore.backends.env import RAY_CLUSTERS, ray_folder, ray_runtime_env, worker_env
 from retool_mcore.backends.forked_python import PYTHON
-from retool_mcore.backends.ray_job import installed_first
+from retool_mcore.backends.ray_job import InstalledFirst
 
 STARTS = 3
 
 
 def start_ray(verl) -> None:
     """Connect this process to Ray. verl: its configuration."""
-    with installed_first():
-        _start_ray(verl)
-
-
-def _start_ray(verl) -> None:
     environment = get_ppo_ray_runtime_env(verl)
     environment["env_vars"] |= worker_env()
     environment |= ray_runtime_env()
     if "RAY_ADDRESS" in os.environ:
-        ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=environment)
+        ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=environment, job_config=InstalledFirst())
         return
     address = ray.util.get_node_ip_address()  # of the Ray that is about to start
     if os.environ.get(RAY_CLUSTERS) == "0" and address != "127.0.0.1":
@@ -41,7 +36,7 @@ def _start_ray(verl) -> None:
     if "py_executable" in environment:
         sys.executable = os.environ[PYTHON]  # what Ray starts its workers with
     options: Any = OmegaConf.to_container(verl.ray_kwargs.ray_init, resolve=True)
-    patiently(lambda: ray.init(**{**options, "runtime_env": environment}))
+    patiently(lambda: ray.init(**{**options, "runtime_env": environment, "job_config": InstalledFirst()}))
 
 
 def patiently(start: Callable[[], Any]) -> Any:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,22 @@ def _recount(state: Any, batch: int) -> None:
         sampler["samples_yielded"] = state["_sampler_iter_yielded"] * batch
 
 
+class StepByStep:
+    """verl's training worker for its loop; the trainer runs each step and each batch of a validation."""
+
+    def __init__(self, worker, trainer: "ColdStart"):
+        self.worker, self.trainer = worker, trainer
+
+    def train_batch(self, data):
+        return self.trainer.train_batch(self.worker.train_batch, data)
+
+    def infer_batch(self, data):
+        return self.trainer.validate_batch(self.worker.infer_batch, data)
+
+    def __getattr__(self, name):
+        return getattr(self.worker, name)
+
+
 class ColdStart(SFTTrainer):
     """verl's SFT trainer with `total_training_steps` that may span epochs, our checkpoints, and timed steps."""
 
@@ -80,8 +95,6 @@ class ColdStart(SFTTrainer):
         seed here and drops the rows after the last whole batch."""
         if self.val_dataset:
             self.val_dataset, self.validated = FilledUp(self.val_dataset, self.config.data.train_batch_size), 0
-            client = self.training_client
-            client.infer_batch = partial(self._validate_batch, client.infer_batch)
         super()._build_dataloader()
         self.train_sampler.seed = self.config.trainer.seed * EPOCHS_APART
 
@@ -93,8 +106,16 @@ class ColdStart(SFTTrainer):
         super()._init_engine()
 
     def _build_ckpt_handler(self):
-        super()._build_ckpt_handler()
-        self.ckpt_handler.__class__ = MarkingHandler
+        trainer = self.config.trainer
+        self.ckpt_handler = MarkingHandler(
+            self.engine,
+            self.train_dataloader,
+            default_local_dir=trainer.default_local_dir,
+            max_ckpt_to_keep=trainer.max_ckpt_to_keep,
+            resume_mode=trainer.resume_mode,
+            resume_from_path=trainer.resume_from_path,
+            lora_train_meta=self._get_lora_train_meta(),
+        )
         self.ckpt_handler.rotation = self.config.retool.rotation
 
     def fit(self):
@@ -105,14 +126,13 @@ class ColdStart(SFTTrainer):
     def _build_engine(self):
         engine.register_engines()
         super()._build_engine()
-        self.stop_at_request()
+        self.step_with(self.training_client)
 
-    def stop_at_request(self):
-        """Take over verl's call of one step (`_train_batch`): its loop has no other place to stop at."""
-        self.stopping = False
-        self.training_client.train_batch = partial(self._train_batch, self.training_client.train_batch)
+    def step_with(self, worker):
+        """Train with `worker` step by step: verl's loop has no other place to stop at."""
+        self.training_client, self.stopping = StepByStep(worker, self), False
 
-    def _train_batch(self, train_batch, data):
+    def train_batch(self, train_batch, data):
         """Run one step by verl's `train_batch`, timed; the one after a requested save raises StopRequested instead."""
         if self.stopping:
             raise stop.StopRequested(self.ckpt_handler.saved_step)
@@ -139,7 +159,7 @@ class ColdStart(SFTTrainer):
         self.save_freq = 1 if self.stopping or due else self.save_every
         return output
 
-    def _validate_batch(self, infer_batch, data):
+    def validate_batch(self, infer_batch, data):
         """The next batch of a validation by verl's `infer_batch`; its loss is weighted, so that `val/loss` is the mean
         over all targets of the validation set."""
         output = infer_batch(data)

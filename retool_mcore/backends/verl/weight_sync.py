@@ -32,13 +32,13 @@ class VerifyingWorker(GpuWatchingWorker):
     """verl's RL worker that remembers the fingerprints of a push until they are compared."""
 
     exported: dict[str, Whole] | None = None
-    told: dict[str, float] = {}
+    pushed: dict[str, float] = {}
     recording = False
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def record_push(self) -> None:
         """The next push is to be verified."""
-        self.exported, self.told, self.recording = None, {"tensors": 0, "bytes": 0}, True
+        self.exported, self.pushed, self.recording = None, {"tensors": 0, "bytes": 0}, True
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = None, mode: str = "auto"):
@@ -70,7 +70,7 @@ class VerifyingWorker(GpuWatchingWorker):
                 matrix, scales = scaled_fp8_blockwise(pushed[name], [FP8_BLOCK, FP8_BLOCK])
                 pushed |= {name + FP8: matrix, name + SCALES: scales.repeat_interleave(FP8_BLOCK, 0)}
             seen += [(key, one.numel(), fingerprint(one)) for key, one in pushed.items()]
-            self.told = {"tensors": self.told["tensors"] + 1, "bytes": self.told["bytes"] + weight.nbytes}
+            self.pushed = {"tensors": self.pushed["tensors"] + 1, "bytes": self.pushed["bytes"] + weight.nbytes}
             yield name, weight
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
@@ -79,7 +79,7 @@ class VerifyingWorker(GpuWatchingWorker):
         clock = time.perf_counter()
         with refused():
             await self.rollout._execute_method("verify_weights", kwargs=self._message())
-        return self.told | {"seconds": time.perf_counter() - clock}
+        return self.pushed | {"seconds": time.perf_counter() - clock}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def recorded_push(self) -> tuple[dict[str, str], dict[str, float]] | None:
@@ -87,7 +87,7 @@ class VerifyingWorker(GpuWatchingWorker):
         bytes})."""
         if self.exported is None:
             return None
-        return self._message(), self.told
+        return self._message(), self.pushed
 
     def _message(self) -> dict[str, str]:
         assert self.exported is not None, "update_weights() exported no tensors: verl's push has changed"

@@ -37,7 +37,7 @@ function verdicts(study) {
   if (!study.claims) return [];
   const range = (ends) => (ends ? `${signed(ends[0])} to ${signed(ends[1])}` : "–"), signed = (value) => `${value > 0 ? "+" : ""}${value.toFixed(1)}`;
   const claims = study.claims.map((row) => [
-    row.claim, row.criterion, element("span", { class: row.met ? "good" : "bad" }, row.met ? "met" : "not met"), signed(row.mean),
+    row.claim, row.criterion, element("span", { class: row.met === null ? "note" : row.met ? "good" : "bad" }, row.met === null ? "a run is missing" : row.met ? "met" : "not met"), signed(row.mean),
     row.pairs.map(signed).join(", "), range(row.over_seeds), row.problems ? `${range(row.over_problems)} (${row.problems} problems)` : "–",
   ]);
   const costs = study.costs.map((row) => [
