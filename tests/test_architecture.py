@@ -36,6 +36,7 @@ EDGES = {
     "explain": "metrics runner state",
     "runner": "backends config preflight state train",
     "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
+    "gateway": "data",
     "preflight": "config data planner recipes rewards sandbox state tools",
     "backends": "config data environments metrics planner recipes rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
