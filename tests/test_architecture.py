@@ -40,6 +40,7 @@ EDGES = {
     "backends": "config data environments metrics planner recipes rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
     "rewards": "data official rollout",
+    "gateway": "data rollout tools",
     "rollout": "data sandbox state tools",
     "environments": "data sandbox tools",
     "view": "metrics sandbox state",
