@@ -1,1 +1,1 @@
-"""The OpenAI-compatible endpoint through which any agent program trains; imports data, rollout and sandbox only."""
+"""The OpenAI-compatible front of a policy: wire format and HTTP application. No vLLM and no torch here."""
