@@ -88,6 +88,11 @@ class Prompt:
     began: float = field(default_factory=time.time)
 
     @property
+    def opens(self) -> bool:
+        """Whether a segment of its own begins: nothing is continued, or what another request continues, too."""
+        return self.base is None or self.reason == "sibling"
+
+    @property
     def key(self) -> tuple:
         return (None if self.base is None else self.base.index, tuple(self.delta))
 
