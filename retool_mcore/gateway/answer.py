@@ -4,16 +4,16 @@ Where the front runs the tools, the episode is one of training: same format, lim
 runs them, it ends with its first turn.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from retool_mcore.data.blocks import prose
-from retool_mcore.data.formats import Format, ToolCall
+from retool_mcore.data.formats import Format
+from retool_mcore.gateway.parsed import reply_of
 from retool_mcore.gateway.refusal import WireError
-from retool_mcore.gateway.replies import Choice, call_object, token_logprob
-from retool_mcore.gateway.visible import BLOCKS, Visible, unread_tokens
+from retool_mcore.gateway.replies import Choice, token_logprob
+from retool_mcore.gateway.visible import BLOCKS, Visible, parted, unread_tokens
 from retool_mcore.gateway.wire import ChatRequest, Sampling
 from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.sampling import turn_params
@@ -103,9 +103,11 @@ class Answer:
         self._taken = 0  # entries of `logprobs` that were sent
         self._begun: set[str] = set()  # kinds of text that the turn has had
         self.steps: list[dict] = []
+        self.errors: list[str | None] = []  # of the turn's calls, None for those that the client gets
         self.calls: list[dict] = []
         self.turns = self.sampled = self.cached = 0
         self.turn_ids: list[int] = []
+        self.ids: list[int] = []  # of the whole conversation; empty where a stop string ended it
         self._expected = -1  # tokens of a request that goes on with the same turn
         self.visible: Visible | None = None
 
@@ -126,7 +128,7 @@ class Answer:
                 self.prompt_ids, generate=self._turn, sandbox=None, fmt=self.fmt, tokenizer=self.fmt.tokenizer,
                 limits=limits, timeout_s=self.policy.timeout_s, tools=tools,
             )  # fmt: skip
-            finish = trajectory.finish
+            finish, self.ids = trajectory.finish, trajectory.prompt_ids + trajectory.response_ids
         except _Stopped:
             finish = "stop"
         if finish == Status.SANDBOX:
@@ -190,39 +192,23 @@ class Answer:
         """Send what was held back of a turn that has ended, and in the client's own case its calls."""
         if not self.turn_ids:
             return
-        whole = self.fmt.decode([token for token in self.turn_ids if token not in self.unread])
-        if self.visible.stopped:
-            text, calls = self.visible.text, []
-        elif self.policy.tools is not None:
-            text, calls = prose(whole), []
-        else:
-            text, calls = self._called(whole)
-        self._send(*self.visible.rest(text))
-        self.turn_ids = []
-        if calls and not self.visible.stopped:
-            self.calls = [
-                call_object(f"call_{self.name}_{place}", str(call.name), _arguments(call))
-                for place, call in enumerate(calls)
-            ]
-            self.send("calls", self.calls)
-
-    def _called(self, whole: str) -> tuple[str, list[ToolCall]]:
-        """The text in front of the first call and the calls; a turn of malformed calls alone is text."""
-        if not self.request.tools:
-            return whole, []
+        ids, self.turn_ids = self.turn_ids, []
+        if self.visible.stopped or self.policy.tools is not None:
+            whole = self.fmt.decode([token for token in ids if token not in self.unread])
+            thought, content = parted(whole, self.visible.opened)
+            self._send(*self.visible.rest(thought, content if self.visible.stopped else prose(content)))
+            return
         listed = self.request.tools if self.fmt.tools is not None else None
         # The end of a turn closes a block, so it is read with its end token.
-        calls = self.fmt.parse(self.fmt.decode(self.turn_ids), listed)
-        sound = [call for call in calls if call.error is None]
-        if not sound:
-            return whole, []
-        first = self.fmt.decode(self.turn_ids)[: calls[0].start]
-        return self._read(first), sound
-
-    def _read(self, text: str) -> str:
-        for token in self.unread:
-            text = text.replace(self.fmt.decode([token]), "")
-        return text
+        calls = self.fmt.parse(self.fmt.decode(ids), listed) if self.request.tools else []
+        reply = reply_of(self.fmt, ids, calls, opened="<think>" if self.visible.opened else "")
+        self._send(*self.visible.rest(reply.reasoning or "", reply.content))
+        if reply.calls and not self.visible.stopped:
+            self.errors = [call.error for call in calls]
+            message = reply.message(0)
+            named = [f"call_{self.name}_{place}" for place in range(len(reply.calls))]
+            self.calls = [{**call, "id": name} for call, name in zip(message["tool_calls"], named, strict=True)]
+            self.send("calls", self.calls)
 
     def _send(self, thought: str, text: str) -> None:
         for kind, new in (("thought", thought), ("text", text)):
@@ -252,7 +238,3 @@ class Answer:
             return None
         taken, self._taken = self.logprobs[self._taken :], len(self.logprobs)
         return taken
-
-
-def _arguments(call: ToolCall) -> str:
-    return json.dumps(call.arguments, ensure_ascii=False)

@@ -16,12 +16,11 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from retool_mcore.data.prompts import in_template
 from retool_mcore.errors import UserError
 from retool_mcore.gateway.answer import Answer, Policy
 from retool_mcore.gateway.completion import Completion
+from retool_mcore.gateway.memory import Memory, listed_tools
 from retool_mcore.gateway.metrics import FrontMetrics
-from retool_mcore.gateway.prompt import plain_prompt
 from retool_mcore.gateway.refusal import WireError
 from retool_mcore.gateway.replies import (
     DONE,
@@ -75,6 +74,7 @@ class Front:
         self.rules = Rules(MODEL, max_n=MAX_N, sampling=True, max_logprobs=MAX_LOGPROBS)
         self.queue = FairQueue(places, max_waiting)
         self.metrics = FrontMetrics(self.queue)
+        self.memory = Memory(policy.fmt, policy.limits, policy.context, policy.prompt)
         self.draining, self.active = False, 0
         self.dead = asyncio.Event()  # the engine has failed
 
@@ -123,8 +123,7 @@ class Front:
         if isinstance(error, QueueFull):
             return WireError(429, "too_many_requests", f"{self.queue.waiting} choices wait already.")
         if isinstance(error, TimeoutError):
-            text = f"There was no answer within {self.timeout_s:g} s (--timeout)."
-            return WireError(504, "timeout", text, final=True)
+            return WireError(504, "timeout", f"There was no answer within {self.timeout_s:g} s.", final=True)
         if isinstance(error, UserError):
             return WireError(500, "server_misconfigured", str(error), final=True)
         log.error("a request failed", exc_info=error)
@@ -161,11 +160,10 @@ class Front:
         self.metrics.ignored(asked.ignored)
         async with self._taken():
             ids = await asyncio.to_thread(self._prompt, asked)
-            self._check_room(len(ids), asked)
             name, seed = secrets.token_hex(8), _seed(asked)
             if not asked.stream:
                 answers = [self._answer(asked, ids, seed, f"{name}_{index}") for index in range(asked.n)]
-                choices = await self._all([answer.run() for answer in answers], request)
+                choices = await self._all([self._made(answer, asked) for answer in answers], request)
                 return web.json_response(chat_reply(name, MODEL, choices, self._usage(len(ids), answers)))
             chunks = ChatChunks(name, MODEL, asked.include_usage)
             return await self._stream(request, lambda put: self._chat_stream(request, asked, ids, seed, chunks, put))
@@ -181,24 +179,29 @@ class Front:
             answers.append(self._answer(asked, ids, seed, f"{name}_{index}", _sender(chunks, index, put)))
 
         async def one(index: int) -> None:
-            choice: Choice = await answers[index].run()
+            choice = await self._made(answers[index], asked)
             put(chunks.finish(index, choice.finish_reason, **choice.extra))
 
         await self._all([one(index) for index in range(asked.n)], request)
         put(chunks.usage(self._usage(len(ids), answers)))
 
     def _prompt(self, asked: ChatRequest) -> list[int]:
-        policy, messages, tools = self.policy, asked.messages, asked.tools
-        if policy.tools is not None:
-            if tools:
-                text = "tools: this server runs the policy's own tools; `retool serve --tools client` takes a client's."
-                raise WireError(400, "unsupported_parameter", text, "tools")
-            messages = in_template(policy.prompt, messages) if policy.prompt else messages
-            tools = policy.tools.schemas or (policy.fmt.tools if policy.tools.tools else None)
-        try:
-            return plain_prompt(policy.fmt, messages, tools, policy.limits.max_observation_tokens)
-        except UserError as error:
-            raise WireError(400, "invalid_request", str(error), "messages") from None
+        if self.policy.tools is not None and asked.tools:
+            text = "tools: this server runs the policy's own tools; `retool serve --tools client` takes a client's."
+            raise WireError(400, "unsupported_parameter", text, "tools")
+        ids = self.memory.prompt_ids(asked.messages, self._listed(asked))
+        self._check_room(len(ids), asked)
+        return ids
+
+    def _listed(self, asked: ChatRequest) -> list[dict] | None:
+        own = self.policy.tools
+        return asked.tools if own is None else listed_tools(self.policy.fmt, own.schemas)
+
+    async def _made(self, answer: Answer, asked: ChatRequest) -> Choice:
+        choice = await answer.run()
+        if answer.ids:
+            self.memory.note(asked.messages, self._listed(asked), choice.message, answer.ids, answer.errors)
+        return choice
 
     def _answer(self, asked: ChatRequest, ids: list[int], seed: int, name: str, send: Any = None) -> Answer:
         number = int(name.rpartition("_")[2])
@@ -367,8 +370,7 @@ class Front:
 
 def _http_error(request: web.Request, error: web.HTTPException) -> WireError:
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        text = f"The body has more than {MAX_BODY_BYTES} bytes."
-        return WireError(413, "request_too_large", text)
+        return WireError(413, "request_too_large", f"The body has more than {MAX_BODY_BYTES} bytes.")
     codes = {404: "not_found", 405: "method_not_allowed"}
     code = codes.get(error.status, "invalid_request")
     return WireError(error.status, code, f"{request.method} {request.path}: {error.reason}.")

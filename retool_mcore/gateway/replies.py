@@ -55,11 +55,6 @@ def token_logprob(text: str, logprob: float, alternatives: Sequence[tuple[str, f
     return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": top}
 
 
-def call_object(call_id: str, name: str, arguments: str) -> dict:
-    """Return a call as a message has it; arguments: the text of a JSON object."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def chat_reply(node: str, model: str, choices: Sequence[Choice], usage: Usage) -> dict:
     """Return the object that answers a chat request; node: its name, which no other reply has."""
     return {

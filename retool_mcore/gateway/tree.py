@@ -5,17 +5,16 @@ messages. Every other request opens a segment: its messages are rendered anew, a
 sampled token is trained in exactly one segment. No HTTP and no engine here.
 """
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from retool_mcore.data.formats import TOOL, TOOL_NAME, Format, ToolCall
 from retool_mcore.data.function_schema import function_schema
-from retool_mcore.data.untrusted import canonical_json, read_json
+from retool_mcore.data.untrusted import canonical_json
 from retool_mcore.errors import UserError
+from retool_mcore.gateway.names import arguments_of, chains_of, digest, said
 from retool_mcore.gateway.parsed import Reply
 from retool_mcore.rollout.episode import Generation, Limits, cut_observation
 
@@ -155,8 +154,8 @@ class Session:
     def prompt_for(self, messages: Sequence[Mapping], tools: Sequence[Mapping] | None) -> Prompt:
         """Return what to sample after. Raises TreeError, and EpisodeOver where the conversation may not go on."""
         listed = self._listed(tools)
-        root = _digest("tools", canonical_json(listed))
-        chains = _chains(root, messages)
+        root = digest("tools", canonical_json(listed))
+        chains = chains_of(root, messages)
         node, place = self._deepest(chains, messages)
         rest = messages[place + 1 :]
         prompt = None
@@ -185,7 +184,7 @@ class Session:
         """Add what was sampled after `prompt`."""
         node = Node(len(self.nodes), prompt, pieces, reply, finish)
         self.nodes.append(node)
-        chain = _digest(prompt.chain, _said(reply.message(node.index)))
+        chain = digest(prompt.chain, said(reply.message(node.index)))
         self.by_chain.setdefault(chain, []).append(node)
         return node
 
@@ -234,7 +233,7 @@ class Session:
         """Why a request opens a segment; "" for the first."""
         if not self.nodes:
             return ""
-        shown = _chains("", messages)
+        shown = chains_of("", messages)
         known = 0
         while known < len(messages) and shown[known + 1] in self.known:
             known += 1
@@ -245,7 +244,7 @@ class Session:
         return "edited"
 
     def _remember(self, root: str, chains: Sequence[str], messages: Sequence[Mapping]) -> None:
-        shown = _chains("", messages)
+        shown = chains_of("", messages)
         for place in range(1, len(chains)):
             self.known.setdefault(shown[place], chains[place])
 
@@ -323,12 +322,12 @@ class Session:
                 made.append({"role": "tool", "content": text, "name": message.get("name") or TOOL_NAME})
                 continue
             if self.fmt.name == "hermes" and calls:
-                functions = [{"name": c["function"]["name"], "arguments": _arguments(c)} for c in calls]
+                functions = [{"name": c["function"]["name"], "arguments": arguments_of(c)} for c in calls]
                 listed = [{"type": "function", "function": function} for function in functions]
                 made.append({"role": role, "content": text, "tool_calls": listed})
                 continue
             for call in calls:
-                arguments = _arguments(call)
+                arguments = arguments_of(call)
                 code = arguments.get("code") if isinstance(arguments, dict) else None
                 text = self.fmt.turn_text(text, str(arguments if code is None else code))
             if role == "assistant" and made and made[-1]["role"] == "assistant" and self.fmt.name == "text":
@@ -351,14 +350,6 @@ def same_schema(tool: Mapping) -> bool:
     return all(canonical_json(ours[key]) == canonical_json(theirs.get(key)) for key in ("description", "parameters"))
 
 
-def _arguments(call: Mapping) -> Any:
-    text = call["function"]["arguments"]
-    try:
-        return read_json(text) if isinstance(text, str) else text
-    except ValueError:
-        return text
-
-
 def _calls_of(node: Node) -> list[dict]:
     return node.reply.message(node.index).get("tool_calls") or []
 
@@ -366,34 +357,3 @@ def _calls_of(node: Node) -> list[dict]:
 def _same_thought(reply: Reply, message: Mapping) -> bool:
     thought = message.get("reasoning_content")
     return thought is None or (reply.reasoning or "").strip() == str(thought).strip()
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _said(message: Mapping) -> str:
-    """What a message says, whatever its client made of its form: white space at the ends, the order and the spacing of
-    arguments, ids, names and unknown keys do not count."""
-    calls = [[c["function"]["name"], canonical_json(_arguments(c))] for c in message.get("tool_calls") or ()]
-    return canonical_json([message["role"], (message.get("content") or "").strip(), calls])
-
-
-def _chains(root: str, messages: Sequence[Mapping]) -> list[str]:
-    """The name of each prefix of a conversation, from the empty one on. Replies to the calls of one message count in
-    the order of the calls."""
-    chains, base = [root], root
-    places: dict[Any, int] = {}
-    pending: list[tuple[int, str]] = []
-    for message in messages:
-        if message["role"] == "tool":
-            place = places.get(message.get("tool_call_id"), len(places))
-            pending.append((place, _said(message)))
-            chains.append(_digest(base, *(f"{number} {said}" for number, said in sorted(pending))))
-            continue
-        pending = []
-        base = _digest(chains[-1], _said(message))
-        chains.append(base)
-        if message["role"] == "assistant":
-            places = {call.get("id"): place for place, call in enumerate(message.get("tool_calls") or ())}
-    return chains

@@ -87,9 +87,8 @@ class Visible(Growing):
         content = self.certain(content[: min(starts, default=len(content))])
         return self._unsent(thought if content else self._whole(thought), content)
 
-    def rest(self, text: str) -> tuple[str, str]:
-        """text: the whole turn as it is to be read, once it has ended."""
-        thought, content = parted(text, self.opened)
+    def rest(self, thought: str, content: str) -> tuple[str, str]:
+        """thought, content: of the whole turn as they are to be read, once it has ended."""
         return self._unsent(thought, self.ended(content))
 
     def _whole(self, thought: str) -> str:
