@@ -1,4 +1,4 @@
-"""`retool serve` with the real engine, sandbox and a policy of the cold start; openai-python asks it, many times at once."""
+"""`retool serve` with the real engine, sandbox and a policy of the cold start, asked by openai-python."""
 
 import asyncio
 import re
