@@ -29,15 +29,17 @@ EDGES = {
     "api": "config runner sandbox",
     "analysis": "data metrics recipes rewards rollout state view",
     "cli": (
-        "analysis backends cluster coldstart config explain metrics planner preflight runner sandbox state tools view"
+        "analysis backends cluster coldstart config explain gateway metrics planner preflight runner sandbox state "
+        "tools view"
     ),
     "coldstart": "backends data rewards runner sandbox",
     "cluster": "backends config data explain planner preflight recipes runner state",
     "explain": "metrics runner state",
     "runner": "backends config preflight state train",
-    "train": "backends config data environments metrics recipes rewards rollout sandbox state tools",
+    "train": "backends config data environments gateway metrics recipes rewards rollout sandbox state tools",
+    "gateway": "data rollout sandbox tools",
     "preflight": "config data planner recipes rewards sandbox state tools",
-    "backends": "config data environments metrics planner recipes rollout sandbox state tools",
+    "backends": "config data environments gateway metrics planner recipes rollout sandbox state tools",
     "recipes": "metrics rewards rollout sandbox",
     "rewards": "data official rollout",
     "rollout": "data sandbox state tools",

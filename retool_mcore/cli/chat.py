@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -26,13 +27,17 @@ def run(target: Path, overrides: Sequence[str], *, system: str | None, raw: bool
     from retool_mcore.preflight.run import check_chat
 
     check_chat(config)
-    folder = Path(config.run_dir) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "config.yaml"
+    become("retool_mcore.train.chat", config, FOLDER)
+
+
+def become(module: str, config: DictConfig, folder: str) -> NoReturn:
+    """Replace this process by `module`, which gets the configuration as RUN/`folder`/config.yaml."""
+    path = Path(config.run_dir) / folder / "config.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, OmegaConf.to_yaml(config, resolve=True))
     env = {**QUIET, **stage_env(config)}
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "retool_mcore.train.chat", str(path)], env)
+    os.execve(sys.executable, [sys.executable, "-m", module, str(path)], env)
 
 
 def chat_config(target: Path, overrides: Sequence[str]) -> DictConfig:

@@ -205,6 +205,36 @@ def chat(
 
 
 @command(
+    "serve",
+    "retool serve runs/quickstart",
+    "RETOOL_API_KEY=secret retool serve /models/Qwen2.5-1.5B-Instruct parallel=1gpu --host 0.0.0.0 --tools client",
+)
+def serve_policy(
+    target: Annotated[
+        Path, Argument(metavar="RUN|FOLDER", help="A run, whose newest policy answers, or a model's folder.")
+    ],
+    overrides: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As for retool eval: policy=sft, top_p=0.7.")
+    ] = None,
+    tools: Annotated[
+        str, Option(metavar="server|client", help="Who runs the tools: this server, or the client, which gets calls.")
+    ] = "server",
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(metavar="PORT", help="TCP port; 0: a free one.", min=0, max=65535)] = 8000,
+    raw: Annotated[bool, Option("--raw", help="Questions without the prompt template (data.prompt).")] = False,
+    context: Annotated[int | None, Option(metavar="TOKENS", help="Of a conversation.", min=1)] = None,
+    timeout: Annotated[float, Option(metavar="SECONDS", help="Of a request.", min=1)] = 600.0,
+) -> None:
+    """Serve a policy as OpenAI's API: chat completions, with its tools or the client's; completions; models; health;
+    metrics. RETOOL_API_KEY is the key that clients show. SIGTERM lets what runs finish first."""
+    from retool_mcore.cli import serve as front
+
+    front.run(
+        target, overrides or (), tools=tools, host=host, port=port, raw=raw, context=context, timeout_s=timeout
+    )  # fmt: skip
+
+
+@command(
     "replay",
     "retool replay runs/quickstart --step 30",
     "retool replay runs/quickstart --step 30 --rollout",

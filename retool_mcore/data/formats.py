@@ -150,13 +150,23 @@ class Format:
         """Return the token ids of `prompt_text`."""
         return self.encode(self.prompt_text(messages, tools))
 
-    def continuation_ids(self, messages: Sequence[Mapping], *, ended: bool) -> list[int]:
+    def continuation_ids(
+        self, messages: Sequence[Mapping], *, ended: bool, observations: Sequence[str] = ()
+    ) -> list[int]:
         """Return the token ids that append `messages` and the generation prompt to a sampled assistant turn.
 
         ended: whether the turn has its end token; of one that was cut off the template's own is written first.
+        observations: what answers the turn's calls, before the messages. Raises UserError for a chat template that
+        changes earlier turns then.
         """
-        ids = self._following(self.neutral(list(messages)))
-        return ids if ended else [self.eos_id, *ids]
+        if not observations:
+            ids = self._following(self.neutral(list(messages)))
+            return ids if ended else [self.eos_id, *ids]
+        ids = self._answered_ids(observations, self.neutral(list(messages)))
+        return ids if ended or self.turn_end is None else [self.turn_end, *ids]
+
+    def _answered_ids(self, observations: Sequence[str], messages: Sequence[Mapping]) -> list[int]:
+        raise NotImplementedError("format none never calls the interpreter, so it has no observations")
 
     def _following(self, messages: Sequence[Mapping]) -> list[int]:
         whole = self._render([*self._turns, *messages], add_generation_prompt=True)
@@ -188,6 +198,11 @@ class Format:
         """
         return self._in_observation.broken_up(observation).rstrip()
 
+    def shown(self, sampled: str) -> str:
+        """Return what a reader sees of a sampled text: no token that makes a turn. The tags that a policy writes
+        stay."""
+        return self._in_text.removed(sampled)
+
     def parse(self, turn_text: str, tools: list[dict] | None = None) -> list[ToolCall]:
         """The calls in one sampled turn's text, in order; empty when the turn is a final answer.
 
@@ -218,7 +233,7 @@ class Format:
 
     def observation_ids(self, observations: Sequence[str]) -> list[int]:
         """Token ids that follow a turn with calls: its observations in order, and whatever lets the policy go on."""
-        raise NotImplementedError("format none never calls the interpreter, so it has no observations")
+        return self._answered_ids(observations, [])
 
 
 class TextFormat(Format):
@@ -243,8 +258,9 @@ class TextFormat(Format):
     def turn_text(self, text: str, code: str | None) -> str:
         return text if code is None else f"{text}<code>\n```python\n{code}\n```\n</code>"
 
-    def observation_ids(self, observations: Sequence[str]) -> list[int]:
-        return self.encode("".join(f"\n<interpreter>\n{self.plain(o)}\n</interpreter>\n" for o in observations))
+    def _answered_ids(self, observations: Sequence[str], messages: Sequence[Mapping]) -> list[int]:
+        ids = self.encode("".join(f"\n<interpreter>\n{self.plain(o)}\n</interpreter>\n" for o in observations))
+        return [*ids, self.eos_id, *self._following(messages)] if messages else ids
 
 
 class HermesFormat(Format):
@@ -289,8 +305,8 @@ class HermesFormat(Format):
     def _replies(self, observations: Sequence[str]) -> list[dict]:
         return [{"role": "tool", "name": TOOL_NAME, "content": self.plain(o)} for o in observations]
 
-    def observation_ids(self, observations: Sequence[str]) -> list[int]:
-        return self._following(self._replies(observations))
+    def _answered_ids(self, observations: Sequence[str], messages: Sequence[Mapping]) -> list[int]:
+        return self._following([*self._replies(observations), *messages])
 
 
 FORMATS = {cls.name: cls for cls in (TextFormat, HermesFormat, Format)}

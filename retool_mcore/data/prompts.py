@@ -1,7 +1,7 @@
 """Prompt templates: how a bare question is put to the policy. SFT and RL render through here, so they cannot differ."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,4 +64,18 @@ def render_conversation(template_name: str, messages: Sequence[tuple[str, str]])
         {"role": role, "content": template.prefix + text + template.suffix if role == "user" else text}
         for role, text in messages
         if not (system and role == "system")
+    ]
+
+
+def in_template(template_name: str, messages: Sequence[Mapping]) -> list[dict]:
+    """Return chat messages with each of the user's turns in the template. The template's system message comes first,
+    unless the messages have one."""
+    template = get_template(template_name)
+    own = any(message["role"] == "system" for message in messages)
+    system = [{"role": "system", "content": template.system}] if template.system and not own else []
+    return system + [
+        {**message, "content": template.prefix + message["content"] + template.suffix}
+        if message["role"] == "user"
+        else dict(message)
+        for message in messages
     ]

@@ -21,3 +21,7 @@ class SpecialTokens:
         while (changed := self._pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)) != text:
             text = changed
         return text
+
+    def removed(self, text: str) -> str:
+        """Return `text` without the tokens."""
+        return self._pattern.sub("", text)

@@ -42,10 +42,10 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def read_json(text: str) -> Any:
-    """The value of `text`. Raises ValueError for no JSON, a key twice, and above MAX_CHARACTERS or MAX_DEPTH levels."""
-    if len(text) > MAX_CHARACTERS:
-        raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
+def read_json(text: str, most: int = MAX_CHARACTERS) -> Any:
+    """The value of `text`. Raises ValueError for no JSON, a key twice, above `most` characters or MAX_DEPTH levels."""
+    if len(text) > most:
+        raise ValueError(f"it is longer than {most:,} characters")
     try:
         value = json.loads(text, object_pairs_hook=_object)
     except RecursionError:

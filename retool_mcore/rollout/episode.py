@@ -128,21 +128,12 @@ async def _turns(
         room = limits.max_response_tokens - turn_start
         max_tokens = min(limits.max_turn_tokens, room)
         clock = time.perf_counter()
-        turn = await _whole_turn(generate, trajectory.prompt_ids + trajectory.response_ids, max_tokens, fmt)
+        turn = await whole_turn(generate, trajectory.prompt_ids + trajectory.response_ids, max_tokens, fmt)
         generate_s = time.perf_counter() - clock
         trajectory.generate_s += generate_s
-        _check(turn, max_tokens, trajectory)
-        _append(trajectory, "policy", turn.ids, turn.logprobs)
-        _note_versions(trajectory.versions, turn_start, turn.versions)
-        text = fmt.decode(turn.ids)
-        calls = fmt.parse(text, tools.schemas)
-        note = Turn(
-            programs=sum(call.error is None for call in calls),
-            boxed=last_boxed(prose(text)) is not None,
-            fakes=_fakes(fmt, turn.ids, text, turn_start),
-            generate_s=generate_s,
-        )
-        trajectory.turn_notes.append(note)
+        check_turn(turn, max_tokens, trajectory)
+        calls = fmt.parse(fmt.decode(turn.ids), tools.schemas)
+        note = append_turn(trajectory, turn, calls, fmt, generate_s)
 
         if not calls and turn.ids[-1] in fmt.eos_ids:
             if tools.partner is None:
@@ -171,8 +162,8 @@ async def _turns(
                 head = whole[: limits.max_observation_chars]
                 text, truncated = cut_observation(fmt, tokenizer, head, limits.max_observation_tokens)
                 truncated |= len(head) < len(whole)
-                start = turn_start + _token_at(fmt, turn.ids, call.start)
-                trajectory.calls.append(_note(call, reply, trajectory.turns - 1, start, truncated))
+                start = turn_start + token_at(fmt, turn.ids, call.start)
+                trajectory.calls.append(noted_call(call, reply, trajectory.turns - 1, start, truncated))
                 observations.append(text)
             trajectory.tool_s += note.tool_s
             if any(reply is not None and reply.status == Status.SANDBOX for reply in replies):
@@ -204,7 +195,7 @@ async def _play(
     text, truncated = cut_observation(fmt, tokenizer, head, limits.max_observation_tokens)
     truncated |= len(head) < len(reply.text)
     call = ToolCall(None, None, 0, tools.partner.name if tools.partner else None)
-    trajectory.calls.append(_note(call, reply, trajectory.turns - 1, turn_start, truncated))
+    trajectory.calls.append(noted_call(call, reply, trajectory.turns - 1, turn_start, truncated))
     if reply.status == Status.SANDBOX:
         trajectory.finish = str(Status.SANDBOX)
     elif reply.ends:
@@ -222,7 +213,7 @@ def without_thought(text: str) -> str:
     return text.rpartition("</think>")[2].strip()
 
 
-async def _whole_turn(
+async def whole_turn(
     generate: Callable[[list[int], int], Awaitable[Generation]], ids: list[int], max_tokens: int, fmt: Format
 ) -> Generation:
     """Sample one turn after `ids`: beyond a stop string that only stands in a string or comment of its program."""
@@ -247,17 +238,15 @@ def _stopped_inside(ids: list[int], fmt: Format) -> bool:
 
 def _show(trajectory: Trajectory, observations: list[str], fmt: Format, limits: Limits) -> None:
     """Append what the calls of the last turn are answered with, or end the trajectory where it does not fit."""
-    ids = fmt.observation_ids(observations)
-    if fmt.turn_end is not None and trajectory.response_ids[-1] != fmt.turn_end:
-        # The turn was cut off, or ended with another end token: the template's own closes it, unsampled.
-        ids = [fmt.turn_end, *ids]
-    _append_observation(trajectory, ids, limits)
+    # A turn that was cut off, or ended with another end token, is closed by the template's own, unsampled.
+    ended = trajectory.response_ids[-1] == fmt.eos_id
+    _append_observation(trajectory, fmt.continuation_ids([], ended=ended, observations=observations), limits)
 
 
 def _append_observation(trajectory: Trajectory, ids: list[int], limits: Limits) -> None:
     # One token has to remain: a response must not end on a token that the loss and the reward leave out.
     if len(trajectory.response_ids) + len(ids) < limits.max_response_tokens:
-        _append(trajectory, "observation", ids, None)
+        append_span(trajectory, "observation", ids, None)
     else:
         trajectory.finish = "overflow"
 
@@ -273,7 +262,8 @@ async def _answer(calls: Sequence[ToolCall], tools: Toolbox, episode: Episode) -
     return [await answer(call) for call in calls]
 
 
-def _note(call: ToolCall, reply: Reply | None, turn: int, start: int, truncated: bool) -> Call:
+def noted_call(call: ToolCall, reply: Reply | None, turn: int, start: int, truncated: bool) -> Call:
+    """Return the record of a call; `reply` is None for a malformed one. turn, start: as in `Call`."""
     try:
         arguments = None if call.code is not None or call.arguments is None else json.dumps(call.arguments)
     except (RecursionError, ValueError):
@@ -325,8 +315,8 @@ def cut_observation(fmt: Format, tokenizer, text: str, max_tokens: int) -> tuple
         keep = max(0, keep - excess)
 
 
-def _token_at(fmt: Format, ids: list[int], character: int) -> int:
-    """Index of the token of `ids` that holds this character of their text, found without encoding anything."""
+def token_at(fmt: Format, ids: list[int], character: int) -> int:
+    """Return the index of the token of `ids` that holds this character of their text; nothing is encoded for it."""
     return bisect.bisect_right(range(1, len(ids)), character, key=lambda count: len(fmt.decode(ids[:count])))
 
 
@@ -334,12 +324,30 @@ def _fakes(fmt: Format, ids: list[int], text: str, turn_start: int) -> list[int]
     """Offsets in the response of the policy's tokens in which it opens an interpreter's block itself."""
     fakes, position = [], text.find(fmt.observation_open) if fmt.observation_open else -1
     while position >= 0 and len(fakes) < _MAX_FAKES:
-        fakes.append(turn_start + _token_at(fmt, ids, position))
+        fakes.append(turn_start + token_at(fmt, ids, position))
         position = text.find(fmt.observation_open, position + 1)
     return fakes
 
 
-def _append(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:
+def append_turn(
+    trajectory: Trajectory, turn: Generation, calls: Sequence[ToolCall], fmt: Format, generate_s: float
+) -> Turn:
+    """Append a sampled turn, in which `calls` were read, to the trajectory; return its note, which is appended, too."""
+    start, text = len(trajectory.response_ids), fmt.decode(turn.ids)
+    append_span(trajectory, "policy", turn.ids, turn.logprobs)
+    _note_versions(trajectory.versions, start, turn.versions)
+    note = Turn(
+        programs=sum(call.error is None for call in calls),
+        boxed=last_boxed(prose(text)) is not None,
+        fakes=_fakes(fmt, turn.ids, text, start),
+        generate_s=generate_s,
+    )
+    trajectory.turn_notes.append(note)
+    return note
+
+
+def append_span(trajectory: Trajectory, kind: str, ids: list[int], logprobs: list[float] | None) -> None:
+    """Append ids of one kind, "policy" or "observation", with mask, log-probabilities and span."""
     start = len(trajectory.response_ids)
     trajectory.response_ids.extend(ids)
     trajectory.response_mask.extend([int(kind == "policy")] * len(ids))
@@ -359,7 +367,8 @@ def _note_versions(versions: list[Version], start: int, written: Sequence[tuple[
         versions[-1].end = start
 
 
-def _check(turn: Generation, max_tokens: int, trajectory: Trajectory) -> None:
+def check_turn(turn: Generation, max_tokens: int, trajectory: Trajectory) -> None:
+    """Raises RuntimeError for a turn that no engine may return after `trajectory`."""
     if not 1 <= len(turn.ids) <= max_tokens:
         raise RuntimeError(f"The engine returned {len(turn.ids)} tokens for a turn, expected 1 to {max_tokens}.")
     if turn.logprobs is not None and len(turn.logprobs) != len(turn.ids):

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -164,6 +164,19 @@ class Toolbox:
     async def close(self) -> None:
         for tool in self._all.values():
             await tool.close()
+
+
+class HeardTools(Toolbox):
+    """The tools of `inner`; heard: gets the name, the arguments and the reply of each call that has ended."""
+
+    def __init__(self, inner: Toolbox, heard: Callable[[str, dict, Reply], None]):
+        vars(self).update(vars(inner))
+        self.heard = heard
+
+    async def call(self, name: str, arguments: dict, episode: Episode) -> Reply:
+        reply = await super().call(name, arguments, episode)
+        self.heard(name, arguments, reply)
+        return reply
 
 
 def _as_text(text: str | None) -> str | None:

@@ -9,19 +9,19 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from retool_mcore.data.formats import Format
-from retool_mcore.data.policy_format import load_format
-from retool_mcore.data.prompts import render
+from retool_mcore.data.prompts import in_template
 from retool_mcore.errors import UserError
-from retool_mcore.rollout.episode import LIMITS, Generation, Limits, run_episode
+from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.trajectory import Trajectory
-from retool_mcore.tools.toolbox import Toolbox
+from retool_mcore.tools.toolbox import HeardTools, Toolbox
+from retool_mcore.train.loaded import loaded
 
 HELP = """\
 /reset          begin a new conversation
@@ -36,7 +36,6 @@ CUT = {  # by the trajectory's `finish`
     "max_turns": "cut: no calls were left (rollout.max_turns)",
     "sandbox_error": "cut: the sandbox failed",
 }
-CONTEXTS = 4  # of the trained length: room for some questions, unless --context says otherwise
 
 
 class Conversation:
@@ -87,20 +86,19 @@ class Conversation:
             tokenizer=self.fmt.tokenizer,
             limits=self.limits,
             timeout_s=self.timeout_s,
-            tools=None if self.tools is None else ShownTools(self.tools, self.show),
+            tools=self.tools and HeardTools(self.tools, lambda name, arguments, reply: self.show(reply.text, "tool")),
         )
         self.ids = trajectory.prompt_ids + trajectory.response_ids
         self.answers.append((text, trajectory))
         return trajectory
 
     def _asked(self, text: str) -> list[int]:
-        messages = render(self.prompt, text) if self.prompt else [{"role": "user", "content": text}]
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        messages = [*system, {"role": "user", "content": text}]
+        messages = in_template(self.prompt, messages) if self.prompt else messages
         if self.ids:
             following = [message for message in messages if message["role"] != "system"]
             return self.ids + self.fmt.continuation_ids(following, ended=self.ids[-1] in self.fmt.eos_ids)
-        if self.system is not None:
-            messages = [message for message in messages if message["role"] != "system"]
-            messages = [{"role": "system", "content": self.system}, *messages]
         return self.fmt.prompt_ids(messages, self.tools.schemas if self.tools else None)
 
     def records(self) -> list[dict]:
@@ -129,19 +127,6 @@ class Shown:
         if len(text) > len(self.text) and text.startswith(self.text):
             self.show(text[len(self.text) :], "policy")
             self.text = text
-
-
-class ShownTools(Toolbox):
-    """The tools of `inner`, whose replies are shown."""
-
-    def __init__(self, inner: Toolbox, show: Callable[[str, str], None]):
-        vars(self).update(vars(inner))
-        self.show = show
-
-    async def call(self, name: str, arguments: dict, *args: Any, **kwargs: Any) -> Any:
-        reply = await super().call(name, arguments, *args, **kwargs)
-        self.show(reply.text, "tool")
-        return reply
 
 
 class Screen:
@@ -232,55 +217,29 @@ def save(conversation: Conversation, run_dir: Path, name: str) -> str:
     return f"{len(conversation.answers)} answers: retool view {run_dir} --eval {name}"
 
 
-def context_of(config, folder: Path) -> int:
-    """Return the conversation's tokens: --context, or a few times the trained length where the positions allow it."""
-    trained = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    described = json.loads((folder / "config.json").read_text())
-    most = described.get("text_config", described).get("max_position_embeddings") or trained
-    asked = config.chat.context or CONTEXTS * trained
-    if asked > most and config.chat.context:
-        raise UserError(f"--context {asked} is more than the {most} positions of {folder}.")
-    return min(asked, most)
-
-
 def main(config_path: str) -> None:
-    from retool_mcore.backends.vllm.engine import build_engine, streamed  # vLLM takes seconds
-    from retool_mcore.sandbox.create import create_sandbox
-    from retool_mcore.tools.toolbox import create_toolbox
+    from retool_mcore.backends.vllm.engine import streamed  # vLLM takes seconds
 
     with suppress(ImportError):
         import readline  # noqa: F401  # the arrow keys of `input`
     config = OmegaConf.load(config_path)
-    policy = Path(config.policy_path)
-    fmt, context = load_format(config, policy), context_of(config, policy)
-    config.rollout.max_prompt_tokens = context - config.rollout.max_response_tokens  # of the engine
-    limits = Limits(**{name: config.rollout[name] for name in LIMITS})
     screen = Screen()
-    print(f"{policy}: loading", file=screen.file, flush=True)
+    print(f"{config.policy_path}: loading", file=screen.file, flush=True)
 
-    clock = time.monotonic()
-    section, timeout_s = OmegaConf.to_container(config.toolbox, resolve=True), config.sandbox.timeout_s
+    clock, stack = time.monotonic(), AsyncExitStack()
     with asyncio.Runner() as runner:
-        engine = runner.run(started(lambda: build_engine(config)))
-        sandbox = create_sandbox(config.sandbox)
-        toolbox = create_toolbox(section, sandbox=sandbox, timeout_s=timeout_s, error_lines=limits.error_lines)
-        conversation = Conversation(
-            fmt, streamed(engine, config, fmt), None if fmt.name == "none" else toolbox.for_row({}), limits,
-            timeout_s=timeout_s, context=context, prompt=None if config.chat.raw else config.data.prompt,
-            system=config.chat.system, show=screen.show,
-        )  # fmt: skip
-        print(f"ready after {time.monotonic() - clock:.0f} s, {context} tokens of context; /help lists the commands\n")
+        ready = runner.run(stack.enter_async_context(loaded(config, config.chat.context)))
         try:
+            conversation = Conversation(
+                ready.fmt, streamed(ready.engine, config, ready.fmt), ready.tools, ready.limits,
+                timeout_s=ready.timeout_s, context=ready.context, system=config.chat.system, show=screen.show,
+                prompt=None if config.chat.raw else config.data.prompt,
+            )  # fmt: skip
+            seconds = time.monotonic() - clock
+            print(f"ready after {seconds:.0f} s, {ready.context} tokens of context; /help lists the commands\n")
             talk(conversation, Path(config.run_dir), lambda: input("> "), screen, runner.run)
         finally:
-            engine.shutdown()
-            runner.run(toolbox.close())
-            runner.run(sandbox.close())
-
-
-async def started(make: Callable[[], Any]) -> Any:
-    """The result of `make()`, which needs a running loop."""
-    return make()
+            runner.run(stack.aclose())
 
 
 if __name__ == "__main__":

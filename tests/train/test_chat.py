@@ -6,7 +6,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from retool_mcore.data.formats import TOOL, get_format
@@ -160,16 +159,3 @@ def test_half_a_character_is_not_shown():
     for ids in ([0], [0, 1], [0, 0], [0, 0, 9]):
         turn.turn(ids)
     assert shown == ["a", "a"]
-
-
-def test_the_context_is_what_the_model_has_positions_for(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 1000}))
-    config = OmegaConf.create(
-        {"rollout": {"max_prompt_tokens": 100, "max_response_tokens": 300}, "chat": {"context": None}}
-    )
-    assert chat.context_of(config, tmp_path) == 1000
-    config.chat.context = 700
-    assert chat.context_of(config, tmp_path) == 700
-    config.chat.context = 1001
-    with pytest.raises(UserError, match="more than the 1000 positions"):
-        chat.context_of(config, tmp_path)

@@ -1,13 +1,17 @@
 """vLLM alone, without Ray and a trainer: the engine of an evaluation, and the policy of its episodes."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from retool_mcore.gateway.answer import Engine, Piece, Read
 from retool_mcore.rollout.episode import Generation
 from retool_mcore.rollout.sampling import turn_params
 from retool_mcore.rollout.seeds import request_seed
@@ -81,3 +85,34 @@ async def _generate(
     out = last.outputs[0]
     ids = list(out.token_ids)
     return Generation(ids, [entry[token].logprob for entry, token in zip(out.logprobs, ids, strict=True)])
+
+
+def sampled(engine: AsyncLLM) -> Engine:
+    """Return the engine of a front (gateway/answer.py)."""
+    numbers = itertools.count()
+
+    async def sample(ids: list[int], params: dict[str, Any], grown: Callable[[Piece], bool]) -> Read:
+        wanted = SamplingParams(**params, output_kind=RequestOutputKind.DELTA)
+        prompt, cached, piece = TokensPrompt(prompt_token_ids=ids), 0, None
+        # Closed, the engine's generator takes the request out of the engine.
+        async with aclosing(engine.generate(prompt, wanted, request_id=f"front-{next(numbers)}")) as outputs:
+            async for output in outputs:
+                cached = output.num_cached_tokens or cached
+                if output.prompt_logprobs:
+                    piece = _piece(ids[1:], output.prompt_logprobs[1:])
+                if grown(_piece(output.outputs[0].token_ids, output.outputs[0].logprobs)):
+                    break
+        return Read(cached, piece)
+
+    return sample
+
+
+def _piece(ids: Sequence[int], entries: Sequence[dict] | None) -> Piece:
+    if not ids or entries is None:
+        return Piece(list(ids), [])
+    logprobs, likeliest = [], []
+    for token, entry in zip(ids, entries, strict=True):
+        logprobs.append(entry[token].logprob)
+        ranked = sorted(entry.items(), key=lambda item: item[1].rank)
+        likeliest.append([(other, value.logprob) for other, value in ranked])
+    return Piece(list(ids), logprobs, likeliest)

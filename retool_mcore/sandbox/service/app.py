@@ -95,11 +95,8 @@ class Service:
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if "Origin" in request.headers:
-            return _problem(403, "requests of web pages are not served")
-        own_names = {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
-        if self.token is None and host_of(request.host) not in own_names:
-            return _problem(403, f"this service is not called {request.host!r}")
+        if reason := foreign(request, named=self.token is None):
+            return _problem(403, reason)
         if self.token is not None and request.path not in OPEN_PATHS and not self._knows_token(request):
             message = "the service's token is missing or wrong: its address file has it, see docs/security.md"
             return _problem(401, message)
@@ -189,6 +186,15 @@ class Service:
     async def _about(self, request: web.Request) -> web.Response:
         what = "POST /run_code runs Python as SandboxFusion does"
         return web.Response(text=f"retool_mcore sandbox service, isolation: {self.level}; {what}.\n")
+
+
+def foreign(request: web.Request, *, named: bool) -> str | None:
+    """Return why a request is of a web page, or with `named` of a client that calls this machine by another's name (as
+    a page does that has its own name resolved to this machine); None: it is neither."""
+    if "Origin" in request.headers:
+        return "requests of web pages are not served"
+    own_names = {"localhost", socket.gethostname().lower(), request.transport.get_extra_info("sockname")[0]}
+    return f"this service is not called {request.host!r}" if named and host_of(request.host) not in own_names else None
 
 
 async def end_headless(server: web.Server) -> None:
