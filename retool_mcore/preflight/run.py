@@ -18,6 +18,7 @@ from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, disk, listeners, machine, memory, relations
+from retool_mcore.preflight.agents import check_program
 from retool_mcore.preflight.architecture import check_architecture
 from retool_mcore.preflight.machine import check_trace
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
@@ -87,6 +88,7 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
+    check_program(config)
     check_trace(config.trace.backend)
     if config.trace.backend == "mlflow":
         check_mlflow(os.environ, "trace.backend=mlflow")

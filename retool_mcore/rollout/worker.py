@@ -84,7 +84,7 @@ class RolloutWorker:
         async with self.episodes.trace(uid, number, row, step):
             async with self.live.trajectory():
                 sample, facts = await self.episodes.run(self.client, uid, number, row, step, sampling)
-                self.live.ended(sample.length)
+                self.live.ended(sum(one.length for one in sample.trajectories))
             sample.outcome = await self.episodes.scored(next(self.judges), row, sample, facts)
         error = sample.outcome.get("error", "")
         if error and not self.scored:
