@@ -26,6 +26,7 @@ GROUPS = {
     "recipe": ["retool"],
     "pipeline": ["sync"],
     "correction": ["decoupled_token_is"],
+    "environment": ["endpoint"],
     "sandbox": ["local", "pool", "fusion"],
     "toolbox": ["code"],
 }  # fmt: skip

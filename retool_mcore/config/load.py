@@ -29,6 +29,7 @@ FREE = (
     "parallel.megatron",
     "model.apply_chat_template_kwargs",
     "data.toolmath.mix",
+    "environment.env",
     "recipe.reward.args",
     "recipe.group_reward.args",
     "correction.rollout_is_threshold",

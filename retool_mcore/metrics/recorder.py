@@ -8,6 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from retool_mcore.metrics.audit import Fault, MaskAuditError, NotFinite
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
+from retool_mcore.metrics.gateway import gateway_metrics, main_records
 from retool_mcore.metrics.order import order_correlation
 from retool_mcore.metrics.records import write_step
 from retool_mcore.metrics.sandbox import grader_metrics, latencies_s, sandbox_metrics
@@ -36,15 +37,17 @@ class StepRecorder:
         SummaryWriter; wandb: the module, with a run; gpus: of every rank the samples of its GPU (metrics/timeline.py).
         """
         clock = time.perf_counter()
-        metrics |= {f"behaviour/{name}": value for name, value in behaviour(records).items()}
+        episodes = main_records(records)
+        metrics |= {f"behaviour/{name}": value for name, value in behaviour(episodes).items()}
+        metrics |= {f"gateway/{name}": value for name, value in gateway_metrics(records).items()}
         if all("mini_batch" in record for record in records):
             metrics |= order_correlation([record["mini_batch"] for record in records], records)
-        metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in records]))
+        metrics["reward/accuracy"] = float(np.mean([record["acc"] for record in episodes]))
         metrics |= {f"sandbox/{name}": value for name, value in sandbox_metrics(records).items()}
         metrics |= {f"grader/{name}": value for name, value in grader_metrics(records).items()}
         if board is not None and (waits := latencies_s(records)):
             board.add_histogram("sandbox/latency_s", np.asarray(waits, np.float64), step)
-        sources = by_source(records)
+        sources = by_source(episodes)
         for source, own in sources.items():
             metrics |= {f"behaviour/{source}/{name}": value for name, value in behaviour(own).items()}
             metrics[f"reward/{source}/accuracy"] = float(np.mean([record["acc"] for record in own]))

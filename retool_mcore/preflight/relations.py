@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from retool_mcore.errors import UserError
 from retool_mcore.planner import parallel
+from retool_mcore.preflight.agents import check_agent
 from retool_mcore.preflight.data import check_cadence
 from retool_mcore.recipes.check import check_recipe, check_rewards
 from retool_mcore.recipes.correction import check_correction
@@ -49,6 +50,7 @@ def check_rl(config: DictConfig) -> None:
     log_probs = config.verl.actor_rollout_ref.rollout.calculate_log_probs
     check_correction(config.correction, config.recipe, log_probs=log_probs)
     check_replayed_routes(config)
+    check_agent(config)
     if train.get("eval_before") and config.pipeline.mode != "sync":
         raise UserError(
             f"train.eval_before=true needs pipeline=sync: pipeline={config.pipeline.name} does not validate inside the "

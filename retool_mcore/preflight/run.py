@@ -18,6 +18,7 @@ from retool_mcore.planner import parallel, verdict
 from retool_mcore.planner.settings import checked_layout
 from retool_mcore.planner.shape import Model, known, read_json
 from retool_mcore.preflight import data, disk, listeners, machine, memory, relations
+from retool_mcore.preflight.agents import check_program
 from retool_mcore.preflight.architecture import check_architecture
 from retool_mcore.preflight.model import check_fp8, check_lora, check_tokenizer, find_folder, read_model
 from retool_mcore.preflight.trackers import check_receiver, check_trackers
@@ -84,6 +85,7 @@ def check_sft_stage(config: DictConfig) -> None:
 
 def check_rl_stage(config: DictConfig) -> None:
     train = config.train
+    check_program(config)
     if config.trace.backend == "otlp":
         check_receiver(os.environ)
     check_rollout_devices(config)

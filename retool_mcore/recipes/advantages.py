@@ -2,7 +2,8 @@
 
 All functions take padded tensors: `rewards` (samples,) float32, `mask` (samples, tokens), 1 where a token teaches, and
 return (samples, tokens) float32. A sample's reward is that of its whole response, given at its last token.
-`groups` names the group of each sample.
+`groups` names the group of each sample. `firsts`: where an episode is several samples, of each the first sample of its
+episode; an episode counts once in its group, and all of its samples have its advantage. None: each is an episode.
 """
 
 from collections import defaultdict
@@ -15,7 +16,10 @@ from retool_mcore.metrics.masked import masked_mean
 _EPSILON = 1e-6
 
 
-def grpo(rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable], *, by_std: bool) -> torch.Tensor:
+def grpo(
+    rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable],
+    *, by_std: bool, firsts: Sequence[int] | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Group-relative advantages (DeepSeekMath, arXiv 2402.03300, Section 4.1.2):
 
         A_i = (r_i - mean(r)) / (std(r) + epsilon)
@@ -24,16 +28,18 @@ def grpo(rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable], 
     difference alone (Dr. GRPO, arXiv 2503.20783, Eq. 2). A group of one has its reward.
     """
     values = rewards.clone()
-    for rows in _rows_of(groups):
+    for rows in _rows_of(groups, firsts):
         if len(rows) == 1:
             values[rows] = rewards[rows] / (1.0 + _EPSILON) if by_std else rewards[rows]
             continue
         own = rewards[rows]
         values[rows] = (own - own.mean()) / (own.std() + _EPSILON) if by_std else own - own.mean()
-    return values[:, None] * mask
+    return _of_episodes(values, firsts)[:, None] * mask
 
 
-def rloo(rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable]) -> torch.Tensor:
+def rloo(
+    rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable], firsts: Sequence[int] | None = None
+) -> torch.Tensor:
     """Leave-one-out advantages (arXiv 2402.14740, Eq. 9), with k samples in a group:
 
         A_i = r_i - sum_{j != i} r_j / (k - 1) = k / (k - 1) (r_i - mean(r))
@@ -41,20 +47,22 @@ def rloo(rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable]) 
     A group of one has its reward.
     """
     values = rewards.clone()
-    for rows in _rows_of(groups):
+    for rows in _rows_of(groups, firsts):
         if (k := len(rows)) > 1:
             own = rewards[rows]
             values[rows] = own * k / (k - 1) - own.mean() * k / (k - 1)
-    return values[:, None] * mask
+    return _of_episodes(values, firsts)[:, None] * mask
 
 
-def reinforce_plus_plus_baseline(rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable]) -> torch.Tensor:
+def reinforce_plus_plus_baseline(
+    rewards: torch.Tensor, mask: torch.Tensor, groups: Sequence[Hashable], firsts: Sequence[int] | None = None
+) -> torch.Tensor:
     """The reward less its group's mean, whitened over all tokens of the batch (REINFORCE++, arXiv 2501.03262)."""
     values = rewards.clone()
-    for rows in _rows_of(groups):
+    for rows in _rows_of(groups, firsts):
         if len(rows) > 1:
             values[rows] = rewards[rows] - rewards[rows].mean()
-    return whiten(values[:, None] * mask, mask) * mask
+    return whiten(_of_episodes(values, firsts)[:, None] * mask, mask) * mask
 
 
 def gae(
@@ -91,8 +99,14 @@ def whiten(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (values - mean) * torch.rsqrt(variance + 1e-8)
 
 
-def _rows_of(groups: Sequence[Hashable]) -> list[list[int]]:
+def _rows_of(groups: Sequence[Hashable], firsts: Sequence[int] | None) -> list[list[int]]:
+    """The rows of each group, of an episode its first alone."""
     rows: dict[Hashable, list[int]] = defaultdict(list)
     for row, group in enumerate(groups):
-        rows[group].append(row)
+        if firsts is None or firsts[row] == row:
+            rows[group].append(row)
     return list(rows.values())
+
+
+def _of_episodes(values: torch.Tensor, firsts: Sequence[int] | None) -> torch.Tensor:
+    return values if firsts is None else values[torch.tensor(firsts)]

@@ -23,6 +23,41 @@ class Cut:
         return place % (self.rows // self.ranks) // (self.size // self.ranks)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a batch is sent whose mini-batches have different numbers of rows, since its episodes have.
+
+    places: (sent rows,) of each row that is sent its number in the batch, -1 for one that only fills a mini-batch.
+    size: rows that are sent of each mini-batch, a multiple of the ranks. mini_batches: (rows,) the number of each row's
+    mini-batch.
+    """
+
+    places: tuple[int, ...]
+    size: int
+    mini_batches: tuple[int, ...]
+
+
+def laid_out(parts: Sequence[Sequence[int]], rows: Sequence[int], cut: Cut) -> Layout | None:
+    """Return how a batch is sent whose episodes stand in the order of `parts`, the episodes of each rank, and have so
+    many `rows` each; None where each has one."""
+    if max(rows) == 1:
+        return None
+    share = cut.size // cut.ranks
+    chunks = [
+        (number // share, [rows[episode] for episode in part[number : number + share]])
+        for part in parts
+        for number in range(0, len(part), share)
+    ]
+    width = max(sum(counts) for _, counts in chunks)
+    places: list[int] = []
+    mini_batches: list[int] = []
+    for number, counts in chunks:
+        first = len(mini_batches)
+        mini_batches += [number] * sum(counts)
+        places += [*range(first, len(mini_batches)), *[-1] * (width - sum(counts))]
+    return Layout(tuple(places), width * cut.ranks, tuple(mini_batches))
+
+
 def partitions(order: Sequence[int], lengths: Sequence[int], cut: Cut) -> list[list[int]]:
     """The rows of each rank: every `cut.size` of `order` are a mini-batch; each rank gets an equal number of it and
     about an equal share of the work. `lengths`: tokens of each row."""

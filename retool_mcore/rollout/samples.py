@@ -37,6 +37,8 @@ class Sample:
         stages: where the environment has stages, the spans of their passage.
         experts: (prompt and response tokens, layers, chosen experts) int16, where the rollout engine records them; 0 on
             tokens that it has not read.
+        segments: where an agent forked or rewrote its conversation, the episode's further trajectories, which share
+            this one's outcome (gateway/segments.py).
     """
 
     group: str
@@ -54,6 +56,7 @@ class Sample:
     outcome: dict = field(default_factory=dict)
     score_s: float = 0.0
     experts: np.ndarray | None = None
+    segments: list["Sample"] = field(default_factory=list)
 
     def __post_init__(self):
         for name, dtype in ARRAYS.items():
@@ -68,11 +71,18 @@ class Sample:
         """Tokens of prompt and response."""
         return len(self.prompt_ids) + len(self.response_ids)
 
+    @property
+    def trajectories(self) -> list["Sample"]:
+        """The episode's trajectories, this one first, each with this one's outcome."""
+        for segment in self.segments:
+            segment.outcome = self.outcome
+        return [self, *self.segments]
+
     def kept(self) -> dict[str, Any]:
         """Return the state that a restart needs (rollout/unfinished.py), for JSON: arrays are base64 of their bytes."""
-        plain = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "group", "number", "experts")
-        }
+        left = (*ARRAYS, "group", "number", "experts", "segments")
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left}
+        plain["segments"] = [segment.kept() for segment in self.segments]
         return plain | {name: base64.b64encode(getattr(self, name).tobytes()).decode() for name in ARRAYS}
 
     @classmethod
@@ -81,7 +91,9 @@ class Sample:
         arrays = {name: np.frombuffer(base64.b64decode(kept[name]), dtype) for name, dtype in ARRAYS.items()}
         notes = kept["notes"] | {"taken_over": True}
         pairs = {name: tuple(kept[name]) for name in ("versions", "resent")}
-        return cls(group, number, **(dict(kept) | arrays | pairs | {"notes": notes, "stages": None}))
+        segments = [cls.of_kept(group, number, one) for one in kept.get("segments", ())]
+        changed = pairs | {"notes": notes, "stages": None, "segments": segments}
+        return cls(group, number, **(dict(kept) | arrays | changed))
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> "Sample":

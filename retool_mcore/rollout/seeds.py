@@ -35,11 +35,14 @@ class Draws:
         return drawn
 
 
-def request_seed(seed: int, step: int, index: int, sample: int, turn: int, done: int = 0, *, draw: int = 0) -> int:
+def request_seed(
+    seed: int, step: int, index: int, sample: int, turn: int, done: int = 0, *, draw: int = 0, branch: str = ""
+) -> int:
     """A 31-bit seed for one turn of one trajectory: the run's seed, training step, problem, sample in group, turn.
 
     done: tokens of the turn that exist already, where the engine was interrupted in it. draw: how often the step drew
-    the problem before this group (`Drawn.draw`).
+    the problem before this group (`Drawn.draw`). branch: tells turns apart that have the same place, "" for the first.
     """
     place = f"{seed}/{step}/{index}/{sample}/{turn}" + (f"/{done}" if done else "") + (f"/draw{draw}" if draw else "")
+    place += f"/branch{branch}" if branch else ""
     return int.from_bytes(hashlib.sha256(place.encode()).digest()[:4], "big") >> 1

@@ -81,7 +81,7 @@ class RolloutWorker:
         assert self.live is not None, "the worker is asked before it is connected"
         async with self.live.trajectory():
             sample, facts = await self.episodes.run(self.client, uid, number, row, step, sampling)
-            self.live.ended(sample.length)
+            self.live.ended(sum(one.length for one in sample.trajectories))
         clock = time.perf_counter()
         sample.outcome = await self.episodes.scored(next(self.judges), row, sample, facts)
         sample.score_s = time.perf_counter() - clock

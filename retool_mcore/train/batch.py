@@ -7,7 +7,7 @@ import torch
 
 from retool_mcore.metrics.audit import Columns
 from retool_mcore.metrics.step import sequence_balance
-from retool_mcore.recipes.mini_batches import Cut, partitions
+from retool_mcore.recipes.mini_batches import Cut, Layout, laid_out, partitions
 from retool_mcore.rollout.samples import Group, Sample
 
 _TOLD = ("score", "acc", "pred")  # of an outcome, which a record has under names of its own
@@ -24,6 +24,9 @@ class Batch:
 
     experts: for router replay, of each sample (prompt and response tokens, layers, chosen experts) int16: which experts
     read each token, in the rollout engine (R3) or in the pass for old_log_probs (R2). None without replay.
+
+    An episode of an agent may be several rows, one behind the other, which share its reward; layout: how its
+    mini-batches are then filled. None where each episode is one row.
     """
 
     samples: list[Sample]
@@ -31,6 +34,7 @@ class Batch:
     rewards: torch.Tensor
     columns: dict[str, torch.Tensor] = field(default_factory=dict)
     experts: list[torch.Tensor] | None = None
+    layout: Layout | None = None
 
     @classmethod
     def of(cls, pairs: list[tuple[Sample, dict]]) -> "Batch":
@@ -65,6 +69,19 @@ class Batch:
     def groups(self) -> list[str]:
         """The group of each sample."""
         return [sample.group for sample in self.samples]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first row of each episode."""
+        return [row for row, first in enumerate(self.first_of_row) if row == first]
+
+    @property
+    def first_of_row(self) -> list[int]:
+        """Of each row the first row of its episode."""
+        rows: list[int] = []
+        for row, sample in enumerate(self.samples):
+            rows.append(rows[-1] if sample.notes.get("segment", 0) > 0 else row)
+        return rows
 
     @property
     def lengths(self) -> np.ndarray:
@@ -145,9 +162,12 @@ def shuffled(groups: list[Group], cut: Cut, seed: int, step: int) -> tuple[Batch
         ((sample, group.row) for group in groups for sample in group.samples),
         key=lambda pair: (str(pair[1]["data_source"]), int(pair[1]["index"]), pair[0].group, pair[0].number),
     )
-    lengths = [sample.length for sample, _ in pairs]
+    lengths = [sum(one.length for one in sample.trajectories) for sample, _ in pairs]
     parts = partitions(drawn(lengths, seed, step), lengths, cut)
-    return Batch.of([pairs[row] for part in parts for row in part]), sequence_balance(lengths, parts)
+    ordered = [pairs[episode] for part in parts for episode in part]
+    batch = Batch.of([(one, row) for sample, row in ordered for one in sample.trajectories])
+    batch.layout = laid_out(parts, [len(sample.trajectories) for sample, _ in pairs], cut)
+    return batch, sequence_balance(lengths, parts)
 
 
 def drawn(lengths: list[int], seed: int, step: int) -> list[int]:

@@ -169,8 +169,9 @@ def leave_out_samples(batch: Batch, filters) -> dict[str, float]:
     """Take what the sample filters dropped out of the loss. Its reward stays in its group's baseline."""
     mask, metrics = leave_out(batch.padded("response_mask"), batch.drops, filters["samples"])
     batch["response_mask"] = batch.flat(mask)
-    accs = [float(sample.outcome["acc"]) for sample in batch.samples]
-    productivity = tool_productivity(accs, [len(sample.notes["calls"]) for sample in batch.samples])
+    episodes = [batch.samples[row] for row in batch.firsts]
+    accs = [float(sample.outcome["acc"]) for sample in episodes]
+    productivity = tool_productivity(accs, [len(sample.notes["calls"]) for sample in episodes])
     return metrics | ({} if productivity is None else {"reward/tool_productivity": productivity})
 
 
@@ -191,10 +192,11 @@ def estimate_advantages(batch: Batch, recipe) -> None:
         lengths, gamma, lam = torch.from_numpy(batch.lengths), recipe["gamma"], recipe["lambda"]
         values, returns = advantages.gae(rewards, mask, batch.padded("values"), lengths, gamma=gamma, lam=lam)
     elif name == "grpo":
-        values = returns = advantages.grpo(rewards, mask, batch.groups, by_std=recipe["normalise_by_std"])
+        by_std = recipe["normalise_by_std"]
+        values = returns = advantages.grpo(rewards, mask, batch.groups, by_std=by_std, firsts=batch.first_of_row)
     else:
         estimate = {"rloo": advantages.rloo, "reinforce_plus_plus_baseline": advantages.reinforce_plus_plus_baseline}
-        values = returns = estimate[name](rewards, mask, batch.groups)
+        values = returns = estimate[name](rewards, mask, batch.groups, batch.first_of_row)
     batch["advantages"], batch["returns"] = batch.flat(values), batch.flat(returns)
 
 
@@ -215,7 +217,9 @@ def audit_batch(batch: Batch, run: Run, cut: Cut, step: int, part: int, *, predi
     columns = batch.for_audit()
     records = batch.records(step, columns)
     for record in records:
-        record["mini_batch"] = part * cut.rows // cut.size + cut.mini_batch(record["place"])
+        place = record["place"]
+        number = batch.layout.mini_batches[place] if batch.layout else cut.mini_batch(place)
+        record["mini_batch"] = part * cut.rows // cut.size + number
     first = len(run.records)
     run.records += records
     spans = span_mask(columns, records)

@@ -225,9 +225,10 @@ class Run:
         if taken:
             print(f"step {step}: {taken} of {len(self.records)} trajectories taken over from the attempt before")
         values = batch.padded("values") if "values" in batch else None
+        episodes = batch.firsts  # of an agent's several rows the first
         metrics = data_metrics(
-            batch.rewards, batch.padded("advantages"), batch.padded("returns"), batch.padded("response_mask"),
-            batch.prompt_lengths, batch.lengths, np.array([sample.turns for sample in batch.samples]), values,
+            batch.rewards[episodes], batch.padded("advantages"), batch.padded("returns"), batch.padded("response_mask"),
+            batch.prompt_lengths, batch.lengths, np.array([batch.samples[row].turns for row in episodes]), values,
         )  # fmt: skip
         metrics |= timing_metrics(
             self.timing, int(batch.prompt_lengths.sum()), int(batch.lengths.sum()), engines.n_gpus

@@ -51,7 +51,7 @@ def test_what_comes_back_belongs_to_the_token_it_predicts():
     """At each position of a sequence stands what is said of the token behind it."""
     made = batch((2, 3), prompt=2)
     output = torch.nested.as_nested_tensor([torch.arange(4.0), torch.arange(10, 15.0)], layout=torch.jagged)
-    column = of_responses(tensordict_utils.get_tensordict({"log_probs": output}), "log_probs", made.lengths)
+    column = of_responses(tensordict_utils.get_tensordict({"log_probs": output}), "log_probs", made)
     assert column.tolist() == [1, 2, 11, 12, 13]
 
 

@@ -25,7 +25,7 @@ def refusal(stage: str, *overrides: str, config_dir: Path = CONFIG_DIR) -> str:
 @pytest.fixture
 def presets(tmp_path: Path) -> Path:
     """A copy of the presets, to be changed."""
-    for group in ("model", "parallel", "toolbox", "data", "sandbox", "recipe", "pipeline", "correction"):
+    for group in ("model", "parallel", "toolbox", "data", "sandbox", "recipe", "pipeline", "correction", "environment"):
         shutil.copytree(CONFIG_DIR / group, tmp_path / "configs" / group)
     return tmp_path / "configs"
 

@@ -23,6 +23,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.utils.losses import value_loss
 
+from retool_mcore.backends.verl.agent_episodes import AgentEpisodes
 from retool_mcore.backends.verl.check import check_config
 from retool_mcore.backends.verl.cluster import start_ray
 from retool_mcore.backends.verl.episodes import Episodes, Scorer
@@ -68,6 +69,7 @@ class Engines:
         if not rollouts:
             self._start_workers()
             return
+        self.episodes = AgentEpisodes if verl.retool.get("agents") else Episodes
         judge = ray.remote(JudgeActor).options(max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD")
         self.judges = [judge.remote(partial(Scorer, verl)) for _ in range(verl.reward.num_workers)]
         episode_workers = [self._rollout_worker() for _ in range(self.settings.rollout.agent.num_workers)]
@@ -166,7 +168,7 @@ class Engines:
             "most": live and live // workers,
         }
         actor = ray.remote(RolloutWorker).options(max_concurrency=_GROUPS, scheduling_strategy="SPREAD")
-        return actor.remote(partial(Episodes, self.config), self.judges, options)
+        return actor.remote(partial(self.episodes, self.config), self.judges, options)
 
     def _connected(self, worker):
         share = self.cache_tokens // self.settings.rollout.agent.num_workers
@@ -242,8 +244,8 @@ class Engines:
         if part:
             self.workers.restore_model_from_cpu(part)
             self.workers.clear_cpu_model(part)
-        batch["old_log_probs"] = of_responses(output, "log_probs", batch.lengths)
-        batch["entropy"] = of_responses(output, "entropy", batch.lengths)
+        batch["old_log_probs"] = of_responses(output, "log_probs", batch)
+        batch["entropy"] = of_responses(output, "entropy", batch)
         if (recorded := tensordict_utils.get(output, EXPERTS)) is not None:
             batch.experts = list(recorded.unbind())
 
@@ -252,19 +254,19 @@ class Engines:
         bare: dict[str, Any] = {"no_lora_adapter": True} if self.base_is_reference else {}
         rows = self._rows(batch, ["response_mask"], calculate_entropy=False, compute_loss=False, **bare)
         output = self.workers.compute_log_prob(rows) if bare else self.reference.compute_ref_log_prob(rows)
-        batch["ref_log_prob"] = of_responses(output, "log_probs", batch.lengths)
+        batch["ref_log_prob"] = of_responses(output, "log_probs", batch)
 
     def values(self, batch) -> None:
         """Write the column values, by the critic."""
         output = self.critic.infer_batch(self._rows(batch, ["response_mask"], compute_loss=False)).get()
-        batch["values"] = of_responses(output, "values", batch.lengths)
+        batch["values"] = of_responses(output, "values", batch)
 
     def update_critic(self, batch) -> dict[str, float]:
         """Train the critic on the columns returns and values, a pass over the mini-batches; metrics critic/..."""
         critic = self.config.critic
         rows = self._rows(
             batch, ["response_mask", "values", "returns"],
-            **self._mini_batches(critic.ppo_mini_batch_size, critic),
+            **self._mini_batches(batch, critic.ppo_mini_batch_size, critic),
         )  # fmt: skip
         return _metrics(self.critic.train_mini_batch(rows).get(), "critic")
 
@@ -278,7 +280,7 @@ class Engines:
             calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
             distillation_use_topk=False,
             distillation_only=False,
-            **self._mini_batches(actor.ppo_mini_batch_size, actor),
+            **self._mini_batches(batch, actor.ppo_mini_batch_size, actor),
         )
         try:
             return _metrics(self.workers.update_actor(rows), "actor")
@@ -288,11 +290,11 @@ class Engines:
     def _rows(self, batch, columns: list[str], **settings):
         return sent(batch, columns, temperature=self.settings.rollout.temperature, **settings)
 
-    def _mini_batches(self, prompts: int, role) -> dict[str, Any]:
-        rows = prompts * self.settings.rollout.n
+    def _mini_batches(self, batch, prompts: int, role) -> dict[str, Any]:
+        episodes = prompts * self.settings.rollout.n
         return {
-            "global_batch_size": rows,
-            "mini_batch_size": rows,
+            "global_batch_size": episodes,  # by which a mean over sequences divides
+            "mini_batch_size": episodes if batch.layout is None else batch.layout.size,
             "epochs": role.ppo_epochs,
             "seed": role.data_loader_seed,
             "dataloader_kwargs": {"shuffle": role.shuffle},

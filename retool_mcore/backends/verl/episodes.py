@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from verl.utils import hf_tokenizer
 from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.rollout.replica import TokenOutput
 
 from retool_mcore.backends.verl.turn import ABORTED, sample_turn
 from retool_mcore.data.formats import get_format
@@ -22,7 +23,7 @@ from retool_mcore.rollout.episode import Generation, Limits, run_episode
 from retool_mcore.rollout.samples import ARRAYS, Sample
 from retool_mcore.rollout.sampling import turn_params
 from retool_mcore.rollout.seeds import DRAW, request_seed
-from retool_mcore.rollout.trajectory import answer_text
+from retool_mcore.rollout.trajectory import Trajectory, answer_text
 from retool_mcore.rollout.turn_beats import TURNS
 from retool_mcore.rollout.wire import from_wire, to_wire
 from retool_mcore.sandbox.base import Sandbox, Status
@@ -120,45 +121,10 @@ class Episodes:
                 f"A prompt has {len(prompt_ids)} tokens, more than rollout.prompt_length="
                 f"{self.prompt_length}: filter it out or raise data.max_prompt_length."
             )
-        outputs = []
-        known, resent = 0, [0, 0]  # tokens that later turns sent again, and those of them that the cache no longer had
-        place = (self.settings["seed"], step, int(row["index"]), number)
-        draw = int(row.get(DRAW, 0))
-        session = uuid4().hex  # one for all turns, so that each goes to the server that holds the prefix in its cache
-
-        async def generate(ids: list[int], max_tokens: int) -> Generation:
-            def params(done: int) -> dict[str, Any]:
-                # A new dict for every request: verl's server pops keys from the one it gets.
-                seed = request_seed(*place, len(outputs), done, draw=draw)
-                return turn_params(sampling, self.format, max_tokens=max_tokens - done, seed=seed)
-
-            clock = time.monotonic()
-            output, versions = await sample_turn(
-                client,
-                request_id=session,
-                prompt_ids=ids,
-                params=params,
-                decode=self.format.decode,
-                resumes=self.resumes,
-                # A push interrupts all requests, and those of the next step may reach the engine first after it: in the
-                # order of arrival a step would wait for its own groups behind them.
-                priority=step,
-            )
-            if output.stop_reason in ABORTED:
-                raise RuntimeError(f"The engine aborted turn {len(outputs)} of a trajectory.")
-            outputs.append(output)
-            nonlocal known
-            if known and (cached := output.extra_fields.get("num_cached_tokens")) is not None:
-                resent[0] += known
-                resent[1] += max(0, known - cached)
-            known = len(ids) + len(output.token_ids)
-            TURNS.turn(len(output.token_ids), time.monotonic() - clock, self.limits.max_turn_tokens)
-            logprobs = list(output.log_probs) if output.log_probs else None
-            return Generation(list(output.token_ids), logprobs, versions)
-
+        sampler = Sampler(self, client, row, step, number, sampling)
         trajectory = await run_episode(
             prompt_ids,
-            generate=generate,
+            generate=sampler.generate,
             sandbox=None,
             fmt=self.format,
             tokenizer=self.tokenizer,
@@ -168,35 +134,99 @@ class Episodes:
             row=extra,
         )
         packed = to_wire(trajectory.to_record())
-        notes = from_wire(packed)
-        first, last = outputs[0].extra_fields, outputs[-1].extra_fields
-        sample = Sample(
-            group=uid,
-            number=number,
-            prompt_ids=trajectory.prompt_ids,
-            response_ids=trajectory.response_ids,
-            response_mask=trajectory.response_mask,
-            log_probs=trajectory.logprobs,
-            notes={name: value for name, value in notes.items() if name not in _TRAJECTORY_ARRAYS},
-            finish=trajectory.finish,
-            turns=1 + len(trajectory.spans),
-            # The oldest weights wrote the first turn, the newest the last.
-            versions=(first.get("min_global_steps", 0), last.get("max_global_steps", 0)),
-            resent=(resent[0], resent[1]),
-        )
+        first, last = sampler.outputs[0].extra_fields, sampler.outputs[-1].extra_fields
+        # The oldest weights wrote the first turn, the newest the last.
+        versions = (first.get("min_global_steps", 0), last.get("max_global_steps", 0))
+        sample = sample_of(uid, number, trajectory, packed, versions)
+        sample.resent = (sampler.resent[0], sampler.resent[1])
         # The engine records the experts of all tokens before a turn as well, so the last turn's record is whole.
-        if (experts := outputs[-1].routed_experts) is not None:
+        if (experts := sampler.outputs[-1].routed_experts) is not None:
             routed = np.asarray(experts, np.int16)[: sample.length]
             sample.experts = np.zeros((sample.length, *routed.shape[1:]), np.int16)
             sample.experts[: len(routed)] = routed  # the engine has read all but the last turn's last token
-        facts = {
+        return sample, self.facts(trajectory, packed, step)
+
+    def facts(self, trajectory: Trajectory, packed: str, step: int) -> dict[str, Any]:
+        """What the reward function sees of a trajectory besides its response; packed: its record (rollout/wire.py)."""
+        return {
             "trajectory": packed,
             "policy_text": answer_text(trajectory, self.tokenizer),
-            "prefill": self.format.prefill(prompt_ids),
+            "prefill": self.format.prefill(trajectory.prompt_ids),
             "response_length": len(trajectory.response_ids),
             "training_step": step,
         }
-        return sample, facts
+
+
+class Sampler:
+    """Samples the turns of one trajectory by verl's client.
+
+    outputs: the engine's, in order. resent: tokens that later turns sent again, and those of them that the cache no
+    longer had.
+    """
+
+    def __init__(self, episodes: Episodes, client, row: Mapping, step: int, number: int, sampling: Mapping[str, Any]):
+        self.episodes, self.client, self.step, self.sampling = episodes, client, step, sampling
+        self.place = (episodes.settings["seed"], step, int(row["index"]), number)
+        self.draw = int(row.get(DRAW, 0))
+        self.session = uuid4().hex  # one for all turns, so that each goes to the server that holds the prefix
+        self.outputs: list[TokenOutput] = []
+        self.known, self.resent = 0, [0, 0]
+
+    async def generate(self, ids: list[int], max_tokens: int) -> Generation:
+        """Sample one turn after `ids`, the next of the trajectory. Raises RuntimeError where the engine aborts it."""
+        output, generation = await self.sample(ids, max_tokens, number=len(self.outputs))
+        self.outputs.append(output)
+        if self.known and (cached := output.extra_fields.get("num_cached_tokens")) is not None:
+            self.resent[0] += self.known
+            self.resent[1] += max(0, self.known - cached)
+        self.known = len(ids) + len(output.token_ids)
+        return generation
+
+    async def sample(
+        self, ids: list[int], max_tokens: int, *, number: int, branch: str = "", stop: Sequence[str] = ()
+    ) -> tuple[TokenOutput, Generation]:
+        """Sample a turn. number, branch: seed it (rollout/seeds.py). stop: further texts that end it."""
+        fmt, limits = self.episodes.format, self.episodes.limits
+
+        def params(done: int) -> dict[str, Any]:
+            # A new dict for every request: verl's server pops keys from the one it gets.
+            seed = request_seed(*self.place, number, done, draw=self.draw, branch=branch)
+            wanted = turn_params(self.sampling, fmt, max_tokens=max_tokens - done, seed=seed)
+            return wanted | {"stop": [*wanted["stop"], *stop]}
+
+        clock = time.monotonic()
+        output, versions = await sample_turn(
+            self.client,
+            request_id=self.session,
+            prompt_ids=ids,
+            params=params,
+            decode=fmt.decode,
+            resumes=self.episodes.resumes,
+            # A push interrupts all requests, and those of the next step may reach the engine first after it: in the
+            # order of arrival a step would wait for its own groups behind them.
+            priority=self.step,
+        )
+        if output.stop_reason in ABORTED:
+            raise RuntimeError(f"The engine aborted turn {number} of a trajectory.")
+        TURNS.turn(len(output.token_ids), time.monotonic() - clock, limits.max_turn_tokens)
+        logprobs = list(output.log_probs) if output.log_probs else None
+        return output, Generation(list(output.token_ids), logprobs, versions)
+
+
+def sample_of(uid: str, number: int, trajectory: Trajectory, packed: str, versions: tuple[int, int]) -> Sample:
+    """Return the sample of a trajectory; packed: its record (rollout/wire.py)."""
+    return Sample(
+        group=uid,
+        number=number,
+        prompt_ids=trajectory.prompt_ids,
+        response_ids=trajectory.response_ids,
+        response_mask=trajectory.response_mask,
+        log_probs=trajectory.logprobs,
+        notes={name: value for name, value in from_wire(packed).items() if name not in _TRAJECTORY_ARRAYS},
+        finish=trajectory.finish,
+        turns=1 + len(trajectory.spans),
+        versions=versions,
+    )
 
 
 class Scorer:

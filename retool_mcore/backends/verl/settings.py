@@ -6,6 +6,7 @@ from omegaconf import OmegaConf, open_dict
 
 from retool_mcore.backends.env import ray_runtime_env
 from retool_mcore.config import keep_environment
+from retool_mcore.config.files import absolute
 from retool_mcore.data.validation_sets import EVALUATION, validation_sets
 from retool_mcore.planner import derived
 from retool_mcore.rollout.episode import LIMITS
@@ -19,6 +20,7 @@ def write_episode(config, path: Path) -> None:
     environment = config.data.get("environment")
     settings = {
         "environment": environment,
+        "endpoint": endpoint(config),
         "stages": config.data.stages if environment else None,
         "format": config.rollout.format,
         "limits": {name: config.rollout[name] for name in LIMITS},
@@ -29,6 +31,16 @@ def write_episode(config, path: Path) -> None:
         "seed": alarms.request_seed(path.parent, config.seed),
     }
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(settings), resolve=True))
+
+
+def endpoint(config) -> dict | None:
+    """The section of an agent that runs the episodes; None: our own loop does. Rollout workers start it in folders of
+    its own, so its files are named from the root on."""
+    if config.get("environment", {}).get("name") != "endpoint":
+        return None
+    section = OmegaConf.to_container(config.environment)
+    words = [absolute(word) if Path(word).expanduser().is_file() else word for word in section["agent"]]
+    return keep_environment(section | {"agent": words, "right_from": config.recipe.right_from})
 
 
 def evaluation_set(config) -> dict | None:
@@ -71,6 +83,7 @@ def verl_config(config, stage_dir: Path):
             "recipe": config.recipe,
             "episode": str(stage_dir / EPISODE),
             "reward": {"recipe": config.recipe, "max_response_tokens": config.rollout.max_response_tokens},
+            "agents": endpoint(config) is not None,
             "curriculum": config.data.get("curriculum", {}),
             "sandbox_errors": config.rollout.sandbox_errors,
             "stage_dir": str(stage_dir),

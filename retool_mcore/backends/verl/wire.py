@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
 from retool_mcore.backends.verl.audited_loss import SPAN_KIND
+from retool_mcore.metrics.audit import INTERPRETER
 
 # Columns of a batch (train/batch.py) by the name that verl's engines know them under.
 COLUMNS = {
@@ -29,16 +30,22 @@ EXPERTS = "routed_experts"  # verl's name for Batch.experts
 
 def sent(batch, columns: list[str], **settings) -> TensorDict:
     """One row a sample: `prompts` and `responses` int32, the `columns` that the batch has, all nested; `settings`, of
-    the whole batch. `session_id` is the sample's place in the batch, by which a worker's audit names it."""
+    the whole batch. `session_id` is the sample's place in the batch, by which a worker's audit names it. Where the
+    batch has a layout, rows of one token with mask 0 fill its mini-batches."""
+    places = range(len(batch)) if batch.layout is None else batch.layout.places
+    token = np.zeros(1, np.int32)
     rows = {
-        "prompts": _nested([sample.prompt_ids for sample in batch.samples]),
-        "responses": _nested([sample.response_ids for sample in batch.samples]),
-        "session_id": torch.arange(len(batch)),
+        "prompts": _nested([token if row < 0 else batch.samples[row].prompt_ids for row in places]),
+        "responses": _nested([token if row < 0 else batch.samples[row].response_ids for row in places]),
+        "session_id": torch.tensor(list(places)),
     }
     lengths = batch.lengths.tolist()
     for name in columns:
         if name in batch:
-            rows[COLUMNS[name]] = torch.nested.as_nested_tensor(batch[name].split(lengths), layout=torch.jagged)
+            values = batch[name].split(lengths)
+            filler = torch.full((1,), INTERPRETER if name == "span_kind" else 0, dtype=batch[name].dtype)
+            filled = [filler if row < 0 else values[row] for row in places]
+            rows[COLUMNS[name]] = torch.nested.as_nested_tensor(filled, layout=torch.jagged)
     if batch.experts is not None:
         rows[EXPERTS] = torch.nested.as_nested_tensor(batch.experts, layout=torch.jagged)
     return tensordict_utils.get_tensordict(rows, settings)
@@ -58,13 +65,16 @@ def whole(data: TensorDict) -> TensorDict:
     return data
 
 
-def of_responses(output: TensorDict, name: str, lengths: np.ndarray) -> torch.Tensor:
+def of_responses(output: TensorDict, name: str, batch) -> torch.Tensor:
     """(response tokens,) float32: what an engine gave for every token of the whole sequences, of the responses alone.
 
-    At each position stands what the token before it predicts, so a response begins one earlier. lengths: (samples,)
-    tokens of each response.
+    At each position stands what the token before it predicts, so a response begins one earlier. Rows that only filled
+    the batch are left out.
     """
-    column = tensordict_utils.get(output, name)
+    column, lengths = tensordict_utils.get(output, name), batch.lengths
+    if batch.layout is not None:
+        kept = [row for row, place in zip(column.unbind(), batch.layout.places, strict=True) if place >= 0]
+        column = torch.nested.as_nested_tensor(kept, layout=torch.jagged)
     ends = column.offsets()[1:].numpy() - 1
     starts = np.repeat(ends - lengths - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
     return column.values()[torch.from_numpy(starts + np.arange(lengths.sum()))].float()

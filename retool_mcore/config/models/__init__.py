@@ -10,6 +10,7 @@ from retool_mcore.config.defaults import MISSING, computed, follows
 from retool_mcore.config.files import absolute
 from retool_mcore.config.kinds import Answer, Count, Name, Natural, NotNegative, Positive, PositiveShare, Text
 from retool_mcore.config.models.data import Data
+from retool_mcore.config.models.environment import Environment
 from retool_mcore.config.models.own_files import own_files
 from retool_mcore.config.models.parallel import Parallel
 from retool_mcore.config.models.recipe import Correction, EpisodeRecipe, Pipeline, PreparedRecipe, Recipe
@@ -129,9 +130,15 @@ class Rl(Stage):
     """GRPO, DAPO or PPO with tools in the rollout. verl's V1 trainer, in the mode of `pipeline`: Megatron trains, vLLM
     generates."""
 
-    groups = Stage.groups | {"recipe": "retool", "pipeline": "sync", "correction": "decoupled_token_is"}
+    groups = Stage.groups | {
+        "recipe": "retool",
+        "pipeline": "sync",
+        "correction": "decoupled_token_is",
+        "environment": "loop",
+    }
     recipe: Recipe
     pipeline: Pipeline
+    environment: Environment
     correction: Correction
     rollout: TrainingRollout
     init_from: Text = computed(sft_policy, "run_dir")
