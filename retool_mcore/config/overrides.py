@@ -5,6 +5,7 @@ value must have the type of the one it replaces, and an error is one sentence wi
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -91,7 +92,9 @@ def _read(text: str) -> Override:
     key, _, value = text.partition("=")
     opens = value.lstrip().startswith(("[", "{"))
     as_text = f"{key}={_with_quoted_parts(value.strip()) if opens else _quoted(value)}"
-    for reading in (text, as_text) if "=" in text else (text,):
+    of_json = _of_json(value) if opens else None
+    readings = [text, as_text] if of_json is None else [text, f"{key}={of_json}", as_text]
+    for reading in readings if "=" in text else [text]:
         with suppress(HydraException):
             override = OverridesParser.create().parse_override(reading)
             if override.key_or_group:
@@ -117,6 +120,22 @@ _PARTS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[\[\]{},]|:(?=\s))"
 def _with_quoted_parts(value: str) -> str:
     """A list or a section whose words that Hydra's grammar cannot read are quoted."""
     return "".join(_PARTS.match(part) and part or _readable(part) for part in _PARTS.split(value))
+
+
+def _of_json(value: str) -> str | None:
+    """A list or a section of JSON in Hydra's grammar, whose keys are not quoted; None where it is no JSON."""
+
+    def write(part: Any) -> str:
+        if isinstance(part, dict):
+            return f"{{{', '.join(f'{key}: {write(one)}' for key, one in part.items())}}}"
+        if isinstance(part, list):
+            return f"[{', '.join(map(write, part))}]"
+        return _quoted(part) if isinstance(part, str) else json.dumps(part)
+
+    try:
+        return write(json.loads(value))
+    except ValueError:
+        return None
 
 
 def _readable(word: str) -> str:

@@ -193,6 +193,22 @@ def test_a_value_that_the_grammar_cannot_read_is_a_text(text):
         assert value.value == [text, {"path": text, "n": 2}, "q, r"]
 
 
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (
+            '[{"family": "gcd", "most": {"value": 5, "low": null}}]',
+            [{"family": "gcd", "most": {"value": 5, "low": None}}],
+        ),
+        ('{"a-b": true, "text": "a, [b] \\"q\\""}', {"a-b": True, "text": 'a, [b] "q"'}),
+        ('["x", 1.5]', ["x", 1.5]),
+    ],
+)
+def test_a_list_or_a_section_may_be_written_as_json(value, read):
+    _, (found,) = parse([f"key={value}"], CONFIG_DIR)
+    assert found.value == read
+
+
 def test_a_quoted_text_keeps_what_a_list_would_divide():
     (value,) = parse(["x='a,b[1].jsonl'"], CONFIG_DIR)[1]
     assert value.value == "a,b[1].jsonl"
