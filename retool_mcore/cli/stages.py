@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typer.core import TyperCommand
 
 from retool_mcore.cli.app import DryRun, Full, Overrides, command
+from retool_mcore.cli.benchmarks import BENCHMARKS, expanded
 from retool_mcore.config import Unknown, compose, own_words
 from retool_mcore.config.defaults import REQUIRED, Default, shown
 from retool_mcore.config.files import CONFIG_DIR
@@ -21,6 +22,9 @@ class StageCommand(TyperCommand):
         super().format_epilog(ctx, formatter)
         with formatter.section("Groups, with their presets (docs/configuration.md: their keys)"):
             formatter.write_dl(list(group_choices(self.name or "")))
+        if self.name == "eval":
+            with formatter.section("Benchmarks"):
+                formatter.write_dl([(f"benchmark={name}", " ".join(words)) for name, words in BENCHMARKS.items()])
         with formatter.section("Keys, with their defaults"):
             formatter.write_dl(list(own_keys(self.name or "")))
 
@@ -76,6 +80,7 @@ def rl(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False)
     "retool eval policy=sft",
     "retool eval policy=rl k=32 temperature=1.0 top_p=0.7",
     "retool eval model=/models/Qwen2.5-7B-Instruct data=file data.file.eval=mine.jsonl",
+    "retool eval name=mine policy=rl benchmark=human_eval",
     cls=StageCommand,
 )
 def evaluate(overrides: Overrides = None, dry_run: DryRun = False, full: Full = False) -> None:
@@ -94,7 +99,7 @@ def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = Fa
 
 def run(stage: str, overrides: list[str] | None, dry_run: bool, full: bool) -> None:
     """Compose the stage's configuration and run it; with `dry_run` or `full`, print what would run instead."""
-    words = overrides or []
+    words = expanded(overrides or []) if stage == "eval" else overrides or []
     try:
         config = compose(stage, words)
     except Unknown:  # RETOOL_STAGES: of launch/quickstart.sh and sweep.sh

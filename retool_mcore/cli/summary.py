@@ -82,7 +82,8 @@ def print_table(run: Path, console: Console | None = None) -> None:
 
 
 def print_evaluation(folder: Path, console: Console | None = None) -> None:
-    """Prints one evaluation, a line a data source: accuracies, share with code, tokens. Raises UserError as `rows`."""
+    """Prints one evaluation, a line a data source: accuracies with their standard errors,
+    share with code, tokens. Raises UserError as `rows`."""
     evaluation = _read_eval(folder / "metrics.json")
     names = list(dict.fromkeys(name for scores in evaluation["accuracy"].values() for name in scores))
     figures_of = (Column(title, justify="right") for title in (*names, "code ratio", "response tokens"))
@@ -90,7 +91,8 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
     for source, scores in evaluation["accuracy"].items():
         figures = evaluation["behaviour"].get(source, {})
         length = figures.get("response_length")
-        cells = [*(_percent(scores.get(name)) for name in names), _percent(figures.get("code_ratio"))]
+        errors = evaluation.get("standard_error", {}).get(source, {})
+        cells = [_percent(scores.get(name), errors.get(name)) for name in names] + [_percent(figures.get("code_ratio"))]
         table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
     console = console or Console()
     if "policy" in evaluation:
@@ -138,5 +140,7 @@ def _over_sources(metrics: dict, figure: str) -> float | None:
     return sources.get("all", {}).get(figure, sum(values) / len(values) if values else None)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+def _percent(share: float | None, error: float | None = None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:.1f} %" if error is None else f"{100 * share:.1f} ± {100 * error:.1f} %"

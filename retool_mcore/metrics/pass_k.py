@@ -9,7 +9,13 @@ from retool_mcore.errors import UserError
 
 
 def pass_at_k(records: list[dict], k: int, same: Callable[[str, str], bool] = eq) -> dict[str, float]:
-    """Scores per data source, keys `SOURCE/mean@k`, `SOURCE/best@k`, `SOURCE/maj@k`: means over the source's problems.
+    """Return the scores per data source, `SOURCE/mean@k`, `SOURCE/best@k` and `SOURCE/maj@k`: the means over its
+    problems of `problem_scores`."""
+    return {name: sum(own) / len(own) for name, own in problem_scores(records, k, same).items()}
+
+
+def problem_scores(records: list[dict], k: int, same: Callable[[str, str], bool] = eq) -> dict[str, list[float]]:
+    """Return for each `SOURCE/mean@k`, `SOURCE/best@k` and `SOURCE/maj@k` one value for each of the source's problems.
 
     records: one per sample, with "data_source", "index" (of the problem), "acc" (1 or 0) and "pred" ("" for no answer).
     same: whether two predictions mean the same. With n >= k samples of a problem, c of them correct:
@@ -36,7 +42,7 @@ def pass_at_k(records: list[dict], k: int, same: Callable[[str, str], bool] = eq
         scores[f"{source}/mean@{k}"].append(correct / n)
         scores[f"{source}/best@{k}"].append((comb(n, k) - comb(n - correct, k)) / comb(n, k))
         scores[f"{source}/maj@{k}"].append(majority_acc(samples[:k], same))
-    return {name: sum(values) / len(values) for name, values in scores.items()}
+    return scores
 
 
 def majority_acc(samples: list[dict], same: Callable[[str, str], bool] = eq) -> float:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from retool_mcore.data.schema import rows_of
 from retool_mcore.errors import UserError
 from retool_mcore.files import write_atomically
 from retool_mcore.metrics.behaviour import behaviour, by_source, histograms
-from retool_mcore.metrics.pass_k import pass_at_k
+from retool_mcore.metrics.pass_k import problem_scores
+from retool_mcore.metrics.validation import mean_and_error
 from retool_mcore.recipes.sandbox_errors import with_sandbox
 from retool_mcore.rewards.equivalence import equivalent
 from retool_mcore.rewards.sample import of_row, sample_of
@@ -43,6 +45,8 @@ from retool_mcore.state.identity import policy_files
 from retool_mcore.tools.toolbox import create_toolbox
 from retool_mcore.train.evaluation import METRICS, TRAJECTORIES, grading, read_finished, rule, write_finished
 from retool_mcore.train.long_prompts import fitting_files
+
+RESULTS = "results.json"  # the accuracies as lm-eval writes them, next to METRICS
 
 
 async def run_all(config, folder: Path) -> list[dict]:
@@ -173,19 +177,57 @@ async def sample_all(config, rows: list[dict], todo: list[tuple[int, int]], fmt:
     return records
 
 
-def summarise(records: list[dict], k: int) -> dict:
-    """{"accuracy": {source: {"mean@k": ...}}, "reward": {source: mean}, "behaviour": {source: {...}}, "k", "samples",
-    "sandbox_errors", "scoring_errors"}."""
+def accuracies(records: list[dict], k: int) -> dict:
+    """{"k", "accuracy": {source: {"mean@k": ...}}, "standard_error": alike, over the source's problems (None of one
+    alone), "problems": {source: their number}}."""
     accuracy: dict[str, dict[str, float]] = {}
-    for name, value in pass_at_k(records, k, same=equivalent).items():
+    errors: dict[str, dict[str, float | None]] = {}
+    problems: dict[str, int] = {}
+    for name, values in problem_scores(records, k, same=equivalent).items():
         source, metric = name.rsplit("/", 1)
-        accuracy.setdefault(source, {})[metric] = value
+        mean, error = mean_and_error(values)
+        accuracy.setdefault(source, {})[metric] = mean
+        errors.setdefault(source, {})[metric] = None if isnan(error) else error
+        problems[source] = len(values)
+    return {"k": k, "accuracy": accuracy, "standard_error": errors, "problems": problems}
+
+
+def summarise(records: list[dict], k: int) -> dict:
+    """`accuracies`, and "reward": {source: mean}, "behaviour": {source: {...}}, "samples", "sandbox_errors",
+    "scoring_errors"."""
     figures = {source: behaviour(own) for source, own in by_source(records).items()}
     lost = sum(record["finish"] == Status.SANDBOX for record in records)
-    counts = {"k": k, "samples": len(records), "sandbox_errors": lost}
+    counts = {"samples": len(records), "sandbox_errors": lost}
     counts["scoring_errors"] = sum(bool(record.get("error")) for record in records)
     rewards = {source: float(np.mean([r["score"] for r in own])) for source, own in by_source(records).items()}
-    return counts | {"accuracy": accuracy, "reward": rewards, "behaviour": figures}
+    return accuracies(records, k) | counts | {"reward": rewards, "behaviour": figures}
+
+
+def harness_results(metrics: Mapping, config) -> dict:
+    """Return the accuracies in the form of lm-eval's results.json, a task a data source: acc is mean@k, and best@k and
+    maj@k follow."""
+    k = metrics["k"]
+    results: dict[str, dict] = {}
+    for source, scores in metrics["accuracy"].items():
+        results[source] = {"alias": source}
+        for title, name in {"acc": f"mean@{k}", "best": f"best@{k}", "maj": f"maj@{k}"}.items():
+            error = metrics["standard_error"][source][name]
+            results[source] |= {
+                f"{title},none": scores[name],
+                f"{title}_stderr,none": "N/A" if error is None else error,
+            }
+    counted = {source: {"original": count, "effective": count} for source, count in metrics["problems"].items()}
+    sampling = {name: config[name] for name in ("temperature", "top_p")} | {"repeats": k}
+    return {
+        "results": results,
+        "n-shot": dict.fromkeys(results, 0),
+        "n-samples": counted,
+        "higher_is_better": {source: {"acc": True} for source in results},
+        "configs": {source: {"task": source, "generation_kwargs": sampling} for source in results},
+        "config": {"model": "retool", "model_args": {"pretrained": metrics["policy"]}},
+        "model_source": "retool",
+        "model_name": metrics["policy"],
+    }
 
 
 def main(config_path: str) -> None:
@@ -195,6 +237,7 @@ def main(config_path: str) -> None:
     policy = Path(config.policy_path)
     metrics = summarise(records, config.k) | {"step": policy_step(policy), "policy": str(policy)}
     metrics["policy_files"] = policy_files(policy)
+    write_atomically(folder / RESULTS, json.dumps(harness_results(metrics, config), indent=2) + "\n")
     write_atomically(folder / METRICS, json.dumps(metrics, indent=2))
     with SummaryWriter(folder / "tensorboard") as board:
         for source, values in [*metrics["accuracy"].items(), *metrics["behaviour"].items()]:

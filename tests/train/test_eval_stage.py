@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 
 import own_rewards
 import pytest
@@ -103,6 +104,25 @@ def test_a_reward_of_the_users_own_grades_and_says_what_is_right(evaluated, caps
     assert evaluated(**{"recipe.right_from": 0.25})[0][0]["acc"] == 1.0
     figures = stage.summarise(again, 2)
     assert figures["reward"] == {"sums": pytest.approx(1 / 3)} and figures["accuracy"]["sums"]["mean@2"] == 1 / 3
+
+
+def test_standard_errors_are_over_the_problems_and_lm_evals_form_has_them():
+    accs = {0: (1, 1), 1: (0, 1), 2: (0, 0), 3: (1, 1)}
+    records = [
+        {"data_source": source, "index": index, "sample": n, "acc": acc, "pred": str(acc)}
+        for source, indices in (("four", (0, 1, 2, 3)), ("one", (1,)))
+        for index in indices
+        for n, acc in enumerate(accs[index])
+    ]
+    metrics = stage.accuracies(records, 2) | {"policy": "runs/mine/rl/policy"}
+    error = statistics.stdev([1, 0.5, 0, 1]) / 2
+    assert metrics["standard_error"]["four"]["mean@2"] == pytest.approx(error)
+    assert metrics["standard_error"]["one"]["mean@2"] is None and metrics["problems"] == {"four": 4, "one": 1}
+    written = stage.harness_results(metrics, {"temperature": 1.0, "top_p": 0.7})
+    four = written["results"]["four"]
+    assert four["acc,none"] == 0.625 and four["acc_stderr,none"] == pytest.approx(error)
+    assert written["results"]["one"]["acc_stderr,none"] == "N/A" and written["n-samples"]["four"]["effective"] == 4
+    assert json.loads(json.dumps(written)) == written
 
 
 def test_an_edited_reward_grades_again(evaluated, tmp_path, monkeypatch):
