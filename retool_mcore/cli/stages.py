@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typer.core import TyperCommand
 
 from retool_mcore.cli.app import DryRun, Full, Overrides, command
-from retool_mcore.cli.benchmarks import BENCHMARKS, expanded
 from retool_mcore.config import Unknown, compose, own_words
 from retool_mcore.config.defaults import REQUIRED, Default, shown
 from retool_mcore.config.files import CONFIG_DIR
@@ -22,9 +21,6 @@ class StageCommand(TyperCommand):
         super().format_epilog(ctx, formatter)
         with formatter.section("Groups, with their presets (docs/configuration.md: their keys)"):
             formatter.write_dl(list(group_choices(self.name or "")))
-        if self.name == "eval":
-            with formatter.section("Benchmarks"):
-                formatter.write_dl([(f"benchmark={name}", " ".join(words)) for name, words in BENCHMARKS.items()])
         with formatter.section("Keys, with their defaults"):
             formatter.write_dl(list(own_keys(self.name or "")))
 
@@ -99,7 +95,7 @@ def export(overrides: Overrides = None, dry_run: DryRun = False, full: Full = Fa
 
 def run(stage: str, overrides: list[str] | None, dry_run: bool, full: bool) -> None:
     """Compose the stage's configuration and run it; with `dry_run` or `full`, print what would run instead."""
-    words = expanded(overrides or []) if stage == "eval" else overrides or []
+    words = overrides or []
     try:
         config = compose(stage, words)
     except Unknown:  # RETOOL_STAGES: of launch/quickstart.sh and sweep.sh

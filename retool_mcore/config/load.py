@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from retool_mcore.config import overrides as ov
 from retool_mcore.config import presets, trained
+from retool_mcore.config.benchmarks import with_benchmark
 from retool_mcore.config.defaults import REQUIRED, Default, Values
 from retool_mcore.config.files import CONFIG_DIR
 from retool_mcore.config.models import STAGES, Stage
@@ -67,7 +68,8 @@ def resolve(
     if stage not in STAGES:
         raise UserError(f"there is no stage {stage}; the stages are: {', '.join(STAGES)}.")
     kind = STAGES[stage]
-    choices, values = ov.parse(overrides, Path(config_dir))
+    words = with_benchmark(overrides) if stage == "eval" else overrides
+    choices, values = ov.parse(words, Path(config_dir))
     tree = presets.tree_of(kind, choices, Path(config_dir))
     ours = [value for value in values if value.key != "verl" and not value.key.startswith("verl.")]
     asked = [value.key for value in ours]

