@@ -84,8 +84,8 @@ def test_a_stage_without_steps_shows_its_phase(tmp_path):
     path = tmp_path / "missing.jsonl"
     progress = Progress("eval", path, None, out=out, every_s=0.0, doing=lambda: said, counts_steps=False)
     progress.update()
-    progress.asked, said = 0.0, "evaluation 27 % (76 trajectories finished, 64 live, 3,200 tokens/s), 5 min left"
-    progress.asked = -1e9
+    progress.looked, said = 0.0, "evaluation 27 % (76 trajectories finished, 64 live, 3,200 tokens/s), 5 min left"
+    progress.looked = -1e9
     progress.update()
     lines = out.getvalue().splitlines()
     assert lines == ["eval: starting, 0 s", f"eval: {said}, 0 s"]
