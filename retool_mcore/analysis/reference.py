@@ -5,12 +5,14 @@ the settings that the runs share. A run with another model, data set or recipe i
 reported.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pyarrow import parquet
 
 from retool_mcore.analysis.arms import LOADER
 from retool_mcore.analysis.statistics import interval
@@ -20,7 +22,9 @@ from retool_mcore.files import write_atomically
 SHIPPED = Path(__file__).with_name("references")
 PREFIX = "reference:"
 LAST = 4  # steps of the verdict
-SAME = ("model.name", "data.name", "recipe.name", "recipe.reward.name")  # and the data set's own keys, data.NAME.*
+# A run must have these as the reference has them, and the data set's own keys, data.NAME.*.
+SAME = ("model.name", "model.shape", "data.name", "data.problems", "recipe.name", "recipe.reward.name")
+_SHAPE = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size")  # of config.json
 REPORTED = (
     "model.lora.rank", "recipe.advantage", "recipe.answer", "recipe.clip_high", "recipe.kl_coefficient",
     "recipe.filters.all_equal", "pipeline.name", "correction.name", "rollout.format", "rollout.max_turns",
@@ -92,9 +96,10 @@ def differences(own: Mapping, theirs: Mapping) -> list[str]:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The settings of a run's RL that its curve depends on, by their dotted keys, and its seed. Paths are left out.
+    """The settings of a run's RL that its curve depends on, by their dotted keys, and its seed.
 
-    Raises UserError where RL's configuration is not there.
+    Paths are left out: `model.shape` stands for a model's folder, and `data.problems`, a digest of the training
+    problems, for the files of data=file. Raises UserError where RL's configuration is not there.
     """
     path = run / "rl" / "config.yaml"
     try:
@@ -104,12 +109,41 @@ def settings_of(run: Path) -> dict[str, Any]:
     flat = dict(_flat(config, ""))
     source = f"data.{flat.get('data.name')}."
     kept = {key: value for key, value in flat.items() if key in (*SAME, *REPORTED, "seed") or key.startswith(source)}
-    return {key: value for key, value in kept.items() if not str(value).startswith("/")}
+    kept = {key: value for key, value in kept.items() if not key.endswith(".path") and "/" not in str(value)}
+    folders = [flat.get("init_from"), run / "rl/policy", run / "sft/policy", run / "model", flat.get("model.path")]
+    if shape := _shape([Path(folder) for folder in folders if folder]):
+        kept["model.shape"] = shape
+    files = [Path(value) for key, value in flat.items() if key.startswith("data.train_files") and value]
+    if flat.get("data.name") == "file" and (digest := _problems(run, files)):
+        kept["data.problems"] = digest
+    return kept
+
+
+def _shape(folders: Sequence[Path]) -> str | None:
+    """The shape of the first of these models that is there."""
+    path = next((path for folder in folders if (path := folder / "config.json").is_file()), None)
+    if path is None:
+        return None
+    config = json.loads(path.read_text())
+    return ", ".join(f"{name} {config[name]}" for name in _SHAPE if name in config)
+
+
+def _problems(run: Path, files: Sequence[Path]) -> str | None:
+    """A digest of the prepared files' prompts and answers in any order; None where one is not there.
+
+    A run that was moved has them in its folder.
+    """
+    there = [path if path.is_file() else run / "data" / path.name for path in files]
+    if not there or not all(path.is_file() for path in there):
+        return None
+    rows = [row for path in there for row in parquet.read_table(path, columns=["prompt", "reward_model"]).to_pylist()]
+    lines = sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, below in value.items():
+    if isinstance(value, dict | list):
+        for name, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(below, f"{key}.{name}" if key else str(name))
     else:
         yield key, value

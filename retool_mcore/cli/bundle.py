@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote
 
 from retool_mcore import resources
 from retool_mcore.errors import UserError, no_run
@@ -57,8 +58,11 @@ _SECRETS = (
 def masked(text: bytes) -> bytes:
     """`text` without the values of this environment's secrets, and without what looks like one."""
     for name, value in os.environ.items():
-        if _VARIABLE.search(name) and len(value) >= 6:
-            text = text.replace(value.encode(), b"***")
+        if _VARIABLE.search(name):
+            # A list of headers holds a secret each: NAME=SECRET,NAME=SECRET.
+            secrets = [value, *(unquote(one.partition("=")[2]) for one in value.split(","))]
+            for secret in (one for one in secrets if len(one) >= 6):
+                text = text.replace(secret.encode(), b"***")
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text

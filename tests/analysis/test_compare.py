@@ -6,8 +6,10 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from retool_mcore.analysis import reference
 from retool_mcore.analysis.compare import judge, read_arms
@@ -306,4 +308,31 @@ def test_what_makes_no_reference_is_refused(study, capsys, runs, values, options
 def test_shipped_references_can_be_compared_with():
     for path in reference.SHIPPED.glob("*.json"):
         found = reference.find_reference(path.stem)
-        assert set(reference.SAME) <= found["config"].keys() and found["about"]
+        assert {"model.name", "data.name", "recipe.name"} <= found["config"].keys() and found["about"]
+
+
+def test_a_folder_and_files_are_known_by_their_content(tmp_path, capsys):
+    """model=folder and data=file say nothing by their names, and paths are another on each machine."""
+    for seed in (1, 2, 3):
+        folder = tmp_path / f"a-s{seed}"
+        run(folder, 0.8)
+        (folder / "sft/policy").mkdir(parents=True)
+        shape = {"model_type": "llama", "num_hidden_layers": 30 if seed < 3 else 24, "hidden_size": 576}
+        (folder / "sft/policy/config.json").write_text(json.dumps(shape))
+        rows = [{"prompt": [{"content": f"{n}"}], "reward_model": {"ground_truth": f"{n}"}} for n in range(4)]
+        train = folder / "train.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows[::-1] if seed == 2 else rows), train)
+        data = {"name": "file", "file": {"train": [{"path": f"a{seed}.csv"}]}, "train_files": str(train)}
+        change(folder, model__name="folder", data=data)
+    one, two, three = (str(tmp_path / f"a-s{seed}") for seed in (1, 2, 3))
+    path = tmp_path / "own.json"
+    assert main.main(["compare", one, two, "--write-reference", str(path)]) == 0
+    config = json.loads(path.read_text())["config"]
+    assert config["model.shape"] == "model_type llama, num_hidden_layers 30, hidden_size 576"
+    assert len(config["data.problems"]) == 16 and not [key for key in config if "path" in key]
+    assert main.main(["compare", two, f"reference:{path}"]) == 0
+    assert main.main(["compare", three, f"reference:{path}"]) == 2
+    assert "differs in model.shape" in capsys.readouterr().err
+    parquet.write_table(pa.Table.from_pylist(rows[:3]), tmp_path / "a-s2/train.parquet")
+    assert main.main(["compare", two, f"reference:{path}"]) == 2
+    assert "differs in data.problems" in capsys.readouterr().err

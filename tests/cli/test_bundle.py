@@ -19,6 +19,7 @@ PLANTED = [
     ("cloned https://token-s3cr3t@host/x", "token-s3cr3t"),
     ("pushed with hf_abcdefghijklmnop", "hf_abcdefghijklmnop"),
     ("said by the server: the-environments-own", "the-environments-own"),
+    ("refused by the receiver: of a-header", "of a-header"),
 ]
 HARMLESS = "sft: step 13/24, 56 s  loss 2.499, tokens/s 2725, max_tokens: 4096, pad_token_id=0 at http://n1:8080/v1"
 
@@ -26,6 +27,7 @@ HARMLESS = "sft: step 13/24, 56 s  loss 2.499, tokens/s 2725, max_tokens: 4096, 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "the-environments-own")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=mine,x-team-pass=of%20a-header")
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs/mine"
     for name, text in {

@@ -58,7 +58,7 @@ def evaluation_set(config) -> dict | None:
 
 def _traces(config) -> dict | None:
     """The settings of train/traces.py; None: episodes are not traced."""
-    if config.get("trace", {}).get("backend", "none") == "none":
+    if config.get("trace", {}).get("backend") != "otlp":  # an older run's may be mlflow
         return None
     rollout = config.verl.actor_rollout_ref.rollout
     return {
