@@ -32,8 +32,8 @@ def run(
     tools, overrides = who_runs_tools(tools, overrides)
     config = chat_config(target, overrides)
     with open_dict(config):
-        config.serve = {"tools": tools, "host": host, "port": port}
-        config.serve |= {"raw": raw, "context": context, "timeout_s": timeout_s}
+        asked = {"tools": tools, "host": host, "port": port, "raw": raw, "context": context}
+        config.serve = {**asked, "timeout_s": timeout_s}
     from retool_mcore.preflight.run import check_chat
 
     check_chat(config)

@@ -105,7 +105,7 @@ class _Body(BaseModel):
     stream: bool = False
     stream_options: dict = {}
     n: Annotated[int, Field(ge=1)] = 1
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None

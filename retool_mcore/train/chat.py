@@ -217,12 +217,12 @@ def save(conversation: Conversation, run_dir: Path, name: str) -> str:
     return f"{len(conversation.answers)} answers: retool view {run_dir} --eval {name}"
 
 
-def main(config_path: str) -> None:
+def chat(config) -> None:
+    """Load the policy of an evaluation's configuration and answer what is typed. Raises UserError."""
     from retool_mcore.backends.vllm.engine import streamed  # vLLM takes seconds
 
     with suppress(ImportError):
         import readline  # noqa: F401  # the arrow keys of `input`
-    config = OmegaConf.load(config_path)
     screen = Screen()
     print(f"{config.policy_path}: loading", file=screen.file, flush=True)
 
@@ -242,5 +242,14 @@ def main(config_path: str) -> None:
             runner.run(stack.aclose())
 
 
+def main(config_path: str) -> int:
+    try:
+        chat(OmegaConf.load(config_path))
+    except UserError as error:
+        print(f"retool: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retool_mcore.cli import main
+from retool_mcore.cli import main, serve
 from retool_mcore.cli.serve import who_runs_tools
 from retool_mcore.data.tiny_model import make_tiny_model
 from retool_mcore.errors import UserError
@@ -42,3 +42,16 @@ def test_refusals_are_sentences_and_exit_code_2(tmp_path, capsys, monkeypatch):
     for words in ([str(tmp_path / "no")], [model, "--host", "0.0.0.0"], [model, "--tools", "both"], [model, "tools=x"]):
         assert main.main(["serve", *words]) == 2
         assert capsys.readouterr().err.count("retool: ") == 1
+
+
+def test_the_server_gets_the_configuration_of_an_evaluation_and_its_own_section(tmp_path, monkeypatch):
+    monkeypatch.delenv(KEY, raising=False)
+    model, found = str(make_tiny_model(tmp_path / "model", seed=1)), []
+    monkeypatch.setattr(serve, "become", lambda module, config, folder: found.append((module, config)))
+    words = [model, "rollout.format=hermes", f"runs_dir={tmp_path}", "tools=client", "--port", "0", "--context", "700"]
+    assert main.main(["serve", *words]) == 0
+    module, config = found[0]
+    assert module == "retool_mcore.train.serve" and config.policy_path == model and config.rollout.format == "hermes"
+    assert dict(config.serve) == {
+        "tools": "client", "host": "127.0.0.1", "port": 0, "raw": False, "context": 700, "timeout_s": 600.0
+    }  # fmt: skip

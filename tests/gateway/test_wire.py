@@ -109,7 +109,8 @@ def test_what_nothing_here_does_is_refused_by_its_name(keys):
 
 
 @pytest.mark.parametrize("keys", [
-    {"n": 9}, {"n": 10**9}, {"n": 0}, {"n": True}, {"n": "1"}, {"temperature": -1}, {"temperature": "hot"},
+    {"n": 9}, {"n": 10**9}, {"n": 0}, {"n": True}, {"n": "1"}, {"temperature": -1},
+    {"temperature": 2.1}, {"temperature": "hot"},
     {"top_p": 0}, {"top_p": 2}, {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"stop": ["a" * 300]},
     {"stop": [""]}, {"stop": list("abcde")}, {"stop": 3}, {"stream": "yes"}, {"seed": 2**64}, {"top_logprobs": 1},
     {"logprobs": True, "top_logprobs": 6}, {"messages": []}, {"messages": "hi"}, {"messages": [{"role": "user"}, 3]},

@@ -93,16 +93,16 @@ def sampled(engine: AsyncLLM) -> Engine:
 
     async def sample(ids: list[int], params: dict[str, Any], grown: Callable[[Piece], bool]) -> Read:
         wanted = SamplingParams(**params, output_kind=RequestOutputKind.DELTA)
-        prompt, cached, piece = TokensPrompt(prompt_token_ids=ids), 0, None
+        prompt, cached = TokensPrompt(prompt_token_ids=ids), 0
+        read: list[dict | None] = []  # the prompt's log-probabilities, which may come in parts
         # Closed, the engine's generator takes the request out of the engine.
         async with aclosing(engine.generate(prompt, wanted, request_id=f"front-{next(numbers)}")) as outputs:
             async for output in outputs:
                 cached = output.num_cached_tokens or cached
-                if output.prompt_logprobs:
-                    piece = _piece(ids[1:], output.prompt_logprobs[1:])
+                read += output.prompt_logprobs or ()
                 if grown(_piece(output.outputs[0].token_ids, output.outputs[0].logprobs)):
                     break
-        return Read(cached, piece)
+        return Read(cached, _piece(ids[1:], read[1:]) if read else None)
 
     return sample
 
