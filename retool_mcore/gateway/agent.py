@@ -246,4 +246,4 @@ def write_row(path: Path, row: Mapping) -> None:
         "index": int(row["index"]),
         "data_source": str(row["data_source"]),
     }
-    path.write_text(json.dumps(shown, ensure_ascii=False))
+    path.write_text(json.dumps(shown, ensure_ascii=False, default=lambda value: value.tolist()))
