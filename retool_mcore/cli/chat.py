@@ -35,7 +35,7 @@ def become(module: str, config: DictConfig, folder: str) -> NoReturn:
     path = Path(config.run_dir) / folder / "config.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, OmegaConf.to_yaml(config, resolve=True))
-    env = {**QUIET, **stage_env(config)}
+    env = stage_env(config) | {name: value for name, value in QUIET.items() if name not in os.environ}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", module, str(path)], env)
 
