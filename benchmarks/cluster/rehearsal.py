@@ -58,6 +58,9 @@ SIZE = (
     "recipe.overlong_buffer=150",  # so that even a hardly trained policy's groups have advantages
     "parallel.agent_workers=1",
     "rollout.live=1",
+    # Shorter than the watchdog's limit on the scaled clock, as at full scale.
+    "sandbox.timeout_s=2",
+    "toolbox.timeout_s=2",
 )
 ONE_NODE = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
 RESULT = ROOT / "benchmarks" / "results" / "rehearsal.json"
