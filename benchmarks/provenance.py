@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -52,6 +52,12 @@ def command(words: Iterable[str]) -> str:
     """The command that runs this program with `words`."""
     spec = sys.modules["__main__"].__spec__
     return shlex.join(["python", "-m", spec.name if spec else Path(sys.argv[0]).stem, *words])
+
+
+def without(words: Sequence[str], *, flags: Set[str] = frozenset(), valued: Set[str] = frozenset()) -> list[str]:
+    """`words` without `flags`, and without the options `valued` and their values: folders mean nothing elsewhere."""
+    pairs = zip(["", *words], words, strict=False)
+    return [word for before, word in pairs if word not in flags | valued and before not in valued]
 
 
 def commit() -> str | None:

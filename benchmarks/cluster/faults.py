@@ -241,13 +241,6 @@ class Bench:
             )
 
 
-def shown(arguments: Sequence[str]) -> list[str]:
-    """Arguments without the folders, which mean nothing elsewhere."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    flags, valued = {"--add", "--replace"}, {"--folder", "--out"}
-    return [word for before, word in pairs if word not in flags | valued and before not in valued]
-
-
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
@@ -255,7 +248,9 @@ def _seconds(value: float | None) -> str:
 def write(path: Path, rows: Sequence[Row], earlier: Sequence[Mapping], command: str | None) -> None:
     """The rows, after those of `earlier` runs, which were `command`."""
     slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": search_path()}).stdout
-    head = provenance.made(PACKAGES, words=shown(sys.argv[1:]))
+    head = provenance.made(
+        PACKAGES, words=provenance.without(sys.argv[1:], flags={"--add", "--replace"}, valued={"--folder", "--out"})
+    )
     head["command"] = "; ".join(filter(None, [command, head["command"]]))
     head["versions"]["slurm"] = slurm.split()[-1]
     found = [*earlier] + [{k: v for k, v in asdict(row).items() if k != "before"} for row in rows]

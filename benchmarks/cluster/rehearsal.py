@@ -31,7 +31,7 @@ from benchmarks import provenance
 from retool_mcore.files import write_atomically
 from retool_mcore.runner import watchdog
 from retool_mcore.state import heartbeat, progress
-from tests.support.slurm import slurm_faults, slurm_here, slurm_jobs
+from tests.support.slurm import kept_trajectories, slurm_faults, slurm_here, slurm_jobs
 from tests.support.slurm.rehearsal_plan import (
     IN_PLACE,
     LIMIT,
@@ -58,6 +58,9 @@ SIZE = (
     "recipe.overlong_buffer=150",  # so that even a hardly trained policy's groups have advantages
     "parallel.agent_workers=1",
     "rollout.live=1",
+    # Shorter than the watchdog's limit on the scaled clock, as at full scale.
+    "sandbox.timeout_s=2",
+    "toolbox.timeout_s=2",
 )
 ONE_NODE = ("parallel.nodes=1", "parallel.tp=1", "parallel.sequence_parallel=false")
 RESULT = ROOT / "benchmarks" / "results" / "rehearsal.json"
@@ -143,16 +146,8 @@ class Rehearsal:
         beat = heartbeat.read(self.job.folder).get(heartbeat.TRAINER, {})
         return beat["phase"] if beat.get("since", 0.0) > after else ""
 
-    def keep_files(self) -> None:
-        """A second name for each file of finished trajectories: the run removes its own when a checkpoint covers it."""
-        for path in self.job.folder.glob("unfinished/step_*/*"):
-            place = self.folder / "kept" / path.parent.name / path.name
-            with suppress(OSError):  # it is there, or gone meanwhile
-                place.mkdir(parents=True, exist_ok=True)
-                os.link(path, place / path.name)
-
     def poll(self, seconds: float = 0.05) -> None:
-        self.keep_files()
+        kept_trajectories.keep(self.folder, self.job.folder)
         time.sleep(seconds)
 
     def wait_for(self, phases: Sequence[str], after: float) -> str:
@@ -176,7 +171,7 @@ class Rehearsal:
         self.wait_within(planned, begun)
         before = slurm_faults.Before.of(self.job)
         beat = heartbeat.read(self.job.folder)[heartbeat.TRAINER]
-        row.phase, row.step, row.load = beat["phase"], before.last + 1, round(os.getloadavg()[0], 1)
+        row.phase, row.step, row.load = beat["phase"], self.job.last_step() + 1, round(os.getloadavg()[0], 1)
         at, start = time.time(), time.monotonic()
         if planned.what == LIMIT:
             with self.held(row.phase) as beat_again:
@@ -193,6 +188,9 @@ class Rehearsal:
                 if self.job.state()["JobState"] not in slurm_jobs.ENDS:
                     raise
                 return Row(planned.what, planned.phase), begun  # the run's last phase was over before the kill
+            # A victim may have come only later: a step whose trajectories are all there starts no sandbox.
+            row.phase, row.step = heartbeat.phase_of(heartbeat.read(self.job.folder)), self.job.last_step() + 1
+            at, start = time.time(), time.monotonic()
         begun_again = None
         while True:
             seconds = round(time.monotonic() - start, 1)
@@ -217,7 +215,7 @@ class Rehearsal:
         row.cause = (row.cause or before.cause(self.job)).replace(f"{self.runs}/t", "RUN")
         if planned.what not in IN_PLACE:
             row.orphans = len(before.survivors())
-        row.kept = self.finished(row.step)
+        row.kept = kept_trajectories.finished(self.folder, row.step)
         return row, begun_again or at
 
     def wait_within(self, planned: Planned, begun: float) -> None:
@@ -279,38 +277,6 @@ class Rehearsal:
                     return
             self.poll(0.1)
 
-    def files(self) -> Mapping[str, list[tuple[Path, list[str]]]]:
-        """By step, the kept files and the keys in them."""
-        from retool_mcore.rollout.unfinished import Unfinished
-
-        found: dict[str, list[tuple[Path, list[str]]]] = {}
-        for place in sorted(self.folder.glob("kept/step_*/*")):
-            step = str(int(place.parent.name[5:11]))
-            found.setdefault(step, []).append((place, list(Unfinished(place).found)))
-        return found
-
-    def finished(self, step: int) -> int:
-        return len({key for _, keys in self.files().get(str(step), []) for key in keys})
-
-    def trained_on_others(self) -> list[str]:
-        """Finished trajectories that are not, token for token, what their step was trained on."""
-        from retool_mcore.metrics.records import read_step
-        from retool_mcore.rollout.samples import Sample
-        from retool_mcore.rollout.unfinished import Unfinished
-
-        found = []
-        for step, files in self.files().items():
-            path = self.runs / "t/rl/trajectories" / f"step_{int(step):06d}.parquet"
-            records = read_step(path) if path.exists() else []
-            trained = {f"{record['uid']}/{record['sample']}": list(record["response_ids"]) for record in records}
-            for place, keys in files:
-                for key in keys:
-                    record = Unfinished(place).take(key)
-                    tokens = Sample.of_kept("", 0, record).response_ids.tolist() if record else None
-                    if trained.get(key.rpartition("/")[0]) != tokens:
-                        found.append(f"step {step}: {key}")
-        return found
-
     def run(self) -> None:
         """The faults, then the rest of the run undisturbed."""
         planned = plan(self.options.faults, self.options.seed)
@@ -318,17 +284,18 @@ class Rehearsal:
         begun = time.time()
         self.submit()
         while len(self.rows) < len(planned) and self.minutes < self.options.minutes:
-            if (state := self.wait_for(PHASES[:4], begun)) in slurm_jobs.ENDS:
-                if state == "COMPLETED":
-                    break
-                self.submit()  # it gave up between two faults
-                continue
-            row, begun = self.fault(planned[len(self.rows)], begun)
-            self.minutes = round(before + (time.monotonic() - began) / 60, 1)
-            if row.phase:
-                self.rows.append(row)
-                self.write()
-                print(json.dumps(asdict(row)), flush=True)
+            if self.wait_for(PHASES[:4], begun) in PHASES:
+                row, begun = self.fault(planned[len(self.rows)], begun)
+                self.minutes = round(before + (time.monotonic() - began) / 60, 1)
+                if row.phase:
+                    self.rows.append(row)
+                    self.write()
+                    print(json.dumps(asdict(row)), flush=True)
+            if (state := self.job.state()["JobState"]) == "COMPLETED":
+                break
+            if state in slurm_jobs.ENDS:  # it gave up between two faults
+                begun = time.time()  # the beats that it has left are older
+                self.submit()
         while self.job.state()["JobState"] not in slurm_jobs.ENDS:
             self.poll(0.2)
         assert self.job.state()["JobState"] == "COMPLETED", self.job.output()[-3000:]
@@ -338,7 +305,7 @@ class Rehearsal:
         attempts, wanted = self.job.attempts(), self.undisturbed()
         missing, twice = in_metrics(attempts, self.options.steps)
         merged = {step: values for attempt in attempts for step, values in attempt.items()}
-        kept = {step: [keys for _, keys in files] for step, files in self.files().items()}
+        kept = {step: [keys for _, keys in files] for step, files in kept_trajectories.files(self.folder).items()}
         return {
             "steps": self.options.steps,
             "starts": len(progress.attempt_files(self.job.folder)),
@@ -348,7 +315,7 @@ class Rehearsal:
             "largest_difference": largest_difference(merged, wanted, slurm_jobs.COMPARED["rl"]),
             "trajectories_finished": sum(len(keys) for files in kept.values() for keys in files),
             "generated_twice": generated_twice(kept),
-            "trained_on_others": self.trained_on_others(),
+            "trained_on_others": kept_trajectories.trained_on_others(self.folder, self.runs / "t/rl/trajectories"),
             "taken_over": int(sum(values.get("rollout/taken_over", 0) for values in merged.values())),
             "orphans_at_the_end": len(slurm_faults.left(self.cluster)),
         }
@@ -363,7 +330,7 @@ class Rehearsal:
             "end": judged,
             "rows": [asdict(row) for row in self.rows],
         }
-        head = provenance.made(PACKAGES)
+        head = provenance.made(PACKAGES, words=provenance.without(sys.argv[1:], valued={"--folder", "--out"}))
         head["versions"]["slurm"] = slurm.split()[-1]
         for path in (self.options.out, self.folder / "rehearsal.json"):
             provenance.write(path, head, facts)

@@ -2,8 +2,24 @@
 
 from collections import Counter
 
-from benchmarks.cluster import rehearsal
-from tests.support.slurm import rehearsal_plan, slurm_faults
+import pytest
+
+from benchmarks.cluster import faults, rehearsal
+from retool_mcore.config import compose
+from retool_mcore.preflight import relations
+from tests.support.slurm import rehearsal_plan, slurm_faults, slurm_jobs
+
+SUBMITTED = {
+    "faults, sft": ("sft", faults.SIZES["sft"]),
+    "faults, a stopped rank": ("sft", (*faults.SIZES["sft"], "watchdog_minutes=2")),
+    "faults, rl": ("rl", faults.SIZES["rl"]),
+    "faults, one_step_off": ("rl", faults.size("rl", "one_step_off")),
+    "faults, async": ("rl", faults.size("rl", "async")),
+    "rehearsal": ("rl", (*rehearsal.SIZE, *rehearsal.ONE_NODE, "data.rl.steps=40")),
+    "rehearsal, 2 nodes": ("rl", (*rehearsal.SIZE, "data.rl.steps=40")),
+    # A step of 5 s on the scaled clock, which is shorter than any that was seen.
+    "rehearsal, its clock": ("rl", (*rehearsal.SIZE, *rehearsal.ONE_NODE, "watchdog_minutes=0.046")),
+}
 
 
 def test_every_phase_gets_limits_and_kills_and_every_victim_its_turn():
@@ -21,6 +37,12 @@ def test_every_phase_gets_limits_and_kills_and_every_victim_its_turn():
 
 def test_every_victim_and_held_part_is_known_by_its_command_line():
     assert set(rehearsal_plan.VICTIMS) | set(rehearsal.HELD) <= set(slurm_faults.PARTS)
+
+
+@pytest.mark.parametrize(("stage", "words"), SUBMITTED.values(), ids=SUBMITTED)
+def test_what_is_submitted_fits_together(stage, words):
+    """A preflight's refusal would come only once the undisturbed run is over."""
+    relations.check(stage, compose(stage, [*slurm_jobs.SIZE, *words]))
 
 
 def test_what_two_starts_have_finished_is_named():

@@ -15,7 +15,7 @@ from levels_here import HIDDEN, LEVELS_HERE
 from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import Status
 from retool_mcore.sandbox.isolation import descendants
-from retool_mcore.sandbox.local import LocalSandbox, sandbox
+from retool_mcore.sandbox.local import LocalSandbox, launch, sandbox
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -94,7 +94,7 @@ def test_a_fork_starts_a_server_of_its_own(box):
     asyncio.run(box.run("1"))
     code = """
 import asyncio, os
-from retool_mcore.sandbox.local import LocalSandbox, sandbox
+from retool_mcore.sandbox.local import LocalSandbox, launch, sandbox
 box = LocalSandbox(preload=(), timeout_s=60)
 assert asyncio.run(box.run('1')).value == '1'
 server = box._server.process.pid
@@ -158,7 +158,7 @@ def test_nothing_outlives_a_parent_that_is_killed(level, take_name, named_below)
     program = take_name("orphan") + "import os, time\nos.fork()\ntime.sleep(1000)"
     code = f"""
 import asyncio, os
-from retool_mcore.sandbox.local import LocalSandbox, sandbox
+from retool_mcore.sandbox.local import LocalSandbox, launch, sandbox
 async def main():
     box = LocalSandbox(preload=(), timeout_s=600, max_isolation={level!r})
     await box.run('1')
@@ -234,6 +234,55 @@ def test_runs_under_which_the_server_is_killed_are_done_again(box, caplog):
     assert [result.value for result in results] == ["0", "1", "2", "3"]
     assert kept.status is Status.SANDBOX  # its variables are gone
     assert box.stats()["restarts"] == 1 and "SIGKILL" in caplog.text
+
+
+@pytest.fixture
+def killed_at_start(monkeypatch):
+    """Function n: the next n servers are killed before their hello."""
+    start, left = launch.subprocess.Popen, []
+
+    def started(*args, **options):
+        process = start(*args, **options)
+        if left:
+            left.pop()
+            process.kill()
+        return process
+
+    monkeypatch.setattr(launch.subprocess, "Popen", started)
+    return lambda number: left.extend(range(number))
+
+
+@pytest.mark.parametrize("runs_before", [0, 1])
+def test_a_server_that_is_killed_while_it_starts_is_started_again(box, killed_at_start, caplog, runs_before):
+    async def main():
+        for _ in range(runs_before):
+            await box.run("1")
+            os.kill(box._server.process.pid, signal.SIGKILL)
+            await asyncio.to_thread(box._server.process.wait)
+        killed_at_start(1)
+        return await box.run("1 + 1")
+
+    result = asyncio.run(main())
+    assert (result.status, result.value) == (Status.SUCCESS, "2"), result.stderr
+    assert "the sandbox's server was killed by SIGKILL while it started" in caplog.text
+
+
+def test_a_server_that_never_lives_to_its_hello_breaks_the_run_and_not_the_job(box, killed_at_start):
+    killed_at_start(2)
+    result = asyncio.run(box.run("1"))
+    assert result.status is Status.SANDBOX and "does not stay alive" in result.stderr
+    assert asyncio.run(box.run("1")).status is Status.SUCCESS
+
+
+def test_a_later_start_that_fails_is_not_the_users_mistake(box, monkeypatch):
+    async def main():
+        await box.run("1")
+        os.kill(box._server.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(box._server.process.wait)
+        monkeypatch.setattr(launch, "START_TIMEOUT_S", 0.001)
+        return await box.run("1")
+
+    assert asyncio.run(main()).status is Status.SANDBOX
 
 
 def test_closing_under_runs_starts_no_other_server(box):

@@ -27,6 +27,10 @@ server.serve(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
 """
 
 
+class KilledAtStart(Exception):
+    """The server's process was killed before its hello: by the kernel for lack of memory, or by hand."""
+
+
 @dataclass
 class Server:
     """A running server: `process`, the socket that connections are passed over, and who may end it (`owner`)."""
@@ -70,7 +74,7 @@ class Server:
 
 
 def launch(options: dict) -> tuple[Server, dict]:
-    """Start a server and wait for its hello (see server.serve). Raises UserError when none comes."""
+    """Start a server and wait for its hello (see server.serve). Raises KilledAtStart, and UserError when none comes."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         raise UserError("The local sandbox needs Linux 5.4 or newer; set sandbox.kind=fusion and sandbox.url here.")
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,10 +102,14 @@ def launch(options: dict) -> tuple[Server, dict]:
     except TimeoutError:
         message = b""
     if not message:
+        server = Server(process, control, base_dir, os.getpid())
+        killed = server.has_ended() and process.returncode < 0
         with contextlib.suppress(ProcessLookupError):  # the warm interpreter too, which has our end of stderr open
             os.killpg(process.pid, signal.SIGKILL)
         last_line = process.communicate()[1].decode("utf-8", "replace").strip().split("\n")[-1]
-        Server(process, control, base_dir, os.getpid()).end()
+        server.end()
+        if killed:
+            raise KilledAtStart(f"the sandbox's server {server.ending()} while it started")
         raise UserError(f"The local sandbox did not start: {last_line or 'no answer'}.")
     process.stderr.close()
     hello = json.loads(message)

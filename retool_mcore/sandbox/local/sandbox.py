@@ -14,7 +14,7 @@ from retool_mcore.errors import UserError
 from retool_mcore.sandbox.base import LOST, Result
 from retool_mcore.sandbox.concurrency import FairQueue, PerLoop, default_workers
 from retool_mcore.sandbox.isolation.levels import LEVELS
-from retool_mcore.sandbox.local.launch import Server, launch
+from retool_mcore.sandbox.local.launch import KilledAtStart, Server, launch
 from retool_mcore.sandbox.local.wire import Frames, decode_reply, frame, pack_files
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ class LocalSandbox:
         self._starts = self._closes = 0
 
     async def start(self) -> None:
-        """Start the server if none is running. Raises UserError when this host cannot give the isolation asked for."""
+        """Start the server if none is running. Raises KilledAtStart, and UserError when this host cannot give the
+        isolation asked for."""
         if not self._running():
             await asyncio.to_thread(self._start)
 
@@ -111,7 +112,13 @@ class LocalSandbox:
     async def _run(self, request: bytes, timeout_s: float, session: str | None) -> Result:
         closes = self._closes
         for _ in range(2):
-            await self.start()
+            try:
+                await self.start()
+            except (KilledAtStart, UserError) as error:
+                if isinstance(error, UserError) and not self._starts:
+                    raise
+                log.warning("%s", error)  # what has started before is not the user's mistake now
+                continue
             server = self._server
             try:
                 connection = server.connect()

@@ -86,6 +86,10 @@ class Job:
         """Metrics by step, of each attempt that ended a step."""
         return [steps for steps in map(_read, sorted(self.folder.glob("metrics/attempt_*.jsonl"))) if steps]
 
+    def last_step(self) -> int:
+        """The last step in the record, 0 where there is none."""
+        return max((max(attempt) for attempt in self.attempts()), default=0)
+
     def wait_for_step(self, attempt: int, step: int, timeout_s: float = 600) -> None:
         """Waits for the end of `step` in the attempt (from 1; those without a step do not count)."""
         deadline = time.monotonic() + timeout_s
