@@ -148,7 +148,6 @@ class Session:
         self.known: dict[str, str] = {}  # prefix of a conversation without its tools -> with its tools
         self.begun: Counter = Counter()  # requests that sample after the same tokens
         self.delivered = 0
-        self.normalised = 0
 
     # -- a request ----------------------------------------------------------------------------------------------------
     def prompt_for(self, messages: Sequence[Mapping], tools: Sequence[Mapping] | None) -> Prompt:
