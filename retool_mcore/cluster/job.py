@@ -298,7 +298,7 @@ def interrupt_at_fault(cluster: RayCluster) -> Iterator[None]:
             if isinstance(error, Stopped) and error.signum != signal.SIGINT:
                 raise
             time.sleep(3.0)  # Ray looks at its own processes once a second
-            if fault := cluster.fault():
+            if fault := cluster.fault() or cluster.ending():
                 raise ClusterFailed(fault) from error
             raise
 

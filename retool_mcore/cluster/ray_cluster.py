@@ -21,10 +21,11 @@ from pathlib import Path
 from retool_mcore import temporary
 from retool_mcore.backends.env import job_secret
 from retool_mcore.cluster.node import LABEL, NODE_PORTS, node_command
-from retool_mcore.files import write_atomically
+from retool_mcore.files import tail, write_atomically
 from retool_mcore.runner import processes
 from retool_mcore.runner.stage_log import ANSI, killed_by
 
+MOST_OUTPUT = 1 << 20  # bytes of Ray's log that are read for a cause
 STOP_S = 25.0  # the supervisors of node.py need up to their grace and the kill
 
 
@@ -39,6 +40,7 @@ class RayCluster:
     nodes: Sequence[str]
     secret: Mapping[str, str]
     parts: dict[str, subprocess.Popen] = field(default_factory=dict)
+    begin: int = 0  # of the log, in bytes: what comes before is an earlier start's
 
     def stage_env(self) -> dict[str, str]:
         """Return the variables that a stage needs to join the cluster."""
@@ -49,20 +51,34 @@ class RayCluster:
         for name, process in self.parts.items():
             if (code := process.poll()) is not None:
                 how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
-                return f"Ray's {name} ended ({how}){self._last_words()}; its log: {self.log}"
+                return f"Ray's {name} ended ({how}){_last_words(self._output())}; its log: {self.log}"
         return None
 
-    def _last_words(self) -> str:
-        text = ANSI.sub("", self.log.read_text(errors="replace")) if self.log.exists() else ""
-        messages = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
-        if messages:
-            return f": {messages[-1]}"
-        # What `ray start --block` says of the processes that it looks after; SIGTERM is how it ends them itself.
-        for name, code in re.findall(r"(\w++)\S* \[exit code=(-\d+)\]", text):
-            if -int(code) != signal.SIGTERM:
-                return f": its {name} was {killed_by(-int(code))}"
-        ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
-        return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
+    def ending(self) -> str | None:
+        """Return what broke when a part is about to end: it first ends the workers of its node, which may take longer
+        than the stage needs to fail over them."""
+        killed = _killed(self._output())
+        return f"Ray's {killed}; its log: {self.log}" if killed else None
+
+    def _output(self) -> str:
+        written = tail(self.log, MOST_OUTPUT, self.begin) if self.log.exists() else b""
+        return ANSI.sub("", written.decode(errors="replace"))
+
+
+def _last_words(text: str) -> str:
+    messages = [line.removeprefix("retool: ") for line in text.splitlines() if line.startswith("retool: ")]
+    if messages:
+        return f": {messages[-1]}"
+    if killed := _killed(text):
+        return f": its {killed}"
+    ended = re.findall(r"^srun: error: (\S+): task.*", text, re.MULTILINE)
+    return f" on {', '.join(dict.fromkeys(ended))}" if ended else ""
+
+
+def _killed(text: str) -> str:
+    """Which of its processes `ray start --block` reports as killed; SIGTERM is how it ends them itself."""
+    reports = ((name, -int(code)) for name, code in re.findall(r"(\w++)\S* \[exit code=(-\d+)\]", text))
+    return next((f"{name} was {killed_by(number)}" for name, number in reports if number != signal.SIGTERM), "")
 
 
 def ports_needed(places: Sequence[int]) -> int:
@@ -102,7 +118,8 @@ def ray_cluster(
     """
     others = list(nodes[1:])
     secret = job_secret()  # not a token in somebody's home folder
-    cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret)
+    begin = log.stat().st_size if log.exists() else 0
+    cluster = RayCluster(f"{head_address}:{base_port}", log, nodes, secret, begin=begin)
     log.parent.mkdir(parents=True, exist_ok=True)
     common = {"mark": mark, "base_port": base_port, "resources": {**resources}, "places": [*places]}
     common["logs"] = str(log.with_suffix(""))

@@ -83,6 +83,20 @@ def test_a_broken_cluster_ends_the_stage_with_its_cause(tmp_path):
         time.sleep(60.0)  # until the signal
 
 
+def test_a_killed_process_of_ray_is_named_though_its_part_still_ends_the_workers(tmp_path):
+    """The stage fails over those workers first, with an error that names no cause."""
+    log = tmp_path / "ray.log"
+    log.write_text("  gcs_server [exit code=-9]\n")
+    with subprocess.Popen(["sleep", "60"]) as living:
+        cluster = RayCluster("a:1", log, ["n1"], {}, {"head": living})
+        with (
+            pytest.raises(ClusterFailed, match=r"Ray's gcs_server was killed by SIGKILL.*; its log: "),
+            interrupt_at_fault(cluster),
+        ):
+            raise StageFailed("ActorUnavailableError: the actor is temporarily unavailable")
+        living.kill()
+
+
 def test_an_error_of_the_stage_stays_its_own_while_the_cluster_lives(tmp_path):
     living = part("sleep", "60")
     try:

@@ -237,9 +237,26 @@ def test_of_a_long_log_the_end_is_kept_and_of_other_files_none(tmp_path):
     assert len(kept) == MOST_LOG and kept.endswith(b"last")
 
 
+KILLED = "ERR -- \x1b[31m\x1b[1mgcs_server\x1b[22m\x1b[2m [exit code=-9]\x1b[22m\n  raylet [exit code=-15]\n"
+
+
+def test_what_killed_an_earlier_start_of_the_job_is_not_named(tmp_path):
+    """All starts of a job write into one log."""
+    log = tmp_path / "ray.log"
+    log.write_text("retool: old\n  raylet [exit code=-9]\n")
+    begin = log.stat().st_size
+    with subprocess.Popen(["false"]) as head:
+        head.wait()
+        cluster = RayCluster("a:1", log, ["n1"], {}, {"head": head}, begin)
+        assert cluster.fault() == f"Ray's head ended (exit code 1); its log: {log}"
+        with log.open("a") as file:
+            file.write(KILLED)
+        assert "its gcs_server was killed by SIGKILL" in cluster.fault()
+
+
 def test_the_process_of_ray_that_was_killed_is_named(tmp_path):
     log = tmp_path / "ray.log"
-    log.write_text("ERR -- \x1b[31m\x1b[1mgcs_server\x1b[22m\x1b[2m [exit code=-9]\x1b[22m\n  raylet [exit code=-15]\n")
+    log.write_text(KILLED)
     with subprocess.Popen(["false"]) as head:
         head.wait()
         fault = RayCluster("a:1", log, ["n1"], {}, {"head": head}).fault()
