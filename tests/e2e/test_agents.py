@@ -54,7 +54,8 @@ def test_segments_of_one_episode_are_trained_with_its_reward(fork_of_cold_start,
     for values in metrics.values():
         assert values["gateway/segments"] > 2 and values["gateway/opened/sibling"] > 0
         assert values["audit/misaligned_tokens"] == 0 and values["audit/misaligned_log_probs"] == 0
-        assert values["mismatch/max"] < 1e-3 and values["actor/grad_norm"] > 0
+        assert values["actor/grad_norm"] > 0
+    assert metrics[1]["mismatch/max"] < 1e-3  # later steps take turns that an older policy wrote
     records = read_step(run / "rl/trajectories/step_000001.parquet")
     episodes: dict = {}
     for record in records:
