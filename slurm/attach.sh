@@ -16,7 +16,8 @@ if [[ -z $job || ! -f $script ]]; then
 fi
 shift
 nodes=$(squeue --noheader --jobs="$job" --format=%N)
-first=$(scontrol show hostnames "$nodes" | head -n 1)
+first=$(scontrol show hostnames "$nodes") # not into head: its end would be scontrol's failure
+first=${first%%$'\n'*}
 if [[ -z $first ]]; then
     echo "retool: job $job has no nodes yet: squeue --jobs=$job says what it waits for." >&2
     exit 2

@@ -12,18 +12,14 @@ reads them.
 
 import argparse
 import itertools
-import os
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from benchmarks.rollout.startup import RETOOL
-from retool_mcore.backends.env import stage_env
-from retool_mcore.runner.template import forked
+from examples.real_model.together import run_all
 
 # Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
 # no sleep, after which it would take their memory for its own.
@@ -78,41 +74,6 @@ def jobs(
             name = f"b{number}-{arm}-s{seed}"
             found.append((name, [command("rl", runs, name, own, what.get("without"))]))
     return found
-
-
-def placed(number: int, gpus: int, mps: Path | None) -> dict[str, str]:
-    """The environment of a plan's run of that number: its GPU, of those that are visible, and the GPU's MPS server."""
-    if not gpus:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
-    gpu = visible[number % gpus]
-    server = {"CUDA_MPS_PIPE_DIRECTORY": str(mps / gpu)} if mps else {}
-    return {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": "2"} | server
-
-
-def run_all(found, runs: Path, gpus: int, beside: int, stagger: float, mps: Path | None) -> int:
-    """Run them, at most `beside` at once, in turn on the GPUs; returns how many failed. One that hangs holds its place,
-    and no other's."""
-    (runs / "logs").mkdir(parents=True, exist_ok=True)
-    asked = {"parallel": {"device": "cuda" if gpus else "cpu"}}
-    # The libraries are imported once, or were before: launch/template.sh.
-    with forked({"RETOOL_TEMPLATE": "on"} | stage_env(asked), []) as (env, _):
-
-        def one(number: int) -> int:
-            name, commands = found[number]
-            if number < beside:
-                time.sleep(stagger * number)  # their starts compete for cores
-            own = env | placed(number, gpus, mps)
-            start = time.monotonic()
-            with (runs / "logs" / f"{name}.log").open("w") as log:
-                code = 0
-                for words in commands:
-                    code = code or subprocess.run(words, env=own, stdout=log, stderr=log).returncode
-            print(f"{name}: exit {code} after {time.monotonic() - start:.0f} s", flush=True)
-            return code
-
-        with ThreadPoolExecutor(beside) as pool:
-            return sum(code != 0 for code in pool.map(one, range(len(found))))
 
 
 def main() -> int:

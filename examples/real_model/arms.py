@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.learning.arms import command, run_all
 from examples.real_model.families import EASY, HARDER, TRAINED, UNSEEN, sections
+from examples.real_model.together import Job, run_all
 
 PROMPTS = {
     "text": r'data.prompt="{question} You may run Python in <code> tags. Put the final answer in \boxed{}."',
@@ -74,7 +74,12 @@ ARMS = {  # in the order in which they start
 SEEDS = {arm: (1,) if arm == "instruct" else (1, 2, 3) for arm in ARMS}
 STARTS = {"tool": ("tool.jsonl", "text"), "text": ("text.jsonl", "none"), "small": ("small.jsonl", "text")}
 
-Job = tuple[str, list[list[str]]]  # a run's name and its commands
+
+def command(stage: str, runs: Path, name: str, words: list[str], without: str | None = None) -> list[str]:
+    """Return the command of a stage of the run `name`; without: the part of the method that is left out."""
+    retool = ["-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())"]
+    program = ["-m", "benchmarks.learning.without", without] if without else retool
+    return [sys.executable, *program, stage, f"name={name}", f"runs_dir={runs}", *words]
 
 
 def data_jobs(runs: Path, model: list[str]) -> list[Job]:

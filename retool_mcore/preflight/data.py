@@ -235,19 +235,19 @@ def check_call_style(template: str, recipe: Mapping) -> None:
         )
 
 
-def check_prepared_template(files: Iterable[Path], rollout_format: str, asked: str) -> None:
+def check_prepared_template(files: Iterable[Path], rollout_format: str, asked: str | None) -> None:
     """Check like check_template, for what the files really hold: data.prompt may have changed since they were prepared.
 
-    asked: data.prompt. One that is a text of the user's own must be the files' prompt, since `retool prepare` alone
-    writes prompts. Only the first row is read, and of the files' prompts only our own templates are recognised: another
-    prompt passes.
+    asked: data.prompt, None where the files follow it. One that is a text of the user's own must be the files' prompt,
+    since `retool prepare` alone writes prompts. Only the first row is read, and of the files' prompts only our own
+    templates are recognised: another prompt passes.
     """
     for file in files:
         batch = next(parquet.ParquetFile(file).iter_batches(batch_size=1))
         row = batch.to_pylist()[0]
         question = row["question"] if "question" in row else row["extra_info"]["question"]
         prompt = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
-        if asked not in TEMPLATES and len(prompt) == 1 and prompt != render(asked, question):
+        if asked is not None and asked not in TEMPLATES and len(prompt) == 1 and prompt != render(asked, question):
             written = f"{prompt[0]['content']!r:.200}"
             raise UserError(
                 f"data.prompt={asked!r} is not the prompt that {file} was prepared with ({written}): "

@@ -172,8 +172,9 @@ def check_prompts(config: DictConfig, keys: tuple[str, ...]) -> dict[str, list[P
     """The RL files under data.KEY of each key: there, in the schema, and written for the rollout's format."""
     data.check_template(config.data.prompt, config.rollout.format)
     files = {key: data.check_files(f"data.{key}", config.data[key], check_rl) for key in keys}
+    asked = None if config.get("prepare") else config.data.prompt  # else the files are written anew where it changed
     for paths in files.values():
-        data.check_prepared_template(paths, config.rollout.format, config.data.prompt)
+        data.check_prepared_template(paths, config.rollout.format, asked)
     return files
 
 

@@ -320,6 +320,7 @@ def test_a_stage_is_started_in_an_allocation(root):
     write_program(root / "bin" / "srun", 'printf "%s|" "$@"; echo; while [[ $1 == -* ]]; do shift; done; exec "$@"')
     command = [root / "slurm" / "attach.sh", "rl", "name=a b"]
     done = subprocess.run(command, env=environment(root), cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     step, job, *_ = done.stdout.splitlines()
     flags = ["--jobid=1234567", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--nodelist=n3", "--unbuffered"]
     assert step.split("|")[: len(flags)] == flags, done.stderr

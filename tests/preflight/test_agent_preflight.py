@@ -47,7 +47,7 @@ def relations_of(config):
         ([*GIVEN, "correction=decoupled_seq_is"], "correction.rollout_is=sequence does not go with"),
         ([*GIVEN, "correction=decoupled_geo_rs"], "correction.rollout_rs="),
         ([*GIVEN, "recipe=otc", "recipe.loss_aggregation=token-mean"], "recipe.group_reward.name="),
-        ([*GIVEN, "trace.backend=mlflow"], "trace.backend=mlflow does not trace agents"),
+        ([*GIVEN, "trace.backend=otlp"], "trace.backend=otlp does not trace agents"),
         ([*GIVEN, "environment.episode_s=600"], "environment.episode_s=600 is as long as watchdog_minutes=10"),
     ],
 )
