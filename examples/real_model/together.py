@@ -14,7 +14,7 @@ Job = tuple[str, list[list[str]]]  # a run's name and its commands
 
 
 def placed(number: int, gpus: int, mps: Path | None) -> dict[str, str]:
-    """Return the variables of the run with this number: its GPU, of those that are visible, and the GPU's MPS server."""
+    """Return the variables of the run with this number: its GPU, of those visible, and the GPU's MPS server."""
     if not gpus:
         return {}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
