@@ -46,7 +46,7 @@ def exported(tensors: dict[str, torch.Tensor], quantization: str | None) -> dict
     """As the trainer's worker records the stream of a push."""
     seen: list = []
     rollout = SimpleNamespace(quantization=quantization)
-    worker = SimpleNamespace(told={"tensors": 0, "bytes": 0}, config=SimpleNamespace(rollout=rollout))
+    worker = SimpleNamespace(pushed={"tensors": 0, "bytes": 0}, config=SimpleNamespace(rollout=rollout))
     for _ in VerifyingWorker._record(worker, tensors.items(), seen, torch.bfloat16):
         pass
     assert worker.pushed["tensors"] == len(tensors)
