@@ -82,8 +82,8 @@ def print_table(run: Path, console: Console | None = None) -> None:
 
 
 def print_evaluation(folder: Path, console: Console | None = None) -> None:
-    """Prints one evaluation, a line a data source: accuracies with their standard errors,
-    share with code, tokens. Raises UserError as `rows`."""
+    """Prints one evaluation, a line a data source: accuracies, the standard error of
+    mean@k, share with code, tokens. Raises UserError as `rows`."""
     evaluation = _read_eval(folder / "metrics.json")
     names = list(dict.fromkeys(name for scores in evaluation["accuracy"].values() for name in scores))
     figures_of = (Column(title, justify="right") for title in (*names, "code ratio", "response tokens"))
@@ -92,7 +92,9 @@ def print_evaluation(folder: Path, console: Console | None = None) -> None:
         figures = evaluation["behaviour"].get(source, {})
         length = figures.get("response_length")
         errors = evaluation.get("standard_error", {}).get(source, {})
-        cells = [_percent(scores.get(name), errors.get(name)) for name in names] + [_percent(figures.get("code_ratio"))]
+        # Of mean@k alone: with three errors a line is wider than a terminal.
+        cells = [_percent(scores.get(name), errors.get(name) if name.startswith("mean") else None) for name in names]
+        cells.append(_percent(figures.get("code_ratio")))
         table.add_row(source, *cells, "-" if length is None else f"{length:.0f}")
     console = console or Console()
     if "policy" in evaluation:
