@@ -5,7 +5,6 @@ sandbox.
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 import time
@@ -35,6 +34,7 @@ from retool_mcore.gateway.replies import (
     event,
     models_reply,
 )
+from retool_mcore.gateway.requests import check_json, problem, shows, wrong_key
 from retool_mcore.gateway.wire import (
     MAX_BODY_BYTES,
     ChatRequest,
@@ -113,8 +113,7 @@ class Front:
 
     def _problem(self, error: WireError) -> web.Response:
         self.metrics.failed(error.code)
-        headers = error.headers() | ({"Retry-After": "1"} if error.status in (429, 503) else {})
-        return web.json_response(error.body(), status=error.status, headers=headers)
+        return problem(error)
 
     def wire_error(self, error: BaseException) -> WireError:
         """Return what the client reads of an error; an unforeseen one is logged."""
@@ -134,15 +133,10 @@ class Front:
     def _check(self, request: web.Request) -> None:
         if reason := foreign(request, named=self.key is None):
             raise WireError(403, "forbidden", f"{reason[0].upper()}{reason[1:]}.")
-        kind, _, shown = request.headers.get("Authorization", "").partition(" ")
-        right = self.key is None or request.path in OPEN_PATHS
-        if not right and not (
-            kind.lower() == "bearer" and hmac.compare_digest(_bytes(shown.strip()), _bytes(self.key))
-        ):
-            raise WireError(401, "invalid_api_key", "The API key is missing or wrong: send Authorization: Bearer KEY.")
-        if request.method == "POST" and request.content_type != "application/json":
-            text = f"The body is {request.content_type}: send application/json."
-            raise WireError(415, "unsupported_media_type", text)
+        if self.key is not None and request.path not in OPEN_PATHS and not shows(request, self.key):
+            raise wrong_key()
+        if request.method == "POST":
+            check_json(request)
         if request.method == "POST" and self.draining:
             raise WireError(503, "draining", "The server is shutting down and takes no new requests.")
 
@@ -374,10 +368,6 @@ def _http_error(request: web.Request, error: web.HTTPException) -> WireError:
     codes = {404: "not_found", 405: "method_not_allowed"}
     code = codes.get(error.status, "invalid_request")
     return WireError(error.status, code, f"{request.method} {request.path}: {error.reason}.")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _seed(asked: ChatRequest | CompletionRequest) -> int:

@@ -6,7 +6,6 @@ its client has it, so that a client that lost its connection and asks again gets
 
 import asyncio
 import hashlib
-import hmac
 import logging
 import secrets
 from collections import Counter, OrderedDict
@@ -27,6 +26,7 @@ from retool_mcore.gateway.replies import (
     models_reply,
     token_logprob,
 )
+from retool_mcore.gateway.requests import check_json, key_bytes, problem, shown_key, shows, wrong_key
 from retool_mcore.gateway.tree import EpisodeOver, Node, Prompt, Session, TreeError
 from retool_mcore.gateway.turns import Generate, take_turn
 from retool_mcore.gateway.wire import MAX_BODY_BYTES, ChatRequest, Rules, parse_chat, read_body
@@ -180,7 +180,7 @@ class Endpoint:
         await self.start()
         if opened.name in self.episodes:
             raise ValueError(f"episode {opened.name} is open already")
-        self.episodes[opened.name] = self.by_key[_digest(opened.key)] = opened
+        self.episodes[opened.name] = self.by_key[_digest(key_bytes(opened.key))] = opened
         while len(self.by_key) > len(self.episodes) + _CLOSED:
             oldest = next(iter(self.by_key))
             if self.by_key[oldest].closed:
@@ -199,25 +199,24 @@ class Endpoint:
         try:
             return await handler(request)
         except WireError as error:
-            return _problem(error)
+            return problem(error)
         except web.HTTPRequestEntityTooLarge:
-            return _problem(WireError(413, "too_large", f"The body has more than {MAX_BODY_BYTES:,} bytes."))
+            return problem(WireError(413, "too_large", f"The body has more than {MAX_BODY_BYTES:,} bytes."))
         except web.HTTPMethodNotAllowed as error:
             text = f"{request.method} is not served here: use {', '.join(sorted(error.allowed_methods))}."
-            return _problem(WireError(405, "method_not_allowed", text))
+            return problem(WireError(405, "method_not_allowed", text))
         except web.HTTPException as error:
             text = f"{request.method} {request.path}: {error.reason}. An episode has /chat/completions and /models."
-            return _problem(WireError(error.status, "not_found", text))
+            return problem(WireError(error.status, "not_found", text))
 
     def _authorised(self, request: web.Request) -> Opened:
         """The episode that the request's key opens. Raises WireError."""
         if "Origin" in request.headers:
             raise WireError(403, "forbidden", "Requests of web pages are not served.")
-        kind, _, shown = request.headers.get("Authorization", "").partition(" ")
-        shown = shown.strip()
-        episode = self.by_key.get(_digest(shown))  # of digests: how long this takes says nothing about a key
-        if kind.lower() != "bearer" or episode is None or not hmac.compare_digest(episode.key.encode(), _bytes(shown)):
-            raise WireError(401, "invalid_api_key", "The API key is missing or wrong: send Authorization: Bearer KEY.")
+        # By digests: how long this takes says nothing about a key.
+        episode = self.by_key.get(_digest(shown_key(request)))
+        if episode is None or not shows(request, episode.key):
+            raise wrong_key()
         if episode.name != request.match_info["name"]:
             raise WireError(404, "not_found", "The key is not of this episode: use the base URL that came with it.")
         return episode
@@ -227,9 +226,7 @@ class Endpoint:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         episode = self._authorised(request)
-        if request.content_type != "application/json":
-            text = f"The body is {request.content_type}: send application/json."
-            raise WireError(415, "unsupported_media_type", text)
+        check_json(request)
         try:
             async with asyncio.timeout(BODY_S):
                 data = await request.read()
@@ -335,14 +332,5 @@ def _token_logprobs(session: Session, ids: Sequence[int], logprobs: Sequence[flo
     return [token_logprob(text, value, [(text, value)] if top else ()) for text, value in pairs]
 
 
-def _problem(error: WireError) -> web.Response:
-    headers = error.headers() | ({"Retry-After": "1"} if error.status == 429 else {})
-    return web.json_response(error.body(), status=error.status, headers=headers)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(_bytes(key)).digest()
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
