@@ -67,7 +67,8 @@ def _trajectory(session: Session, nodes: list[Node], finish: str) -> Trajectory:
             append_span(made, "observation", node.prompt.delta, None)
         for piece in node.pieces:
             start = len(made.response_ids)
-            append_turn(made, piece.turn, piece.calls, session.fmt, piece.generate_s)
+            text = session.fmt.decode(piece.turn.ids)
+            append_turn(made, piece.turn, text, piece.calls, session.fmt, piece.generate_s)
             made.generate_s += piece.generate_s
             _note_calls(made, session, piece, piece.answers, start, 0.0)
             if piece.observation_ids:

@@ -132,8 +132,9 @@ async def _turns(
         generate_s = time.perf_counter() - clock
         trajectory.generate_s += generate_s
         check_turn(turn, max_tokens, trajectory)
-        calls = fmt.parse(fmt.decode(turn.ids), tools.schemas)
-        note = append_turn(trajectory, turn, calls, fmt, generate_s)
+        text = fmt.decode(turn.ids)
+        calls = fmt.parse(text, tools.schemas)
+        note = append_turn(trajectory, turn, text, calls, fmt, generate_s)
 
         if not calls and turn.ids[-1] in fmt.eos_ids:
             if tools.partner is None:
@@ -330,10 +331,11 @@ def _fakes(fmt: Format, ids: list[int], text: str, turn_start: int) -> list[int]
 
 
 def append_turn(
-    trajectory: Trajectory, turn: Generation, calls: Sequence[ToolCall], fmt: Format, generate_s: float
+    trajectory: Trajectory, turn: Generation, text: str, calls: Sequence[ToolCall], fmt: Format, generate_s: float
 ) -> Turn:
-    """Append a sampled turn, in which `calls` were read, to the trajectory; return its note, which is appended, too."""
-    start, text = len(trajectory.response_ids), fmt.decode(turn.ids)
+    """Append a sampled turn, of that text and with the calls that were read in it, to the trajectory; return its note,
+    which is appended, too."""
+    start = len(trajectory.response_ids)
     append_span(trajectory, "policy", turn.ids, turn.logprobs)
     _note_versions(trajectory.versions, start, turn.versions)
     note = Turn(
