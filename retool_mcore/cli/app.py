@@ -30,6 +30,14 @@ RunsOrPlan = Annotated[
 Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Folders of runs, as in runs/quickstart.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Say what would run and whether its checks pass; start nothing.")]
 Full = Annotated[bool, Option("--full", help="Print the whole resolved configuration; start nothing.")]
+# Of the commands with which a policy answers: chat and serve.
+PolicyOf = Annotated[
+    Path, Argument(metavar="RUN|FOLDER", help="A run, whose newest policy answers, or a model's folder.")
+]
+PolicyOverrides = Annotated[
+    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As for retool eval: policy=sft, top_p=0.7.")
+]
+Context = Annotated[int | None, Option(metavar="TOKENS", help="Of a conversation.", min=1)]
 Host = Annotated[str, Option(metavar="ADDRESS", help="Where to listen; the default is this machine only.")]
 
 # Of the planner's commands.

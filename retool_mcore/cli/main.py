@@ -18,9 +18,12 @@ from typer.exceptions import TyperException
 
 from retool_mcore.cli import stages  # noqa: F401 - registers the first commands of the list
 from retool_mcore.cli.app import (
+    Context,
     DryRun,
     Host,
     Overrides,
+    PolicyOf,
+    PolicyOverrides,
     Run,
     Runs,
     RunsOrPlan,
@@ -186,17 +189,13 @@ def view(
 
 @command("chat", "retool chat runs/quickstart", "retool chat /models/Qwen2.5-1.5B-Instruct parallel=1gpu")
 def chat(
-    target: Annotated[
-        Path, Argument(metavar="RUN|FOLDER", help="A run, whose newest policy answers, or a model's folder.")
-    ],
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As for retool eval: policy=sft, top_p=0.7.")
-    ] = None,
+    target: PolicyOf,
+    overrides: PolicyOverrides = None,
     system: Annotated[
         str | None, Option(metavar="TEXT", help="System message, in place of the prompt template's.")
     ] = None,
     raw: Annotated[bool, Option("--raw", help="Ask without the prompt template (data.prompt).")] = False,
-    context: Annotated[int | None, Option(metavar="TOKENS", help="Of a conversation.", min=1)] = None,
+    context: Context = None,
 ) -> None:
     """Talk to a policy in the terminal: its text as it comes, its programs, and what they print."""
     from retool_mcore.cli import chat as conversation
@@ -210,19 +209,15 @@ def chat(
     "RETOOL_API_KEY=secret retool serve /models/Qwen2.5-1.5B-Instruct parallel=1gpu --host 0.0.0.0 --tools client",
 )
 def serve_policy(
-    target: Annotated[
-        Path, Argument(metavar="RUN|FOLDER", help="A run, whose newest policy answers, or a model's folder.")
-    ],
-    overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="As for retool eval: policy=sft, top_p=0.7.")
-    ] = None,
+    target: PolicyOf,
+    overrides: PolicyOverrides = None,
     tools: Annotated[
         str, Option(metavar="server|client", help="Who runs the tools: this server, or the client, which gets calls.")
     ] = "server",
     host: Host = "127.0.0.1",
     port: Annotated[int, Option(metavar="PORT", help="TCP port; 0: a free one.", min=0, max=65535)] = 8000,
     raw: Annotated[bool, Option("--raw", help="Questions without the prompt template (data.prompt).")] = False,
-    context: Annotated[int | None, Option(metavar="TOKENS", help="Of a conversation.", min=1)] = None,
+    context: Context = None,
     timeout: Annotated[float, Option(metavar="SECONDS", help="Of a request.", min=1)] = 600.0,
 ) -> None:
     """Serve a policy as OpenAI's API: chat completions, with its tools or the client's; completions; models; health;
