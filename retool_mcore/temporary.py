@@ -15,8 +15,8 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retool_mcore.errors import UserError
@@ -126,6 +126,19 @@ def remove_job_folder(env: Mapping[str, str] = os.environ) -> None:
             shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError, UserError):
         _remove_dangling(own())
+
+
+@contextmanager
+def engine_sockets(here: bool) -> Iterator[dict[str, str]]:
+    """The variable that names a folder for the sockets of vLLM's processes, which leave theirs when they are stopped.
+
+    The folder is removed at the end. {} for processes that are not `here`, and in a job, whose own folder is removed.
+    """
+    if not here or JOB in os.environ:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="retool-vllm-", dir=variables().get("TMPDIR")) as path:
+        yield {"VLLM_RPC_BASE_PATH": str(short(Path(path)))}
 
 
 def short(path: Path, room: int = ROOM) -> Path:

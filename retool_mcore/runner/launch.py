@@ -21,7 +21,6 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -268,7 +267,7 @@ def run_process(
     fault = ""
     here = command[0] == sys.executable  # else the command starts others' on several nodes
     forked = template.forked(env, command) if here else nullcontext((temporary.inherited(env), command))
-    with _engine_sockets(here) as sockets, forked as (env, command), _signals() as received:
+    with temporary.engine_sockets(here) as sockets, forked as (env, command), _signals() as received:
         with log.open("a") as file:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             file.write(f"=== attempt {attempt:03d}  {now}  {shlex.join(command)}\n")
@@ -307,17 +306,6 @@ def run_process(
         raise AlarmStop(f"{stage} stopped: {ended}\nThe whole log: {log}")
     if process.returncode:
         raise _failure(stage, process.returncode, log, start, Path(command[0]).name)
-
-
-@contextmanager
-def _engine_sockets(here: bool) -> Iterator[dict[str, str]]:
-    """A folder for the sockets of this machine's vLLM processes, which leave theirs when they are stopped. On the nodes
-    of a job they go with the job's folder."""
-    if not here or temporary.JOB in os.environ:
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(prefix="retool-vllm-", dir=temporary.variables().get("TMPDIR")) as folder:
-        yield {"VLLM_RPC_BASE_PATH": str(temporary.short(Path(folder)))}
 
 
 def _environment(config: DictConfig, folder: Path, metrics: Path) -> dict[str, str]:
