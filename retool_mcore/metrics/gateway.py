@@ -21,7 +21,7 @@ def gateway_metrics(records: Sequence[Mapping]) -> dict[str, float]:
     lost_replies              sampled replies that no client got, left out of training
     attempts                  runs of the agent
     """
-    noted = [record for record in records if "gateway" in record and record.get("segment", 0) == 0]
+    noted = [record for record in main_records(records) if "gateway" in record]
     if not noted:
         return {}
     metrics = {"segments": float(np.mean([record["segments"] for record in noted]))}
