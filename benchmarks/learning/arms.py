@@ -18,8 +18,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from benchmarks.rollout.startup import RETOOL
-from examples.real_model.together import run_all
+from examples.real_model.together import command, run_all
 
 # Several runs share a machine: one worker of each kind, a cache that vLLM does not measure beside its neighbours, and
 # no sleep, after which it would take their memory for its own.
@@ -35,11 +34,6 @@ ON_GPU = [  # a decoding step is one CUDA graph: launching its kernels one by on
     "+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config="
     """'{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'""",
 ]
-
-
-def command(stage: str, runs: Path, name: str, words: list[str], without: str | None = None) -> list[str]:
-    retool = [sys.executable, "-m", "benchmarks.learning.without", without] if without else RETOOL
-    return [*retool, stage, f"name={name}", f"runs_dir={runs}", *words]
 
 
 def read_plan(name: str):

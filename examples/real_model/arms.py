@@ -1,6 +1,6 @@
 r"""Run the study: data, cold starts, RL of every arm and seed.
 
-    python -m examples.real_model.arms MODEL runs/real_model --gpus 1 --beside 4
+    python -m examples.real_model.arms MODEL runs/real_model --gpus 1 --at-once 4
 
 MODEL is a Hugging Face folder, as `python -m examples.smollm2.convert` writes one. Needs reasoning-gym. Several runs
 share a GPU. What is complete does not run again. `retool compare examples/real_model/plan.yaml` judges the runs.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from examples.real_model.families import EASY, HARDER, TRAINED, UNSEEN, sections
-from examples.real_model.together import Job, run_all
+from examples.real_model.together import Job, command, run_all
 
 PROMPTS = {
     "text": r'data.prompt="{question} You may run Python in <code> tags. Put the final answer in \boxed{}."',
@@ -75,13 +75,6 @@ SEEDS = {arm: (1,) if arm == "instruct" else (1, 2, 3) for arm in ARMS}
 STARTS = {"tool": ("tool.jsonl", "text"), "text": ("text.jsonl", "none"), "small": ("small.jsonl", "text")}
 
 
-def command(stage: str, runs: Path, name: str, words: list[str], without: str | None = None) -> list[str]:
-    """Return the command of a stage of the run `name`; without: the part of the method that is left out."""
-    retool = ["-c", "import sys; from retool_mcore.cli.main import main; sys.exit(main())"]
-    program = ["-m", "benchmarks.learning.without", without] if without else retool
-    return [sys.executable, *program, stage, f"name={name}", f"runs_dir={runs}", *words]
-
-
 def data_jobs(runs: Path, model: list[str]) -> list[Job]:
     """Return the jobs that draw the problems, those trained on and the others, for both prompts."""
     jobs = []
@@ -131,14 +124,14 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--gpus", type=int, default=1)
-    parser.add_argument("--beside", type=int, default=4, help="runs at once, on all GPUs together")
+    parser.add_argument("--at-once", type=int, default=4, help="runs side by side, on all GPUs together")
     parser.add_argument("--stagger", type=float, default=2.0, help="seconds between the first starts")
     parser.add_argument("--only", default="", help="RL runs whose name contains one of these: tool-s,text-s1")
     parser.add_argument("--mps", type=Path, metavar="FOLDER", help="with a folder for each GPU: its MPS server's pipes")
     args, words = parser.parse_known_args()
     runs, path = args.runs.resolve(), str(args.model.resolve())
     model = ["model=folder", f"model.path={path}"]
-    together = (runs, args.gpus, args.beside, args.stagger, args.mps)
+    together = (runs, args.gpus, args.at_once, args.stagger, args.mps)
     failed = run_all(data_jobs(runs, model), *together)
     traces = runs / "traces"
     if not failed and not (traces / "small.jsonl").exists():

@@ -5,10 +5,11 @@ has the same families with larger numbers, UNSEEN other families, EASY problems 
 without a program. Only problems of TRAINED and EASY are trained on.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from examples.smollm2.data import count_bits, count_letter, expression, math_function
 
 Program = Callable[[dict[str, Any]], str]  # from a problem's metadata
 
@@ -22,24 +23,8 @@ class Family:
     program: Program | None = None
 
 
-def _expression(facts: dict[str, Any]) -> str:
-    return f"print({facts['expression']})"
-
-
 def _exact_division(facts: dict[str, Any]) -> str:
     return f"print(int({facts['expression']}))"  # these families draw divisions without a remainder
-
-
-def _math(name: str) -> Program:
-    return lambda facts: f"import math\nprint(math.{name}({', '.join(map(str, facts['numbers']))}))"
-
-
-def _count_bits(facts: dict[str, Any]) -> str:
-    return f'print(bin({facts["number"]}).count("1"))'
-
-
-def _count_letter(facts: dict[str, Any]) -> str:
-    return f'print({json.dumps(" ".join(facts["span"]))}.count("{facts["target_letter"]}"))'
 
 
 def _convert_base(facts: dict[str, Any]) -> str:
@@ -58,19 +43,19 @@ def _backward(facts: dict[str, Any]) -> str:
 
 
 TRAINED = {
-    "chain_sum": Family("chain_sum", {"min_terms": 4, "max_terms": 6, "min_digits": 3, "max_digits": 5}, _expression),
-    "products": Family("products", {"min_digits": 3, "max_digits": 5}, _expression),
+    "chain_sum": Family("chain_sum", {"min_terms": 4, "max_terms": 6, "min_digits": 3, "max_digits": 5}, expression),
+    "products": Family("products", {"min_digits": 3, "max_digits": 5}, expression),
     "basic_arithmetic": Family(
         "basic_arithmetic", {"min_terms": 4, "max_terms": 6, "min_digits": 2, "max_digits": 4}, _exact_division
     ),
-    "gcd": Family("gcd", {"max_value": 10000}, _math("gcd")),
-    "lcm": Family("lcm", {"max_value": 1000}, _math("lcm")),
+    "gcd": Family("gcd", {"max_value": 10000}, math_function("gcd")),
+    "lcm": Family("lcm", {"max_value": 1000}, math_function("lcm")),
     "base_conversion": Family("base_conversion", {"max_value": 10000}, _convert_base),
-    "count_bits": Family("count_bits", {}, _count_bits),
-    "letter_counting": Family("letter_counting", {"min_words": 5, "max_words": 15}, _count_letter),
+    "count_bits": Family("count_bits", {}, count_bits),
+    "letter_counting": Family("letter_counting", {"min_words": 5, "max_words": 15}, count_letter),
 }
 EASY = {
-    "easy_sum": Family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, _expression),
+    "easy_sum": Family("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, expression),
     "easy_spelling": Family("spell_backward", {"min_word_len": 3, "max_word_len": 4}, _backward),
 }
 HARDER = {

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from examples.real_model.families import EASY, TRAINED, Family
+from examples.smollm2.data import messages, right, with_program
 from retool_mcore import Sandbox
 from retool_mcore.errors import UserError
 
@@ -48,15 +49,8 @@ def fresh(own: Family, count: int, taken: set[str]) -> Iterator[dict[str, Any]]:
     raise UserError(f"reasoning-gym has too few different problems of {own.family}: ask for fewer traces.")
 
 
-def program_text(code: str, output: str) -> str:
-    """Return a response that runs a program and answers its output."""
-    return f"<code>\n```python\n{code}\n```\n</code>\n<interpreter>\n{output}\n</interpreter>\n\\boxed{{{output}}}"
-
-
 def write(folder: Path, prepared: Path, *, sft: int) -> dict[str, int]:
     """Write the files, `sft` questions of every family; return the rows, and the programs left out."""
-    import reasoning_gym
-
     taken = asked(prepared)
     text: list[tuple[str, str]] = []
     tool: list[tuple[str, str]] = []
@@ -71,11 +65,11 @@ def write(folder: Path, prepared: Path, *, sft: int) -> dict[str, int]:
                     continue
                 code = own.program(row["metadata"])
                 output = sandbox.run(code).stdout.strip()
-                if reasoning_gym.get_score_answer_fn(own.family)(output, row) != 1.0:
+                if not right(own.family, output, row):
                     wrong += 1
                     continue
                 text.append((row["question"], direct))
-                tool.append((row["question"], program_text(code, output)))
+                tool.append((row["question"], with_program(code, output)))
     order = random.Random(SEED).sample(range(len(text)), len(text))
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in {"text": text, "tool": tool}.items():
@@ -87,8 +81,7 @@ def write(folder: Path, prepared: Path, *, sft: int) -> dict[str, int]:
 
 
 def _line(question: str, response: str) -> str:
-    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": response}]
-    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+    return json.dumps(messages(question, response), ensure_ascii=False) + "\n"
 
 
 def main() -> int:

@@ -32,26 +32,35 @@ class Family:
     program: Callable[[dict[str, Any]], str]  # of the problem's metadata
 
 
-def _function(name: str) -> Callable[[dict[str, Any]], str]:
+def math_function(name: str) -> Callable[[dict[str, Any]], str]:
+    """Return the program of a function of the module `math` over the problem's numbers."""
     return lambda facts: f"import math\nprint(math.{name}({', '.join(map(str, facts['numbers']))}))"
 
 
-def _expression(facts: dict[str, Any]) -> str:
+def expression(facts: dict[str, Any]) -> str:
+    """Return the program that prints the problem's expression."""
     return f"print({facts['expression']})"
+
+
+def count_bits(facts: dict[str, Any]) -> str:
+    """Return the program that counts the ones of the problem's number."""
+    return f'print(bin({facts["number"]}).count("1"))'
+
+
+def count_letter(facts: dict[str, Any]) -> str:
+    """Return the program that counts the problem's letter in its text."""
+    return f'print({json.dumps(" ".join(facts["span"]))}.count("{facts["target_letter"]}"))'
 
 
 # The scorers of these six compare texts or decimal numbers. Some others of the package evaluate the answer as a program
 # in the caller's process: never let those score what a policy wrote.
 FAMILIES = {
-    "chain_sum": Family({"min_terms": 3, "max_terms": 5, "min_digits": 2, "max_digits": 4}, _expression),
-    "products": Family({"min_digits": 3, "max_digits": 4}, _expression),
-    "gcd": Family({"max_value": 10000}, _function("gcd")),
-    "lcm": Family({"max_value": 1000}, _function("lcm")),
-    "count_bits": Family({}, lambda facts: f'print(bin({facts["number"]}).count("1"))'),
-    "letter_counting": Family(
-        {"min_words": 4, "max_words": 8},
-        lambda facts: f'print({json.dumps(" ".join(facts["span"]))}.count("{facts["target_letter"]}"))',
-    ),
+    "chain_sum": Family({"min_terms": 3, "max_terms": 5, "min_digits": 2, "max_digits": 4}, expression),
+    "products": Family({"min_digits": 3, "max_digits": 4}, expression),
+    "gcd": Family({"max_value": 10000}, math_function("gcd")),
+    "lcm": Family({"max_value": 1000}, math_function("lcm")),
+    "count_bits": Family({}, count_bits),
+    "letter_counting": Family({"min_words": 4, "max_words": 8}, count_letter),
 }
 
 
@@ -82,11 +91,16 @@ def trace(row: dict[str, Any], sandbox: Sandbox) -> dict[str, Any] | None:
     output = sandbox.run(code).stdout.strip()
     if not right(row["family"], output, row):
         return None
-    text = f"<code>\n```python\n{code}\n```\n</code>\n<interpreter>\n{output}\n</interpreter>\n\\boxed{{{output}}}"
-    return _messages(row["question"], text)
+    return messages(row["question"], with_program(code, output))
 
 
-def _messages(question: str, text: str) -> dict[str, Any]:
+def with_program(code: str, output: str) -> str:
+    """Return a response that runs a program and answers its output."""
+    return f"<code>\n```python\n{code}\n```\n</code>\n<interpreter>\n{output}\n</interpreter>\n\\boxed{{{output}}}"
+
+
+def messages(question: str, text: str) -> dict[str, Any]:
+    """Return a row of traces: the question and the response."""
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": text}]}
 
 
@@ -101,7 +115,7 @@ def write(folder: Path, *, train: int, evaluation: int, sft: int) -> dict[str, i
             rows["eval"] += drawn[train : train + evaluation]
             for number, row in enumerate(drawn[train + evaluation :]):
                 if number < TEXT_SHARE * sft:
-                    rows["sft"].append(_messages(row["question"], f"\\boxed{{{row['answer']}}}"))
+                    rows["sft"].append(messages(row["question"], f"\\boxed{{{row['answer']}}}"))
                 elif traced := trace(row, sandbox):
                     rows["sft"].append(traced)
                 else:
